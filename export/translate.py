@@ -1,0 +1,31 @@
+"""Translates stdin with an exported model: needs TensorFlow and tensorflow-text, nothing of ours.
+
+    python export/translate.py export/models/dates/1 < text
+
+The smallest program that shows that a SavedModel stands on its own. Prints source, translation and
+log-probability, a tab between them.
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow as tf  # noqa: E402
+import tensorflow_text  # noqa: E402, F401, registers the SentencePiece ops
+
+
+def main():
+    if len(sys.argv) != 2 or not os.path.exists(os.path.join(sys.argv[1], "saved_model.pb")):
+        sys.exit("usage: translate.py VERSION_DIR < text (a directory that holds saved_model.pb)")
+    model = tf.saved_model.load(sys.argv[1])
+    lines = sys.stdin.read().splitlines()
+    answer = model.signatures["serving_default"](tf.constant(lines, tf.string, [len(lines)]))
+    for line, text, log_prob in zip(lines, answer["text"], answer["log_prob"], strict=True):
+        print(f"{line}\t{text.numpy().decode()}\t{float(log_prob):.4f}")
+    if "keras_transformer" in sys.modules:
+        sys.exit("keras_transformer was imported: this shows nothing")
+
+
+if __name__ == "__main__":
+    main()

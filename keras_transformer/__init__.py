@@ -1,0 +1,47 @@
+"""keras_transformer: the encoder–decoder Transformer as Keras 3 layers, trained and served.
+
+The public names are resolved when first used (PEP 562), so that importing a layer loads neither
+the tokenizers nor, with another Keras backend, TensorFlow.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "layers.attention": ("MultiHeadAttention", "dot_product_attention"),
+    "layers.decoder": ("Decoder", "DecoderLayer"),
+    "layers.encoder": ("Encoder", "EncoderLayer"),
+    "layers.feed_forward": ("FeedForward",),
+    "layers.masks": ("causal_mask", "combine", "key_mask", "padding_mask"),
+    "layers.positional_embedding": ("PositionalEmbedding", "sinusoidal_encoding"),
+    "transformer": ("Transformer",),
+    "losses": ("SmoothedCrossEntropy",),
+    "metrics": ("MaskedAccuracy",),
+    "schedules": ("WarmupInverseSqrt",),
+    "presets": ("ModelConfig", "PRESETS", "TrainConfig", "get_preset"),
+    "special_ids": ("END", "PAD", "START", "UNK"),
+    "decoding.greedy": ("greedy_search",),
+    "tokenizer": ("SubwordTokenizer",),
+    "data": ("make_dataset",),
+    "strategies": ("make_strategy",),
+    "translator": ("Translator",),
+    "run_directory": ("load",),
+    "saved_model": ("export", "load_saved_model"),
+    "saved_model_check": ("check_structure",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name):
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'keras_transformer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"keras_transformer.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return [*globals(), *__all__]

@@ -1,0 +1,272 @@
+"""Written dates in many languages to ISO 8601: the built-in task.
+
+`samedi 9 mai 1998` becomes `1998-05-09`. The strings come from CLDR through Babel, so the corpus
+needs no download, and an answer is right or wrong beyond dispute. Babel writes the Gregorian
+calendar and the digits 0-9 in every language.
+"""
+
+import datetime
+import itertools
+import numbers
+import random
+import re
+import sys
+from collections.abc import Iterable
+
+from babel import Locale, UnknownLocaleError
+from babel.dates import format_date, get_date_format
+
+from keras_transformer.corpora.corpus import Corpus
+from keras_transformer.corpora.pair import Pair
+
+# CLDR's lengths of a date. "short" is left out: its two-digit years have more than one reading.
+STYLES = ("medium", "long", "full")
+FIRST_YEAR, LAST_YEAR = 1900, 2099
+
+# Thirty languages in fourteen scripts. No month name of one means another month in another,
+# which costs Croatian its place: its "listopada" is October, the Polish one November.
+LANGUAGES = (
+    *("en", "de", "fr", "es", "it", "pt", "nl", "sv", "fi", "pl", "cs", "hu", "tr", "vi"),
+    *("ru", "uk", "el", "ar", "fa", "he", "hi", "bn", "ta", "th", "hy", "ka", "am"),
+    *("ko", "ja", "zh"),
+)
+
+# Further locales, without territories, that LANGUAGES can be extended by, one or all of them: they
+# have formats of their own, and no month name or string of one means something else in another.
+# Of several that print every date alike, one is here; of two that clash, the less clashing one.
+MORE_LANGUAGES = tuple(
+    """
+    aa ab af agq ak an as asa ast az az_Cyrl bal bal_Latn be bem bew bg blo bm bo br brx bs
+    bs_Cyrl byn ca ccp ceb cgg chr co cv cy da dje doi dsb dyo dz ebu eo et eu ewo fil fo frr
+    fur fy ga gd gl gsw gu guz gv ha haw hi_Latn hsb ia id ie is jmc jv kab kam kde kea kgp khq
+    kk kk_Arab kl kn kok_Latn ks ks_Deva ksb ksf ksh ku kw kxv kxv_Deva kxv_Orya ky la lag lb
+    lg lij lld ln lo lt luo luy lv mai mas mer mi mk ml mn mni mr ms ms_Arab mt mua naq nb nds
+    nmg nn oc om os osa pa pap pcm prg qu rif rm ro rof sa sah saq sat sbp sc scn sd_Deva seh
+    ses shi shi_Latn sk sl smn so sq sr sr_Latn ssy su sw syr szl te tg ti tig tk to tpi tt twq
+    uz uz_Arab uz_Cyrl vai vec wae wal wo xh xnr xog yav yrl yue zgh zu
+    """.split()
+)
+
+
+def dates(
+    languages: Iterable[str] = LANGUAGES,
+    train_size: int = 120_000,
+    valid_size: int = 1_500,
+    test_size: int = 3_000,
+    seed: int = 1,
+) -> Corpus:
+    """Draws pairs of a written date and its ISO 8601 form.
+
+    The split is by date, not by string, because many languages print the same string for a date:
+    a date is in one of the three parts only. Since every string stands for one date, which is
+    checked, no validation or test string occurs in training. The validation and test parts use
+    each of their dates once and take the languages in turn; the defaults give 50 and 100 pairs a
+    language, so that one error in the test is one per cent of its language. Training draws each
+    combination of date, language and style at most once.
+
+    The same arguments give the same corpus in every process; another version of Babel may bring
+    another version of CLDR and with it other strings.
+
+    Args:
+        languages: iterable of strings, Babel's locale identifiers such as `"fr"` or `"pt_BR"`,
+            each of them once. `LANGUAGES + MORE_LANGUAGES` is fine.
+        train_size: int, the number of training pairs.
+        valid_size: int, the number of validation pairs.
+        test_size: int, the number of test pairs.
+        seed: int, what the drawing is seeded with.
+
+    Returns:
+        A `Corpus` whose pairs have the language, as it was given, for their group.
+
+    Raises:
+        ValueError: if a language is unknown, is repeated or has no date formats of its own, if
+            two languages write different dates alike, or if a size is out of range.
+
+    Example:
+
+    >>> corpus = dates(languages=["fr", "ja"], train_size=100, valid_size=10, test_size=10)
+    >>> len(corpus.train)
+    100
+    """
+    locales = _parse_locales(languages)
+    days = _every_day()
+    _check_sizes(train_size, valid_size, test_size, len(days), len(locales))
+
+    generator = random.Random(seed)
+    generator.shuffle(days)
+    held_out = test_size + valid_size
+    corpus = Corpus(
+        train=_draw_combinations(days[held_out:], locales, train_size, generator),
+        valid=_draw_once_each(days[test_size:held_out], locales, generator),
+        test=_draw_once_each(days[:test_size], locales, generator),
+    )
+    _check_one_target_each([*corpus.train, *corpus.valid, *corpus.test])
+    return corpus
+
+
+def falls_back_to_root(language: str) -> bool:
+    """Says whether a locale lacks date formats or month names of its own.
+
+    Where CLDR has no data for a locale, it inherits those of the root, and 4 March 2011 is
+    printed as `2011 M03 4`: nothing in it is the language. A locale whose own pattern happens to
+    be the root's cannot be told from one that inherits it, and counts as falling back too.
+
+    Args:
+        language: string, one of Babel's locale identifiers.
+
+    Returns:
+        True if one of the three formats has the root's pattern or the root's month names.
+    """
+    locale, root = Locale.parse(language), Locale.parse("root")
+    for style in STYLES:
+        pattern = get_date_format(style, locale=locale).pattern
+        if pattern == get_date_format(style, locale=root).pattern:
+            return True
+        field = _month_name_field(pattern)
+        if field and _month_names(field, locale) == _month_names(field, root):
+            return True
+    return False
+
+
+def ambiguous_months(languages: Iterable[str]) -> dict[str, dict[int, list[str]]]:
+    """Finds the month names that do not mean the same month in every language.
+
+    Names are compared as the three formats print them, wide and abbreviated, without regard to
+    case and to the full stop of an abbreviation.
+
+    Args:
+        languages: iterable of strings, Babel's locale identifiers.
+
+    Returns:
+        A dict from each such name to a dict from month (1 to 12) to the languages that mean it,
+        such as `{"listopada": {10: ["hr"], 11: ["pl"]}}`.
+    """
+    meanings: dict[str, dict[int, list[str]]] = {}
+    for language in languages:
+        locale = Locale.parse(language)
+        patterns = (get_date_format(style, locale=locale).pattern for style in STYLES)
+        fields = dict.fromkeys(filter(None, map(_month_name_field, patterns)))
+        for field in fields:
+            for month, name in enumerate(_month_names(field, locale), start=1):
+                speakers = meanings.setdefault(name, {}).setdefault(month, [])
+                if language not in speakers:
+                    speakers.append(language)
+    return {name: months for name, months in meanings.items() if len(months) > 1}
+
+
+def _month_name_field(pattern: str) -> str | None:
+    """Returns the field of a CLDR pattern that prints a month's name; None if it is a number."""
+    unquoted = re.sub(r"'[^']*'", "", pattern)
+    match = re.search(r"MMM+|LLL+", unquoted)
+    return match.group() if match else None
+
+
+def _month_names(field: str, locale: Locale) -> list[str]:
+    firsts = (datetime.date(2000, month, 1) for month in range(1, 13))
+    return [format_date(day, field, locale=locale).casefold().rstrip(".") for day in firsts]
+
+
+def _every_day() -> list[datetime.date]:
+    first = datetime.date(FIRST_YEAR, 1, 1).toordinal()
+    last = datetime.date(LAST_YEAR, 12, 31).toordinal()
+    return [datetime.date.fromordinal(ordinal) for ordinal in range(first, last + 1)]
+
+
+def _write(day: datetime.date, language: str, locale: Locale, style: str) -> Pair:
+    return Pair(format_date(day, style, locale=locale), day.isoformat(), language)
+
+
+def _draw_combinations(
+    days: list[datetime.date], locales: dict[str, Locale], size: int, generator: random.Random
+) -> list[Pair]:
+    """Writes `size` different combinations of a day, a language and a style."""
+    languages = list(locales.items())
+    pairs = []
+    # Combinations are drawn by number: there are millions of them, too many to write down.
+    for number in generator.sample(range(len(days) * len(languages) * len(STYLES)), size):
+        number, style = divmod(number, len(STYLES))
+        day, language = divmod(number, len(languages))
+        pairs.append(_write(days[day], *languages[language], STYLES[style]))
+    return pairs
+
+
+def _draw_once_each(
+    days: list[datetime.date], locales: dict[str, Locale], generator: random.Random
+) -> list[Pair]:
+    """Writes every day once, in the languages by turns and in a style drawn at random."""
+    turns = itertools.cycle(locales.items())
+    return [_write(day, *next(turns), generator.choice(STYLES)) for day in days]
+
+
+def _parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
+    """Checks the languages and returns the locale of each, in the order given."""
+    if isinstance(languages, str):
+        raise ValueError(
+            f"languages is the string {languages!r}; give a list, such as [{languages!r}]."
+        )
+    locales: dict[str, Locale] = {}
+    for language in languages:
+        locale = _parse_locale(language)
+        if locale in locales.values():
+            raise ValueError(f"languages names {language!r} twice; name every locale once.")
+        locales[language] = locale
+    if not locales:
+        raise ValueError("languages is empty; name at least one locale, such as 'fr'.")
+    return locales
+
+
+def _parse_locale(language: str) -> Locale:
+    advice = "take locales from LANGUAGES or MORE_LANGUAGES of keras_transformer.corpora.dates"
+    try:
+        locale = Locale.parse(language)
+    except (TypeError, ValueError, UnknownLocaleError) as error:
+        raise ValueError(
+            f"{language!r} is not a locale that Babel knows; expected an identifier such as 'fr' "
+            f"or 'pt_BR': {advice}."
+        ) from error
+    if falls_back_to_root(language):
+        example = format_date(datetime.date(2011, 3, 4), "long", locale=locale)
+        raise ValueError(
+            f"The locale {language!r} has no date formats of its own: it writes 2011-03-04 as "
+            f"{example!r}, by CLDR's root; {advice}."
+        )
+    return locale
+
+
+def _check_sizes(
+    train_size: int, valid_size: int, test_size: int, num_days: int, num_languages: int
+) -> None:
+    sizes = {"train_size": train_size, "valid_size": valid_size, "test_size": test_size}
+    for name, size in sizes.items():
+        if not isinstance(size, numbers.Integral) or size < 1:
+            raise ValueError(f"{name} is {size!r}; expected a whole number of at least 1.")
+    num_left = num_days - valid_size - test_size
+    if num_left < 1:
+        raise ValueError(
+            f"valid_size and test_size are {valid_size} and {test_size}; every pair takes one of "
+            f"the {num_days} dates from {FIRST_YEAR} to {LAST_YEAR}, and training needs one too: "
+            f"ask for at most {num_days - 1} in all."
+        )
+    num_combinations = num_left * num_languages * len(STYLES)
+    if train_size > num_combinations:
+        raise ValueError(
+            f"train_size is {train_size}; the {num_left} dates left for training have "
+            f"{num_combinations} combinations of date, language and style: ask for no more, or "
+            "name more languages."
+        )
+
+
+def _check_one_target_each(pairs: list[Pair]) -> None:
+    """Raises if a source string has two targets: nobody could say which is right."""
+    seen: dict[str, Pair] = {}
+    for pair in pairs:
+        first = seen.setdefault(pair.source, pair)
+        if first.target != pair.target:
+            raise ValueError(
+                f"{pair.source!r} is {first.target} in {first.group!r} and {pair.target} in "
+                f"{pair.group!r}; leave out one of these languages."
+            )
+
+
+if __name__ == "__main__":  # python -m keras_transformer.corpora.dates 12: that many test dates
+    print(*(pair.source for pair in dates().test[: int(sys.argv[1])]), sep="\n")

@@ -1,0 +1,9 @@
+"""Search for the best token sequence: functions of a step function and a state.
+
+No layer, no text and no tokenizer in here. A state is a nested structure of tensors, batch first;
+a state tensor that grows from step to step starts with size 0 along the axis in which it grows.
+"""
+
+from keras_transformer.decoding.greedy import greedy_search
+
+__all__ = ["greedy_search"]

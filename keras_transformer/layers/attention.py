@@ -1,0 +1,273 @@
+"""Multi-head attention.
+
+Shapes: B batch, T number of queries, S number of keys, D width of an input, H heads, K width of a
+query and key head, K' width of a value head.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.scaled_dot_product import attend_heads, dot_product_attention
+from keras_transformer.layers.masks import causal_mask, combine
+
+__all__ = ["MultiHeadAttention", "dot_product_attention"]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """Attends with several heads at once ("Attention Is All You Need", §3.2.2).
+
+    `Concat(head₁ … head_H) W^O` with `headᵢ = Attention(Q Wᵢ^Q, K Wᵢ^K, V Wᵢ^V)`. A drop-in for
+    `keras.layers.MultiHeadAttention` on inputs of rank 3: called alike, with the same weights in
+    the same order and shapes. It differs where a query may attend to nothing (zero weights, where
+    Keras averages over all keys) and honours an explicit `query_mask`. Projections that read the
+    same input run as one matrix product.
+
+    Args:
+        num_heads: H.
+        key_dim: K, width of each query and key head.
+        value_dim: K', width of each value head; `key_dim` when left out.
+        dropout: Share of the attention weights that is dropped in training.
+        use_bias: Whether the projections have biases.
+        output_shape: Width of the output; the query's width D when left out.
+        kernel_initializer: Of the kernels, each seen as one (inputs, outputs) matrix.
+        bias_initializer: Of the biases.
+        seed: Of the dropout.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, D)`.
+        value: Tensor of shape `(B, S, D')`.
+        key: Tensor of shape `(B, S, D'')`; `value` when left out.
+        query_mask: Boolean `(B, T)`; False rows attend to nothing.
+        value_mask: Boolean `(B, S)`, True = may be attended to.
+        key_mask: Boolean `(B, S)`, likewise.
+        attention_mask: Boolean `(B, T, S)`, or anything that broadcasts to `(B, H, T, S)`.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether to drop.
+        use_causal_mask: Whether query t may attend to keys 0 … t only.
+
+    Returns:
+        Tensor of shape `(B, T, output_shape)`; with `return_attention_scores` also the weights,
+        shape `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If a size is not a positive integer, or a mask has the wrong shape.
+
+    Example:
+
+    >>> attention = MultiHeadAttention(num_heads=8, key_dim=64)
+    >>> x = np.random.normal(size=(2, 10, 512))
+    >>> attention(x, x, use_causal_mask=True).shape
+    (2, 10, 512)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=True,
+        output_shape=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        value_dim = key_dim if value_dim is None else value_dim
+        sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
+        for name, size in sizes.items():
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a positive integer, received {size!r}.")
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.output_dim = _last_dim(output_shape)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        key_shape = value_shape if key_shape is None else key_shape
+        heads, key_dim, value_dim = self.num_heads, self.key_dim, self.value_dim
+        output_dim = self.output_dim or query_shape[-1]
+        self.query_kernel, self.query_bias = self._add_projection(
+            "query", (query_shape[-1], heads, key_dim), 1
+        )
+        self.key_kernel, self.key_bias = self._add_projection(
+            "key", (key_shape[-1], heads, key_dim), 1
+        )
+        self.value_kernel, self.value_bias = self._add_projection(
+            "value", (value_shape[-1], heads, value_dim), 1
+        )
+        self.output_kernel, self.output_bias = self._add_projection(
+            "output", (heads, value_dim, output_dim), 2
+        )
+        self.built = True
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        mask = self._mask(
+            query, value, query_mask, value_mask, key_mask, attention_mask, use_causal_mask
+        )
+        if query is value and (key is None or key is value):
+            heads = self.project_self(query)
+        else:
+            heads = (self.project_query(query), *self.project_memory(value, key))
+        output, scores = self.attend(*heads, mask=mask, training=training)
+        return (output, scores) if return_attention_scores else output
+
+    def project_query(self, query):
+        """Projects `(B, T, D)`, or one position `(B, D)`, to query heads `(B, H, T, K)`."""
+        return self._project(query, "query")[0]
+
+    def project_memory(self, value, key=None):
+        """Projects `(B, S, D)` to key heads `(B, H, S, K)` and value heads `(B, H, S, K')`."""
+        if key is None or key is value:
+            return self._project(value, "key", "value")
+        return (*self._project(key, "key"), *self._project(value, "value"))
+
+    def project_self(self, x):
+        """Projects `(B, T, D)`, or one position `(B, D)`, to query, key and value heads."""
+        return self._project(x, "query", "key", "value")
+
+    def attend(self, query, key, value, mask=None, training=None):
+        """Attends with projected heads and projects the result.
+
+        Args:
+            query: Tensor of shape `(B, H, T, K)`.
+            key: Tensor of shape `(B, H, S, K)`.
+            value: Tensor of shape `(B, H, S, K')`.
+            mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
+            training: Whether to drop.
+
+        Returns:
+            The output, shape `(B, T, output_shape)`, and the weights, shape `(B, H, T, S)`.
+        """
+        dropout = self.dropout if training else 0.0
+        x, weights = attend_heads(query, key, value, mask, dropout, self.seed_generator)
+        batch_size, _, length, _ = ops.shape(x)
+        width = self.num_heads * self.value_dim
+        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))  # (B·T, H·K')
+        x = ops.matmul(x, ops.reshape(self._cast(self.output_kernel), (width, -1)))
+        if self.use_bias:
+            x = x + self._cast(self.output_bias)
+        return ops.reshape(x, (batch_size, length, x.shape[-1])), weights
+
+    def compute_mask(self, query, previous=None):
+        return previous[0] if isinstance(previous, (list, tuple)) else previous
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Traces call: what it returns depends on return_attention_scores.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        return super().get_config() | {
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "output_shape": self.output_dim,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "seed": self.seed,
+        }
+
+    def _add_projection(self, name, shape, inputs):
+        """Adds a kernel, of which the first `inputs` axes are read, and its bias."""
+        matrix = (math.prod(shape[:inputs]), math.prod(shape[inputs:]))
+        # One initializer object gives equal values each time it is called: take a fresh copy.
+        initializer = self.kernel_initializer.clone()
+        # Drawn as the (inputs, outputs) matrix that it is: on three axes, Glorot's rule would
+        # count the width of the model as a convolution's window and start far too small.
+        kernel = self.add_weight(
+            shape=shape,
+            initializer=lambda shape, dtype=None: ops.reshape(initializer(matrix, dtype), shape),
+            name=f"{name}_kernel",
+        )
+        if not self.use_bias:
+            return kernel, None
+        initializer = self.bias_initializer.clone()
+        bias = self.add_weight(shape=shape[inputs:], initializer=initializer, name=f"{name}_bias")
+        return kernel, bias
+
+    def _project(self, x, *names):
+        """Projects `(B, T, D)` to heads `(B, H, T, K)`, one result per name, in one product."""
+        leading = ops.shape(x)[:-1]  # (B, T), or (B,) for one position
+        x = ops.reshape(self._cast(x), (-1, x.shape[-1]))  # (B·T, D)
+        widths = [
+            self.num_heads * (self.value_dim if n == "value" else self.key_dim) for n in names
+        ]
+        kernels = [self._cast(getattr(self, f"{name}_kernel")) for name in names]
+        y = ops.matmul(x, _join([ops.reshape(k, (x.shape[-1], -1)) for k in kernels]))
+        if self.use_bias:
+            biases = [self._cast(getattr(self, f"{name}_bias")) for name in names]
+            y = y + _join([ops.reshape(bias, (-1,)) for bias in biases])
+        ends = [sum(widths[:i]) for i in range(1, len(widths))]
+        parts = ops.split(y, ends, axis=-1) if ends else [y]
+        return tuple(self._split_heads(part, leading) for part in parts)
+
+    def _split_heads(self, x, leading):
+        """Takes `(B·T, H·K)` apart to `(B, H, T, K)`."""
+        width = x.shape[-1] // self.num_heads
+        if len(leading) == 1:
+            return ops.reshape(x, (-1, self.num_heads, 1, width))  # nothing to transpose
+        x = ops.reshape(x, (*leading, self.num_heads, width))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def _mask(self, query, value, query_mask, value_mask, key_mask, attention_mask, causal):
+        """Combines all masks to one that broadcasts to `(B, H, T, S)`."""
+        if query_mask is not None:
+            query_mask = ops.expand_dims(query_mask, -1)  # (B, T, 1)
+        if value_mask is not None:
+            value_mask = ops.expand_dims(value_mask, -2)  # (B, 1, S)
+        if key_mask is not None:
+            key_mask = ops.expand_dims(key_mask, -2)  # (B, 1, S)
+        causal = causal_mask(ops.shape(query)[1], ops.shape(value)[1]) if causal else None
+        mask = combine(query_mask, value_mask, key_mask, causal)  # (B, T, S)
+        if mask is not None and len(mask.shape) == 3:
+            mask = ops.expand_dims(mask, 1)  # (B, 1, T, S)
+        if attention_mask is not None and len(attention_mask.shape) == 3:
+            attention_mask = ops.expand_dims(attention_mask, 1)
+        return combine(mask, attention_mask)
+
+    def _cast(self, x):
+        return ops.cast(x, self.compute_dtype)
+
+
+def _join(arrays):
+    return ops.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
+
+
+def _last_dim(output_shape):
+    """Reads `output_shape` as Keras writes it: None, an int, or a tuple of one int."""
+    if output_shape is None or isinstance(output_shape, int):
+        return output_shape
+    if len(output_shape) == 1:
+        return int(output_shape[0])
+    raise ValueError(
+        f"output_shape must be an int or a tuple of one int, received {output_shape!r}: reshape "
+        "the output for more axes."
+    )

@@ -1,0 +1,214 @@
+"""The decoder ("Attention Is All You Need", §3.1, right half of figure 1).
+
+Shapes: B batch, S source length, T target length, t positions decoded so far, D d_model, H heads,
+K width of a head.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.masks import causal_mask, combine, key_mask
+from keras_transformer.layers.residual_block import ResidualBlock
+from keras_transformer.layers.stack import Stack
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(ResidualBlock):
+    """Causal self-attention, attention to the memory, then a feed-forward network.
+
+    Args:
+        d_model: D, width of the model.
+        num_heads: H, which must divide D.
+        d_ff: Inner width of the feed-forward network.
+        dropout: Share of each sublayer's output that is dropped in training.
+        norm: `"post"` (the paper) or `"pre"`.
+        activation: Of the feed-forward network.
+
+    Call arguments:
+        x: Tensor of shape `(B, T, D)`. Position t sees positions 0 … t only.
+        memory: The encoder's output, shape `(B, S, D)`.
+        x_mask: Boolean `(B, T)`, True = may be attended to; taken from `x` when Keras carries one.
+        memory_mask: Boolean `(B, S)`, likewise for `memory`.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether to drop.
+
+    Returns:
+        Tensor of shape `(B, T, D)`; with `return_attention_scores` also the weights of the
+        self-attention `(B, H, T, T)` and of the attention to the memory `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `d_model`, or `norm` or a mask is wrong.
+
+    Example:
+
+    >>> layer = DecoderLayer(d_model=512, num_heads=8, d_ff=2048)
+    >>> layer(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
+    (2, 7, 512)
+    """
+
+    def make_attention_sublayers(self):
+        self.self_attention = self.make_attention()
+        self.self_attention_norm = self.make_norm()
+        self.cross_attention = self.make_attention()
+        self.cross_attention_norm = self.make_norm()
+
+    def build(self, x_shape, memory_shape=None):
+        memory_shape = x_shape if memory_shape is None else memory_shape
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        self.cross_attention.build(x_shape, memory_shape)
+        self.cross_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+        self.built = True
+
+    def call(
+        self,
+        x,
+        memory,
+        x_mask=None,
+        memory_mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        mask = combine(causal_mask(ops.shape(x)[1]), key_mask(x_mask))
+
+        def attend_self(y):
+            heads = self.self_attention.project_self(y)
+            return self.self_attention.attend(*heads, mask=mask, training=training)
+
+        def attend_memory(y):
+            heads = (self.cross_attention.project_query(y), *self.project_memory(memory))
+            return self.cross_attention.attend(
+                *heads, mask=key_mask(memory_mask), training=training
+            )
+
+        x, self_scores = self.residual(x, self.self_attention_norm, attend_self, training)
+        x, cross_scores = self.residual(x, self.cross_attention_norm, attend_memory, training)
+        x = self.residual_feed_forward(x, training)
+        return (x, self_scores, cross_scores) if return_attention_scores else x
+
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return tuple(x_shape)
+
+    def project_memory(self, memory):
+        """Projects the memory `(B, S, D)` to the keys and values `(B, H, S, K)` it is read by."""
+        return self.cross_attention.project_memory(memory)
+
+    def step(self, x, past, memory, memory_mask):
+        """Computes the next position from what earlier ones left behind.
+
+        The same sublayers as in `call`; only where keys and values come from differs.
+
+        Args:
+            x: The next position, shape `(B, D)`.
+            past: Keys and values of the t positions before it, `(B, H, t, K)` each.
+            memory: Keys and values of the memory, `project_memory(memory)`.
+            memory_mask: Boolean `(B, 1, 1, S)`.
+
+        Returns:
+            Tensor of shape `(B, D)`, and `past` with this position added.
+        """
+
+        def attend_self(y):
+            query, *new = self.self_attention.project_self(y)
+            grown = tuple(ops.concatenate(pair, axis=2) for pair in zip(past, new, strict=True))
+            return self.self_attention.attend(query, *grown)[0][:, 0], grown
+
+        def attend_memory(y):
+            query = self.cross_attention.project_query(y)
+            output, scores = self.cross_attention.attend(query, *memory, mask=memory_mask)
+            return output[:, 0], scores
+
+        x, past = self.residual(x, self.self_attention_norm, attend_self)
+        x, _ = self.residual(x, self.cross_attention_norm, attend_memory)
+        return self.residual_feed_forward(x), past
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Decoder(Stack):
+    """A stack of `DecoderLayer`s, always causal; pre-norm adds a final normalisation.
+
+    Args:
+        num_layers: N, number of layers.
+        d_model, num_heads, d_ff, dropout, norm, activation: Of each `DecoderLayer`.
+
+    Call arguments:
+        x: Embedded target, shape `(B, T, D)`.
+        memory: The encoder's output, shape `(B, S, D)`.
+        x_mask: Boolean `(B, T)`, True = may be attended to; taken from `x` when Keras carries one.
+        memory_mask: Boolean `(B, S)`, likewise for `memory`.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether to drop.
+
+    Returns:
+        Tensor of shape `(B, T, D)`; with `return_attention_scores` also two lists of N tensors:
+        `(B, H, T, T)` and `(B, H, T, S)`.
+
+    Example:
+
+    >>> decoder = Decoder(num_layers=6, d_model=512, num_heads=8, d_ff=2048)
+    >>> decoder(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
+    (2, 7, 512)
+    """
+
+    layer_class = DecoderLayer
+
+    def build(self, x_shape, memory_shape=None):
+        self.build_layers(x_shape, x_shape if memory_shape is None else memory_shape)
+
+    def call(
+        self,
+        x,
+        memory,
+        x_mask=None,
+        memory_mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        self_scores, cross_scores = [], []
+        for layer in self.layers:
+            x, of_self, of_memory = layer(
+                x, memory, x_mask, memory_mask, return_attention_scores=True, training=training
+            )
+            self_scores.append(of_self)
+            cross_scores.append(of_memory)
+        x = self.finish(x)
+        return (x, self_scores, cross_scores) if return_attention_scores else x
+
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return tuple(x_shape)
+
+    def initial_state(self, memory, memory_mask):
+        """Prepares decoding position by position: projects the memory once.
+
+        Args:
+            memory: The encoder's output, shape `(B, S, D)`.
+            memory_mask: Boolean `(B, S)`.
+
+        Returns:
+            Dict of `past`, per layer empty keys and values `(B, H, 0, K)` that grow along axis 2
+            with every step; `memory`, per layer keys and values `(B, H, S, K)`; and
+            `memory_mask` `(B, 1, 1, S)`.
+        """
+        heads = [layer.project_memory(memory) for layer in self.layers]
+        past = [tuple(x[:, :, :0] for x in pair) for pair in heads]
+        return {"past": past, "memory": heads, "memory_mask": key_mask(memory_mask)}
+
+    def step(self, x, state):
+        """Computes the next position.
+
+        Args:
+            x: The embedded next position, shape `(B, D)`.
+            state: What `initial_state` or the step before returned.
+
+        Returns:
+            Tensor of shape `(B, D)`, and the next state.
+        """
+        past = []
+        for layer, own_past, memory in zip(
+            self.layers, state["past"], state["memory"], strict=True
+        ):
+            x, own_past = layer.step(x, own_past, memory, state["memory_mask"])
+            past.append(own_past)
+        return self.finish(x), state | {"past": past}

@@ -1,0 +1,107 @@
+"""The encoder ("Attention Is All You Need", §3.1, left half of figure 1).
+
+Shapes: B batch, S source length, D d_model, H heads.
+"""
+
+import keras
+
+from keras_transformer.layers.masks import key_mask
+from keras_transformer.layers.residual_block import ResidualBlock
+from keras_transformer.layers.stack import Stack
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class EncoderLayer(ResidualBlock):
+    """Self-attention, then a feed-forward network, each with a residual connection.
+
+    Args:
+        d_model: D, width of the model.
+        num_heads: H, which must divide D.
+        d_ff: Inner width of the feed-forward network.
+        dropout: Share of each sublayer's output that is dropped in training.
+        norm: `"post"` (the paper) or `"pre"`.
+        activation: Of the feed-forward network.
+
+    Call arguments:
+        x: Tensor of shape `(B, S, D)`.
+        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether to drop.
+
+    Returns:
+        Tensor of shape `(B, S, D)`; with `return_attention_scores` also `(B, H, S, S)`.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `d_model`, or `norm` or the mask is wrong.
+
+    Example:
+
+    >>> layer = EncoderLayer(d_model=512, num_heads=8, d_ff=2048)
+    >>> layer(np.ones((2, 10, 512))).shape
+    (2, 10, 512)
+    """
+
+    def make_attention_sublayers(self):
+        self.self_attention = self.make_attention()
+        self.self_attention_norm = self.make_norm()
+
+    def build(self, x_shape):
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+        self.built = True
+
+    def call(self, x, mask=None, return_attention_scores=False, training=None):
+        def attend(y):
+            heads = self.self_attention.project_self(y)
+            return self.self_attention.attend(*heads, mask=key_mask(mask), training=training)
+
+        x, scores = self.residual(x, self.self_attention_norm, attend, training)
+        x = self.residual_feed_forward(x, training)
+        return (x, scores) if return_attention_scores else x
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Encoder(Stack):
+    """A stack of `EncoderLayer`s; pre-norm adds a final normalisation.
+
+    Args:
+        num_layers: N, number of layers.
+        d_model, num_heads, d_ff, dropout, norm, activation: Of each `EncoderLayer`.
+
+    Call arguments:
+        x: Embedded source, shape `(B, S, D)`.
+        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether to drop.
+
+    Returns:
+        The memory, shape `(B, S, D)`; with `return_attention_scores` also a list of N tensors
+        `(B, H, S, S)`.
+
+    Example:
+
+    >>> encoder = Encoder(num_layers=6, d_model=512, num_heads=8, d_ff=2048)
+    >>> encoder(np.ones((2, 10, 512))).shape
+    (2, 10, 512)
+    """
+
+    layer_class = EncoderLayer
+
+    def build(self, x_shape):
+        self.build_layers(x_shape)
+
+    def call(self, x, mask=None, return_attention_scores=False, training=None):
+        scores = []
+        for layer in self.layers:
+            x, weights = layer(x, mask, return_attention_scores=True, training=training)
+            scores.append(weights)
+        x = self.finish(x)
+        return (x, scores) if return_attention_scores else x
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)

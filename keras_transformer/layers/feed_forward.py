@@ -1,0 +1,63 @@
+"""The position-wise feed-forward network.
+
+Shapes: B batch, T length, D d_model, F d_ff.
+"""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class FeedForward(keras.layers.Layer):
+    """Transforms each position by itself: `max(0, xW₁ + b₁)W₂ + b₂`.
+
+    "Attention Is All You Need", §3.3, equation 2.
+
+    Args:
+        d_model: D, width of input and output.
+        d_ff: F, width between the two projections.
+        dropout: Share of the inner activations that is dropped in training.
+        activation: Name of the inner activation, or a function.
+
+    Call arguments:
+        x: Tensor of shape `(..., D)`.
+        training: Whether to drop.
+
+    Returns:
+        Tensor of shape `(..., D)`.
+
+    Example:
+
+    >>> FeedForward(d_model=512, d_ff=2048)(np.ones((2, 10, 512))).shape
+    (2, 10, 512)
+    """
+
+    def __init__(self, d_model, d_ff, dropout=0.0, activation="relu", **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.d_model = d_model
+        self.d_ff = d_ff
+        self.dropout = dropout
+        self.activation = keras.activations.get(activation)
+        policy = self.dtype_policy
+        self.inner = keras.layers.Dense(d_ff, activation=self.activation, dtype=policy)
+        self.outer = keras.layers.Dense(d_model, dtype=policy)
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=policy)
+
+    def build(self, x_shape):
+        self.inner.build((*x_shape[:-1], self.d_model))
+        self.outer.build((*x_shape[:-1], self.d_ff))
+        self.built = True
+
+    def call(self, x, training=None):
+        return self.outer(self.dropout_layer(self.inner(x), training=training))
+
+    def compute_output_shape(self, x_shape):
+        return (*x_shape[:-1], self.d_model)
+
+    def get_config(self):
+        return super().get_config() | {
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.activation),
+        }

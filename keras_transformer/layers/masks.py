@@ -1,0 +1,77 @@
+"""Attention masks.
+
+Everywhere in this package a mask is boolean and **True means "may attend"**. This is the only
+place where masks are made.
+
+Shapes: B batch, S number of keys, T number of queries.
+"""
+
+import functools
+
+from keras import ops
+
+from keras_transformer.special_ids import PAD
+
+
+def padding_mask(ids):
+    """Says which positions hold a token.
+
+    Args:
+        ids: Integer tensor of shape `(B, S)`.
+
+    Returns:
+        Boolean tensor of shape `(B, S)`: False where `ids` is `PAD`.
+    """
+    return ops.not_equal(ids, PAD)
+
+
+def causal_mask(num_queries, num_keys=None):
+    """Hides the future: query t may attend to keys 0 … t ("Attention Is All You Need", §3.2.3).
+
+    Args:
+        num_queries: T, an int or a scalar integer tensor.
+        num_keys: S, likewise; T when left out.
+
+    Returns:
+        Boolean tensor of shape `(T, S)`, lower-triangular.
+    """
+    num_keys = num_queries if num_keys is None else num_keys
+    queries = ops.arange(num_queries, dtype="int32")
+    keys = ops.arange(num_keys, dtype="int32")
+    return ops.greater_equal(ops.expand_dims(queries, 1), ops.expand_dims(keys, 0))
+
+
+def combine(*masks):
+    """Allows what all the given masks allow.
+
+    Args:
+        *masks: Masks of any shapes that broadcast together; numbers count as True where they are
+            not zero, and None allows everything.
+
+    Returns:
+        Boolean tensor of the broadcast shape, or None where no mask was given.
+    """
+    given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
+    return functools.reduce(ops.logical_and, given) if given else None
+
+
+def key_mask(mask):
+    """Spreads a mask of the keys over heads and queries.
+
+    Args:
+        mask: Boolean tensor of shape `(B, S)`, or None.
+
+    Returns:
+        Tensor of shape `(B, 1, 1, S)`, which broadcasts to attention's `(B, H, T, S)`, or None.
+
+    Raises:
+        ValueError: If `mask` does not have two axes.
+    """
+    if mask is None:
+        return None
+    if len(mask.shape) != 2:
+        raise ValueError(
+            f"A padding mask must have shape (batch, length), received {tuple(mask.shape)}: pass "
+            "padding_mask(ids)."
+        )
+    return ops.expand_dims(ops.expand_dims(mask, 1), 1)

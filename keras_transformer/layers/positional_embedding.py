@@ -1,0 +1,200 @@
+"""Token embedding and position encoding.
+
+Shapes: B batch, T length, D d_model, V vocabulary.
+"""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.layers.masks import padding_mask
+
+
+def sinusoidal_encoding(length, d_model, start=0):
+    """Encodes positions as sines and cosines ("Attention Is All You Need", §3.5).
+
+    `PE(p, 2i) = sin(p / 10000^(2i/D))` and `PE(p, 2i+1) = cos(p / 10000^(2i/D))`, angles in
+    radians. Computed on the fly in float32, whatever the precision of the model: there is no
+    longest length, and neighbouring positions stay apart where bfloat16 would merge them.
+
+    Args:
+        length: T, number of positions: an int or a scalar integer tensor.
+        d_model: D, an even int.
+        start: The first position: an int or a scalar integer tensor.
+
+    Returns:
+        float32 tensor of shape `(T, D)`.
+
+    Raises:
+        ValueError: If `d_model` is odd.
+
+    Example:
+
+    >>> sinusoidal_encoding(1, 4, start=1)  # sin 1, cos 1, sin 0.01, cos 0.01
+    array([[0.8415, 0.5403, 0.0100, 0.99995]])
+    """
+    if d_model % 2:
+        raise ValueError(
+            f"Sinusoidal positions need an even d_model, received d_model={d_model}: choose an "
+            'even one or positions="learned".'
+        )
+    # One turn is 2π. position · coarse is exact in float32 (up to position 25,000), so its whole
+    # turns can be dropped without loss before sin and cos see an angle; a plain float32 product
+    # would be 1e-4 off at position 1,000.
+    turns = 10000.0 ** (-np.arange(0, d_model, 2) / d_model) / (2 * math.pi)
+    coarse = np.round(turns * 4096) / 4096
+    positions = ops.cast(start, "float32") + ops.arange(length, dtype="float32")
+    positions = ops.expand_dims(positions, 1)  # (T, 1)
+    phase = positions * coarse.astype("float32")
+    phase = phase - ops.floor(phase) + positions * (turns - coarse).astype("float32")
+    angles = phase * np.float32(2 * math.pi)  # (T, D/2)
+    encoding = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (T, D/2, 2)
+    return ops.reshape(encoding, (-1, d_model))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PositionalEmbedding(keras.layers.Layer):
+    """Embeds token ids, scales them by √D and adds their positions.
+
+    The embedding can also serve as the output projection (`logits`): "Attention Is All You Need",
+    §3.4, shares one matrix between both embeddings and the softmax.
+
+    Args:
+        vocabulary_size: V, number of ids.
+        d_model: D, width of the model.
+        positions: `"sinusoidal"` (§3.5; any length) or `"learned"` (at most `max_length`).
+        max_length: Number of learned positions; not needed for sinusoidal ones.
+        dropout: Share of the sum's entries that is dropped in training (§5.4).
+
+    Call arguments:
+        ids: Token ids, shape `(B, T)`, any integer dtype; 0 is padding.
+        start: Position of the first id, an int or a scalar integer tensor.
+
+    Returns:
+        Tensor of shape `(B, T, D)` in the compute dtype. It carries the padding mask for the
+        layers that follow.
+
+    Raises:
+        ValueError: If an argument is out of its range; if, outside a compiled function, an id is
+            outside the vocabulary.
+
+    Example:
+
+    >>> embedding = PositionalEmbedding(vocabulary_size=100, d_model=16)
+    >>> x = embedding(np.array([[5, 6, 7, 0]]))  # (1, 4, 16)
+    >>> embedding.logits(x).shape
+    (1, 4, 100)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        d_model,
+        positions="sinusoidal",
+        max_length=None,
+        dropout=0.0,
+        **kwargs,
+    ):
+        # No autocast: it would round float ids (Keras feeds some while building under a
+        # distribution strategy) to half precision.
+        super().__init__(autocast=False, **kwargs)
+        if positions not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f'positions must be "sinusoidal" or "learned", received {positions!r}.'
+            )
+        if positions == "learned" and not max_length:
+            raise ValueError(
+                "Learned positions need max_length, the number of positions to learn; received "
+                f"max_length={max_length}."
+            )
+        if positions == "sinusoidal" and d_model % 2:
+            sinusoidal_encoding(1, d_model)  # raises, and says how to mend it
+        self.supports_masking = True
+        self.vocabulary_size = vocabulary_size
+        self.d_model = d_model
+        self.positions = positions
+        self.max_length = max_length
+        self.dropout = dropout
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, ids_shape=None):
+        # With this deviation the scaled embedding has unit variance, of the positions' order of
+        # magnitude, and the logits of a shared softmax start small.
+        initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+        self.embeddings = self.add_weight(
+            shape=(self.vocabulary_size, self.d_model), initializer=initializer, name="embeddings"
+        )
+        if self.positions == "learned":
+            self.position_embeddings = self.add_weight(
+                shape=(self.max_length, self.d_model),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                name="position_embeddings",
+            )
+        self.built = True
+
+    def call(self, ids, start=0, training=None):
+        self._check_ids(ids)
+        ids = ops.cast(ids, "int32")
+        x = ops.take(ops.convert_to_tensor(self.embeddings), ids, axis=0)  # (B, T, D)
+        x = ops.cast(x, "float32") * math.sqrt(self.d_model) + self._encode(ids, start)
+        return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
+
+    def logits(self, x):
+        """Projects onto the vocabulary by the transposed embedding, without a bias (§3.4).
+
+        Args:
+            x: Tensor of shape `(..., D)`.
+
+        Returns:
+            Tensor of shape `(..., V)` in the compute dtype.
+        """
+        x = ops.cast(x, self.compute_dtype)
+        embeddings = ops.cast(self.embeddings, self.compute_dtype)
+        return ops.matmul(x, ops.transpose(embeddings))
+
+    def compute_mask(self, ids, previous=None):
+        return padding_mask(ids)
+
+    def compute_output_shape(self, ids_shape):
+        return (*ids_shape, self.d_model)
+
+    def get_config(self):
+        return super().get_config() | {
+            "vocabulary_size": self.vocabulary_size,
+            "d_model": self.d_model,
+            "positions": self.positions,
+            "max_length": self.max_length,
+            "dropout": self.dropout,
+        }
+
+    def _encode(self, ids, start):
+        """The positions' part of the sum, float32 `(T, D)`."""
+        length = ops.shape(ids)[1]
+        if self.positions == "sinusoidal":
+            return sinusoidal_encoding(length, self.d_model, start)
+        if isinstance(length, int) and isinstance(start, int) and start + length > self.max_length:
+            raise ValueError(
+                f"This layer has learned {self.max_length} positions, received ids that reach "
+                f"position {start + length - 1}: shorten them or build with a larger max_length."
+            )
+        positions = ops.cast(start, "int32") + ops.arange(length, dtype="int32")
+        table = ops.cast(self.position_embeddings, "float32")
+        return ops.take(table, positions, axis=0)
+
+    def _check_ids(self, ids):
+        """Refuses ids outside the vocabulary, where their values can be seen."""
+        if keras.backend.backend() == "tensorflow" and not hasattr(ids, "numpy"):
+            return  # a traced tensor has no values yet
+        try:
+            values = ops.convert_to_numpy(ids)
+        except TypeError:
+            return  # the same in JAX
+        if values.size and (values.min() < 0 or values.max() >= self.vocabulary_size):
+            wrong = values.min() if values.min() < 0 else values.max()
+            raise ValueError(
+                f"Ids must lie in 0 … {self.vocabulary_size - 1} (vocabulary_size="
+                f"{self.vocabulary_size}), received {wrong}: tokenize with the vocabulary that "
+                "the model was built for."
+            )

@@ -1,0 +1,101 @@
+"""What an encoder layer and a decoder layer have in common: sublayers with residual connections."""
+
+import keras
+
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.feed_forward import FeedForward
+
+
+class ResidualBlock(keras.layers.Layer):
+    """Base of `EncoderLayer` and `DecoderLayer`.
+
+    Holds their arguments and the one way in which a sublayer is wrapped (`residual`).
+
+    Args:
+        d_model: D, width of the model.
+        num_heads: H, which must divide D.
+        d_ff: F, inner width of the feed-forward network.
+        dropout: Share of each sublayer's output that is dropped in training (§5.4).
+        norm: `"post"`, `LayerNorm(x + Dropout(Sublayer(x)))` as in the paper (§3.1), or `"pre"`,
+            `x + Dropout(Sublayer(LayerNorm(x)))`.
+        activation: Of the feed-forward network.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `d_model` or `norm` is unknown.
+    """
+
+    def __init__(
+        self, d_model, num_heads, d_ff, dropout=0.1, norm="post", activation="relu", **kwargs
+    ):
+        super().__init__(**kwargs)
+        if norm not in ("post", "pre"):
+            raise ValueError(f'norm must be "post" or "pre", received {norm!r}.')
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(
+                f"num_heads={num_heads} does not divide d_model={d_model}: every head takes an "
+                "equal share of the width, so choose a divisor."
+            )
+        self.supports_masking = True
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout = dropout
+        self.norm = norm
+        self.make_attention_sublayers()
+        self.feed_forward = FeedForward(
+            d_model, d_ff, activation=activation, dtype=self.dtype_policy
+        )
+        self.feed_forward_norm = self.make_norm()
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def make_attention_sublayers(self):
+        """Makes the sublayers that come before the feed-forward network."""
+        raise NotImplementedError
+
+    def make_attention(self):
+        """A `MultiHeadAttention` whose heads share the width of the model."""
+        key_dim = self.d_model // self.num_heads
+        return MultiHeadAttention(self.num_heads, key_dim, dtype=self.dtype_policy)
+
+    def make_norm(self):
+        """A layer normalisation."""
+        return keras.layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy)
+
+    def residual(self, x, norm, sublayer, training=None):
+        """Wraps a sublayer in residual connection, dropout and layer normalisation.
+
+        Args:
+            x: Tensor of shape `(..., D)`.
+            norm: The layer normalisation that belongs to the sublayer.
+            sublayer: Function from `x` to its output and something else to hand on: attention
+                weights, or the keys and values to remember.
+            training: Whether to drop.
+
+        Returns:
+            Tensor of shape `(..., D)`, and what the sublayer handed on.
+        """
+        output, extra = sublayer(norm(x) if self.norm == "pre" else x)
+        x = x + self.dropout_layer(output, training=training)
+        return (x if self.norm == "pre" else norm(x)), extra
+
+    def residual_feed_forward(self, x, training=None):
+        """The last sublayer of both kinds of layer."""
+
+        def feed_forward(y):
+            return self.feed_forward(y, training=training), None
+
+        return self.residual(x, self.feed_forward_norm, feed_forward, training)[0]
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Traces call: what it returns depends on return_attention_scores.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        return super().get_config() | {
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "norm": self.norm,
+            "activation": self.feed_forward.get_config()["activation"],
+        }

@@ -1,0 +1,64 @@
+"""What an encoder and a decoder have in common: N equal layers on top of each other."""
+
+import keras
+
+
+class Stack(keras.layers.Layer):
+    """Base of `Encoder` and `Decoder`.
+
+    Args:
+        num_layers: N.
+        d_model, num_heads, d_ff, dropout, norm, activation: Of each layer.
+
+    Raises:
+        ValueError: If `num_layers` is not positive, or an argument of the layers is out of range.
+    """
+
+    layer_class = None  # set by the subclass
+
+    def __init__(
+        self,
+        num_layers,
+        d_model,
+        num_heads,
+        d_ff,
+        dropout=0.1,
+        norm="post",
+        activation="relu",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if num_layers < 1:
+            raise ValueError(f"num_layers must be at least 1, received {num_layers}.")
+        self.supports_masking = True
+        self.num_layers = num_layers
+        self.layers = [
+            self.layer_class(
+                d_model, num_heads, d_ff, dropout, norm, activation, dtype=self.dtype_policy
+            )
+            for _ in range(num_layers)
+        ]
+        # Pre-norm leaves the residual stream unnormalised, so it is normalised once at the end.
+        self.final_norm = self.layers[0].make_norm() if norm == "pre" else None
+
+    def build_layers(self, *shapes):
+        """Builds every layer for inputs of these shapes."""
+        for layer in self.layers:
+            layer.build(*shapes)
+        if self.final_norm:
+            self.final_norm.build(shapes[0])
+        self.built = True
+
+    def finish(self, x):
+        """Normalises the last layer's output where the layers do not."""
+        return self.final_norm(x) if self.final_norm else x
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Traces call: what it returns depends on return_attention_scores.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        of_layers = self.layers[0].get_config()
+        names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
+        config = super().get_config() | {"num_layers": self.num_layers}
+        return config | {name: of_layers[name] for name in names}

@@ -1,0 +1,192 @@
+"""Text to ids and back, as graph operations."""
+
+import io
+import os
+import tempfile
+import unicodedata
+
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.special_ids import END, PAD, START, UNK
+
+MODEL_TYPES = ("bpe", "unigram", "char", "word")
+
+
+class SubwordTokenizer(tf.Module):
+    """SentencePiece, run by the ops that TF Serving links.
+
+    The ids are those of the sentencepiece package. A model of type bpe, unigram or char spells
+    what it has no piece for in bytes, so that no input is unknown.
+
+    Args:
+        model: A serialised SentencePiece model with PAD 0, UNK 1, START 2, END 3.
+
+    Call arguments:
+        text: A string, a list of strings or a string tensor of rank 0 or 1. Bytes that are no
+            UTF-8 count as U+FFFD.
+
+    Returns:
+        int32 ids without START and END: `(T,)` for one string, ragged `(B, None)` for several.
+
+    Raises:
+        ValueError: If `model` is no SentencePiece model or has other special ids.
+
+    Example:
+
+    >>> tokenizer = SubwordTokenizer.train(lines, vocabulary_size=8000)
+    >>> ids = tokenizer(["the quick brown fox"])
+    >>> tokenizer.detokenize(ids)
+    [b'the quick brown fox']
+    """
+
+    def __init__(self, model):
+        super().__init__(name="subword_tokenizer")
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            special = [processor.pad_id(), processor.unk_id()]
+            special += [processor.bos_id(), processor.eos_id()]
+        except Exception as error:
+            raise ValueError(f"This is no SentencePiece model: {error}.") from error
+        if special != [PAD, UNK, START, END]:
+            raise ValueError(
+                f"The special ids (pad, unk, bos, eos) must be {[PAD, UNK, START, END]}, received "
+                f"{special}: train the model with SubwordTokenizer.train or those ids."
+            )
+        self.model = model
+        self.vocabulary_size = processor.vocab_size()
+        self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
+
+    def __call__(self, text):
+        return self._processor.tokenize(_as_tensor(text))
+
+    def detokenize(self, ids):
+        """Joins ids to text. Special ids vanish, UNK excepted, which becomes ⁇.
+
+        Args:
+            ids: int ids, `(T,)`, `(B, T)` padded with PAD, or ragged `(B, None)`.
+
+        Returns:
+            String tensor, scalar or `(B,)`; valid UTF-8.
+        """
+        return self._processor.detokenize(tf.cast(ids, tf.int32))
+
+    @classmethod
+    def train(
+        cls, lines, vocabulary_size=None, model_type="bpe", lowercase=False, nfkc=True, files=()
+    ):
+        """Learns a vocabulary.
+
+        Args:
+            lines: Iterable of strings; None when `files` are given.
+            vocabulary_size: Number of ids, special ids and, where the type has them, 256 bytes
+                included. With model_type "char", None takes every character.
+            model_type: `"bpe"`, `"unigram"`, `"char"` or `"word"`.
+            lowercase: Whether text is lower-cased first.
+            nfkc: Whether text is normalised to Unicode's NFKC first.
+            files: Paths of text files to read instead of `lines`.
+
+        Returns:
+            A `SubwordTokenizer`.
+
+        Raises:
+            ValueError: If the type is unknown, there is no text, or the vocabulary is larger than
+                the text allows.
+        """
+        if model_type not in MODEL_TYPES:
+            raise ValueError(
+                f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
+            )
+        if vocabulary_size is None and model_type != "char":
+            raise ValueError(f"A {model_type} vocabulary needs a vocabulary_size, received None.")
+        options = dict(
+            model_type=model_type,
+            vocab_size=vocabulary_size or 1 << 20,
+            # A char vocabulary takes what there is; the others say when there is too little.
+            hard_vocab_limit=model_type != "char",
+            byte_fallback=model_type != "word",
+            character_coverage=1.0,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=START,
+            eos_id=END,
+            max_sentence_length=1 << 20,
+            num_threads=os.cpu_count() or 1,
+            minloglevel=2,
+        )
+        if files:
+            options["input"] = ",".join(str(path) for path in files)
+        else:
+            options["sentence_iterator"] = _nonempty(lines)
+        model = io.BytesIO()
+        with tempfile.TemporaryDirectory() as folder:
+            options |= _normalization(lowercase, nfkc, folder)
+            try:
+                sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
+            except (RuntimeError, OSError) as error:
+                raise ValueError(_explain(error, vocabulary_size)) from error
+        return cls(model.getvalue())
+
+    @classmethod
+    def load(cls, path):
+        """Reads a `.spm` file that `save`, or the sentencepiece package, has written."""
+        with open(path, "rb") as file:
+            return cls(file.read())
+
+    def save(self, path):
+        """Writes the SentencePiece model."""
+        with open(path, "wb") as file:
+            file.write(self.model)
+
+
+def _as_tensor(text):
+    """Strings to a tensor; a lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
+    if isinstance(text, str):
+        text = text.encode("utf-8", errors="replace")
+    elif isinstance(text, (list, tuple)):
+        text = [t.encode("utf-8", errors="replace") if isinstance(t, str) else t for t in text]
+        return tf.constant(text, tf.string, shape=[len(text)])
+    return tf.convert_to_tensor(text, tf.string)
+
+
+def _nonempty(lines):
+    """Passes lines on and refuses to pass none, which would end the process inside C++."""
+    empty = True
+    for line in lines:
+        if line.strip():
+            empty = False
+            yield line
+    if empty:
+        raise ValueError("There is no text to learn a vocabulary from: every line is empty.")
+
+
+def _normalization(lowercase, nfkc, folder):
+    """The trainer's options for what happens to text before it is cut into pieces."""
+    if nfkc or not lowercase:
+        name = ("nfkc_cf" if lowercase else "nfkc") if nfkc else "identity"
+        return {"normalization_rule_name": name}
+    rules = os.path.join(folder, "lowercase.tsv")
+    with open(rules, "w", encoding="utf-8") as file:
+        for code in range(0x110000):
+            lower = chr(code).lower()
+            if lower != chr(code) and unicodedata.category(chr(code)) != "Cs":
+                file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in lower)}\n")
+    return {"normalization_rule_tsv": rules}
+
+
+def _explain(error, vocabulary_size):
+    """One sentence for the trainer's failure."""
+    message = str(error)
+    if "too high" in message:
+        limit = message.rstrip(" .").rsplit(" ", 1)[-1]
+        return (
+            f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: "
+            "take fewer ids or more text."
+        )
+    if "smaller than required" in message or "too small" in message:
+        return (
+            f"vocabulary_size={vocabulary_size} is too small for the text's characters and the "
+            f"special ids: {message.splitlines()[0]}"
+        )
+    return f"No vocabulary could be learned: {message.splitlines()[0] or type(error).__name__}."

@@ -1,0 +1,200 @@
+"""Training, from top to bottom: data, vocabulary, model, compile, fit, save.
+
+    keras-transformer train --preset dates --output runs/dates
+    keras-transformer train --preset tiny --train-source A.en --train-target A.de \
+        --valid-source V.en --valid-target V.de --output runs/ende
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+
+import keras
+from keras_nlp.metrics import Perplexity
+
+from keras_transformer import run_directory
+from keras_transformer.callbacks import RunCheckpoint
+from keras_transformer.corpora.corpus import Corpus
+from keras_transformer.corpora.dates import LANGUAGES, dates
+from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.data import make_dataset
+from keras_transformer.losses import SmoothedCrossEntropy
+from keras_transformer.metrics import MaskedAccuracy
+from keras_transformer.schedules import WarmupInverseSqrt
+from keras_transformer.special_ids import PAD
+from keras_transformer.strategies import make_strategy
+from keras_transformer.tokenizer import SubwordTokenizer
+from keras_transformer.transformer import Transformer
+
+
+def train(config, output, resume=False):
+    """Trains a model into a run directory.
+
+    Args:
+        config: `TrainConfig`, such as `presets.dates`; `dataclasses.replace` changes fields.
+        output: Directory to make. It may exist only if it is empty, or with `resume`.
+        resume: Whether to go on with the training in `output`: from its last whole epoch, on the
+            same data and vocabulary, with the loss curve it would have had without the stop.
+            Only `epochs` may have changed.
+
+    Returns:
+        Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
+
+    Raises:
+        ValueError: If the data, the configuration or the directory is at fault.
+    """
+    strategy = make_strategy(config.strategy)
+    keras.utils.set_random_seed(config.seed)
+
+    # --- data and vocabulary ---
+    corpus = load_corpus(config)
+    if resume:
+        _check_same(config, run_directory.read_config(output))
+        tokenizers = run_directory.load_tokenizers(output)
+    else:
+        _check_free(output)
+        tokenizers = train_tokenizers(config, corpus.train)
+    options = dict(tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length)
+    valid = make_dataset(corpus.valid, *tokenizers, shuffle=False, **options)
+    steps = len(make_dataset(corpus.train, *tokenizers, seed=config.seed, **options))
+
+    # --- model ---
+    with strategy.scope():
+        model = build_model(config, *tokenizers)
+        model.compile(
+            optimizer=keras.optimizers.Adam(
+                WarmupInverseSqrt(
+                    d_model=None if config.peak else config.model.d_model,
+                    peak=config.peak,
+                    warmup_steps=config.warmup_steps,
+                ),
+                beta_1=0.9,
+                beta_2=0.98,
+                epsilon=1e-9,
+            ),
+            loss=SmoothedCrossEntropy(config.label_smoothing),
+            metrics=[MaskedAccuracy(), Perplexity(from_logits=True, mask_token_id=PAD)],
+            jit_compile=config.jit_compile,
+        )
+        model.optimizer.build(model.trainable_variables)
+
+    # --- run directory: nothing is written before everything above has succeeded ---
+    if not resume:
+        _create(output, config, tokenizers)
+    checkpoint = RunCheckpoint(output)
+    first_epoch = checkpoint.restore(model)
+
+    # --- fit ---
+    dataset = make_dataset(
+        corpus.train, *tokenizers, seed=config.seed, first_step=first_epoch * steps, **options
+    ).take(max(config.epochs - first_epoch, 0) * steps)
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
+        print(f"{model.count_params():,} weights, {steps} batches a pass", file=sys.stderr)
+        history = model.fit(
+            dataset,
+            validation_data=valid,
+            initial_epoch=first_epoch,
+            epochs=config.epochs,
+            steps_per_epoch=steps,
+            shuffle=False,  # the dataset shuffles by itself
+            callbacks=[checkpoint, keras.callbacks.TensorBoard(os.path.join(output, "logs"))],
+            verbose=1 if sys.stderr.isatty() else 2,
+        )
+    return history.history
+
+
+def load_corpus(config):
+    """Reads the sentence pairs that a configuration names.
+
+    Args:
+        config: `TrainConfig`.
+
+    Returns:
+        `Corpus`; of text files, one without a test part.
+
+    Raises:
+        ValueError: If files are missing or unfit, or only some of them are named.
+    """
+    if config.train_source is None:
+        if config.valid_source or config.train_target or config.valid_target:
+            raise ValueError("--train-source is missing: name it along with the other files.")
+        return dates(config.languages or LANGUAGES)
+    if config.valid_source is None:
+        raise ValueError("--valid-source is missing: the best model is chosen by a second corpus.")
+    train_pairs = read_pairs(config.train_source, config.train_target)
+    return Corpus(train_pairs, read_pairs(config.valid_source, config.valid_target), [])
+
+
+def train_tokenizers(config, pairs):
+    """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
+
+    Args:
+        config: `TrainConfig`.
+        pairs: The training pairs.
+
+    Returns:
+        The source and the target `SubwordTokenizer`.
+    """
+
+    def learn(*sides):
+        lines = (pair[side] for pair in pairs for side in sides)
+        return SubwordTokenizer.train(
+            lines, config.vocabulary_size, config.model_type, config.lowercase, config.nfkc
+        )
+
+    if config.model.share_embeddings == "all":
+        return (learn(0, 1),) * 2
+    return learn(0), learn(1)
+
+
+def build_model(config, source_tokenizer, target_tokenizer):
+    """Makes a `Transformer` with fresh weights for two vocabularies."""
+    model = Transformer(
+        source_tokenizer.vocabulary_size,
+        target_tokenizer.vocabulary_size,
+        **dataclasses.asdict(config.model),
+        dtype=config.precision,
+    )
+    model.build()
+    return model
+
+
+def _check_free(output):
+    """Refuses to write over anything."""
+    if os.path.isdir(output) and not os.listdir(output):
+        return
+    if os.path.exists(output):
+        raise ValueError(
+            f"{output} is not empty: choose another --output, or go on with the run in it by "
+            "--resume."
+        )
+
+
+def _check_same(config, previous):
+    """Refuses to go on with another recipe than the one begun."""
+    for field in dataclasses.fields(config):
+        old, new = getattr(previous, field.name), getattr(config, field.name)
+        if old != new and field.name != "epochs":
+            raise ValueError(
+                f"This run was begun with {field.name}={old!r}, received {new!r}: resume it with "
+                "the options it was begun with (only epochs may change), or start another one."
+            )
+
+
+def _create(output, config, tokenizers):
+    """Makes the run directory, whole or not at all."""
+    temporary = f"{os.fspath(output).rstrip('/')}.tmp"
+    try:
+        for folder in ("logs", "checkpoints"):
+            os.makedirs(os.path.join(temporary, folder))
+        run_directory.write_config(config, temporary)
+        for name, tokenizer in zip(
+            (run_directory.SOURCE, run_directory.TARGET), tokenizers, strict=True
+        ):
+            tokenizer.save(os.path.join(temporary, name))
+        os.replace(temporary, output)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise ValueError(f"{output} cannot be made: {error.strerror}.") from error

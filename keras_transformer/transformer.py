@@ -1,0 +1,253 @@
+"""The Transformer ("Attention Is All You Need", figure 1).
+
+Shapes: B batch, S source length, T target length, D d_model, H heads, V target vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.decoder import Decoder
+from keras_transformer.layers.encoder import Encoder
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+
+if keras.backend.backend() == "tensorflow":
+    from keras_transformer.token_trainer import TokenTrainer as Trainer
+else:  # other backends train with Keras' own step
+
+    class Trainer:
+        """Nothing to add."""
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Transformer(Trainer, keras.Model):
+    """Encoder–decoder Transformer: `call` is `decode` of `encode`.
+
+    Args:
+        source_vocabulary_size: Number of source ids.
+        target_vocabulary_size: V, number of target ids.
+        num_layers: N, of the encoder and of the decoder.
+        d_model: D, width of the model.
+        num_heads: H, which must divide D.
+        d_ff: Inner width of the feed-forward networks.
+        dropout: Share dropped in training, of each sublayer's output and of the embeddings
+            (§5.4).
+        norm: `"post"` (the paper) or `"pre"`.
+        activation: Of the feed-forward networks.
+        positions: `"sinusoidal"` or `"learned"`.
+        share_embeddings: `"none"`; `"target"`, the target embedding is the softmax's matrix too;
+            or `"all"`, one matrix for source, target and softmax (§3.4).
+        max_length: Longest sentence in tokens: what decoding is bounded by, and the number of
+            learned positions. Sinusoidal positions themselves have no bound.
+
+    Call arguments:
+        inputs: `(source, target)`, ids of shapes `(B, S)` and `(B, T)`, any integer dtype. The
+            target starts with START; position t predicts token t + 1.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether to drop.
+
+    Returns:
+        Logits, float32 `(B, T, V)`; with `return_attention_scores` also a dict of lists with one
+        tensor per layer: `encoder` `(B, H, S, S)`, `decoder` `(B, H, T, T)`, `cross`
+        `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+
+    >>> model = Transformer(8000, 8000, num_layers=2, d_model=64, num_heads=4, d_ff=128)
+    >>> source, target = np.array([[5, 6, 3]]), np.array([[2, 7]])
+    >>> model((source, target)).shape
+    (1, 2, 8000)
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size,
+        target_vocabulary_size,
+        num_layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        norm="post",
+        activation="relu",
+        positions="sinusoidal",
+        share_embeddings="none",
+        max_length=512,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if share_embeddings not in ("none", "target", "all"):
+            raise ValueError(
+                'share_embeddings must be "none", "target" or "all", received '
+                f"{share_embeddings!r}."
+            )
+        if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
+            raise ValueError(
+                'share_embeddings="all" needs one vocabulary for both sides, received '
+                f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
+                'joint vocabulary or share_embeddings="target".'
+            )
+        self.source_vocabulary_size = source_vocabulary_size
+        self.target_vocabulary_size = target_vocabulary_size
+        self.num_layers = num_layers
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout = dropout
+        self.norm = norm
+        self.activation = keras.activations.get(activation)
+        self.positions = positions
+        self.share_embeddings = share_embeddings
+        self.max_length = max_length
+
+        policy = self.dtype_policy
+        stack = (num_layers, d_model, num_heads, d_ff, dropout, norm, activation)
+        embedding = (d_model, positions, max_length, dropout)
+        self.target_embedding = PositionalEmbedding(
+            target_vocabulary_size, *embedding, dtype=policy
+        )
+        self.source_embedding = (
+            self.target_embedding
+            if share_embeddings == "all"
+            else PositionalEmbedding(source_vocabulary_size, *embedding, dtype=policy)
+        )
+        self.encoder = Encoder(*stack, dtype=policy)
+        self.decoder = Decoder(*stack, dtype=policy)
+        self.output_projection = (
+            keras.layers.Dense(target_vocabulary_size, dtype=policy)
+            if share_embeddings == "none"
+            else None
+        )
+
+    def build(self, input_shape=None):
+        # No weight depends on the shape of the inputs, so the model can be built without any.
+        shape = (None, None, self.d_model)
+        self.target_embedding.build()
+        if self.share_embeddings != "all":
+            self.source_embedding.build()
+        self.encoder.build(shape)
+        self.decoder.build(shape, shape)
+        if self.output_projection:
+            self.output_projection.build(shape)
+        self.built = True
+
+    def call(self, inputs, return_attention_scores=False, training=None):
+        source, target = inputs
+        memory, encoder_scores = self._encode(source, training)
+        logits, decoder_scores, cross_scores = self._decode(target, memory, source, training)
+        if not return_attention_scores:
+            return logits
+        return logits, {
+            "encoder": encoder_scores,
+            "decoder": decoder_scores,
+            "cross": cross_scores,
+        }
+
+    def encode(self, source, training=False):
+        """Reads the source.
+
+        Args:
+            source: Ids of shape `(B, S)`.
+            training: Whether to drop.
+
+        Returns:
+            The memory, shape `(B, S, D)`.
+        """
+        return self._encode(source, training)[0]
+
+    def decode(self, target, memory, source, training=False):
+        """Predicts, at each target position, the token that follows.
+
+        Args:
+            target: Ids of shape `(B, T)`, START first.
+            memory: What `encode(source)` returned.
+            source: Ids of shape `(B, S)`, for their padding.
+            training: Whether to drop.
+
+        Returns:
+            Logits, float32 `(B, T, V)`.
+        """
+        return self._decode(target, memory, source, training)[0]
+
+    def initial_state(self, source):
+        """Prepares decoding token by token: encodes the source, projects the memory once.
+
+        Args:
+            source: Ids of shape `(B, S)`.
+
+        Returns:
+            A nested structure of tensors, batch first, for `step`.
+        """
+        source = ops.convert_to_tensor(source)
+        return self.decoder.initial_state(self.encode(source), padding_mask(source))
+
+    def step(self, ids, position, state):
+        """Predicts the token that follows one more token.
+
+        Args:
+            ids: The token at `position`, shape `(B,)`; START at position 0.
+            position: Python int or scalar integer tensor.
+            state: What `initial_state` or the step before returned.
+
+        Returns:
+            Logits, float32 `(B, V)`, and the next state.
+        """
+        ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
+        x = self.target_embedding(ids, start=position)[:, 0]
+        x, state = self.decoder.step(x, state)
+        return self._logits(x), state
+
+    def compute_output_spec(self, *args, **kwargs):
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[1], self.target_vocabulary_size)
+
+    def compute_mask(self, inputs, previous=None):
+        return None  # the loss finds padding in the labels
+
+    def get_config(self):
+        return super().get_config() | {
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            "num_layers": self.num_layers,
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "norm": self.norm,
+            "activation": keras.activations.serialize(self.activation),
+            "positions": self.positions,
+            "share_embeddings": self.share_embeddings,
+            "max_length": self.max_length,
+        }
+
+    def _encode(self, source, training):
+        source = ops.convert_to_tensor(source)
+        x = self.source_embedding(source, training=training)
+        return self.encoder(
+            x, padding_mask(source), return_attention_scores=True, training=training
+        )
+
+    def _decode(self, target, memory, source, training):
+        target = ops.convert_to_tensor(target)
+        x = self.target_embedding(target, training=training)
+        # A target is padded at its end, where causality hides it already. Saying that every
+        # position is a key keeps `step`, which has no mask to carry, equal at every position.
+        everything = ops.ones(ops.shape(target), dtype="bool")
+        x, decoder_scores, cross_scores = self.decoder(
+            x,
+            memory,
+            everything,
+            padding_mask(ops.convert_to_tensor(source)),
+            return_attention_scores=True,
+            training=training,
+        )
+        return self._logits(x), decoder_scores, cross_scores
+
+    def _logits(self, x):
+        logits = self.output_projection or self.target_embedding.logits
+        return ops.cast(logits(x), "float32")

@@ -1,0 +1,234 @@
+"""A translator without a Transformer: what the export needs, small enough to trace in a second.
+
+It has real SentencePiece ops, a variable, and a bounded greedy loop over a table of transition
+scores. Each of the other classes breaks one rule of serving.
+"""
+
+import functools
+import io
+
+import keras
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+END = 3
+LINES = ["a cat runs near the bird", "the bird runs", "near a cat", "straße 東京 été"]
+
+
+@functools.cache
+def train_sentencepiece():
+    """Trains a tiny byte-fallback model and returns it serialized."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES * 20),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=330,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=END,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+class StandIn(tf.Module):
+    """Sums the ids of a text to a first symbol, and follows the table from there to END."""
+
+    maximum_iterations = 9
+
+    def __init__(self):
+        super().__init__()
+        self.tokenizer = tf_text.SentencepieceTokenizer(model=train_sentencepiece())
+        size = int(self.tokenizer.vocab_size())
+        scores = tf.random.stateless_normal([size, size], seed=[1, 2])
+        # Now and then END wins, so that the rows of a batch end at different steps.
+        self.scores = tf.Variable(scores + 2.7 * tf.one_hot(END, size))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def serve(self, text):
+        text = self.read(tf.ensure_shape(text, [None]))
+        pieces = self.tokenizer.tokenize(text)
+        size = tf.shape(self.scores)[0]
+        ids = tf.where(pieces.row_lengths() > 0, tf.reduce_sum(pieces, 1) % size, END)
+        tokens, log_prob = self.decode(ids)
+        texts = self.tokenizer.detokenize(tokens)
+        return self.answer(tf.ensure_shape(texts, [None]), tf.ensure_shape(log_prob, [None]))
+
+    def decode(self, ids):
+        log_prob = tf.zeros(tf.shape(ids), tf.float32)
+
+        def unfinished(ids, *_):
+            return tf.reduce_any(ids != END)
+
+        def extend(ids, tokens, log_prob):
+            scores = self.step(ids)
+            log_prob += tf.where(ids != END, tf.reduce_max(scores, -1), 0.0)
+            ids = tf.where(ids != END, tf.argmax(scores, -1, output_type=tf.int32), END)
+            return ids, tf.concat([tokens, ids[:, tf.newaxis]], 1), log_prob
+
+        _, tokens, log_prob = tf.while_loop(
+            unfinished,
+            extend,
+            [ids, ids[:, tf.newaxis], log_prob],
+            shape_invariants=[tf.TensorShape([None] * rank) for rank in (1, 2, 1)],
+            maximum_iterations=self.maximum_iterations,
+        )
+        return tokens, log_prob
+
+    # What the twins replace.
+    def read(self, text):
+        return text
+
+    def step(self, ids):
+        return tf.nn.log_softmax(tf.gather(self.scores, ids))
+
+    def answer(self, text, log_prob):
+        return {"text": text, "log_prob": log_prob}
+
+
+class CompiledByXla(StandIn):
+    step = tf.function(StandIn.step, jit_compile=True)
+
+
+class CallsPython(StandIn):
+    def read(self, text):
+        return tf.ensure_shape(tf.numpy_function(lambda rows: rows, [text], tf.string), [None])
+
+
+class NeverEnding(StandIn):
+    maximum_iterations = None
+
+
+class CountingByHand(StandIn):
+    """Bounded by its own condition instead of maximum_iterations: sound."""
+
+    def decode(self, ids):
+        _, log_prob = tf.while_loop(
+            lambda i, x: tf.logical_and(tf.reduce_any(x < 5.0), tf.greater(10, i)),
+            lambda i, x: (i + 1, x + 0.1),
+            [0, tf.zeros(tf.shape(ids), tf.float32)],
+        )
+        return ids[:, tf.newaxis], log_prob
+
+
+class MovingBound(StandIn):
+    """Compares a counter with a bound that runs away from it."""
+
+    def decode(self, ids):
+        _, _, log_prob = tf.while_loop(
+            lambda i, bound, x: i < bound,
+            lambda i, bound, x: (i + 1, bound + tf.where(tf.size(x) > 99, 1, 0), x + 0.1),
+            [0, 5, tf.zeros(tf.shape(ids), tf.float32)],
+        )
+        return ids[:, tf.newaxis], log_prob
+
+
+class StandingStill(StandIn):
+    """Compares with a constant a variable that need not grow."""
+
+    def decode(self, ids):
+        _, log_prob = tf.while_loop(
+            lambda i, x: i < 5,
+            lambda i, x: (i + tf.where(tf.size(x) > 99, 0, 1), x + 0.1),
+            [0, tf.zeros(tf.shape(ids), tf.float32)],
+        )
+        return ids[:, tf.newaxis], log_prob
+
+
+class CountingDown(StandIn):
+    """Compares with a constant a variable that runs away from it."""
+
+    def decode(self, ids):
+        _, log_prob = tf.while_loop(
+            lambda i, x: tf.logical_and(i < 5, tf.reduce_any(x < 0.5)),
+            lambda i, x: (i + (-1), x + 0.1),
+            [0, tf.zeros(tf.shape(ids), tf.float32)],
+        )
+        return ids[:, tf.newaxis], log_prob
+
+
+class OtherOps(StandIn):
+    def read(self, text):
+        return tf_text.case_fold_utf8(text)
+
+
+class OnGpu(StandIn):
+    def step(self, ids):
+        with tf.device("/GPU:0"):
+            return super().step(ids)
+
+
+class ReadsFile(StandIn):
+    def read(self, text):
+        return tf.strings.join([tf.strings.substr(tf.io.read_file("/etc/passwd"), 0, 0), text])
+
+
+class HoldsKerasLayer(StandIn):
+    """Loads in Python, and not in a server: see keras issue 20095."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.layers.Embedding(*self.scores.shape)
+        self.layer.build()
+
+    def step(self, ids):
+        return tf.nn.log_softmax(self.layer(ids))
+
+
+class HoldsKerasVariables(HoldsKerasLayer):
+    """The way to hold a Keras layer: out of TensorFlow's sight, and its variables in it. Sound."""
+
+    def __init__(self):
+        super().__init__()
+        layer, self.layer = self.layer, None
+        self.call_layer = lambda ids: layer(ids)
+        self.layer_variables = [variable.value for variable in layer.variables]
+
+    def step(self, ids):
+        return tf.nn.log_softmax(self.call_layer(ids))
+
+
+class OtherNames(StandIn):
+    def answer(self, text, log_prob):
+        return {"translation": text, "log_prob": log_prob}
+
+
+class OneOutput(StandIn):
+    def answer(self, text, log_prob):
+        return {"text": text}
+
+
+class Padded(StandIn):
+    def answer(self, text, log_prob):
+        return {"text": text, "log_prob": log_prob[:, tf.newaxis]}
+
+
+class DropsRows(StandIn):
+    def answer(self, text, log_prob):
+        return {"text": text[:1], "log_prob": log_prob}
+
+
+class Random(StandIn):
+    def answer(self, text, log_prob):
+        return {"text": text, "log_prob": log_prob + tf.random.uniform(tf.shape(log_prob))}
+
+
+class NotANumber(StandIn):
+    def answer(self, text, log_prob):
+        return {"text": text, "log_prob": tf.math.log(-1.0 + 0.0 * log_prob)}
+
+
+class NotUtf8(StandIn):
+    def answer(self, text, log_prob):
+        return {"text": tf.strings.join([text, b"\xff"]), "log_prob": log_prob}
+
+
+class RaisesOnContent(StandIn):
+    def read(self, text):
+        with tf.control_dependencies([tf.debugging.assert_greater(tf.strings.length(text), 0)]):
+            return tf.identity(text)
