@@ -14,7 +14,7 @@ MODEL := export/models/demo
 
 # What developers install on top.
 .venv/installed-test: .venv/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,serving]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
 	touch $@
 
 # Train on dates, evaluate, export, reload without the package, translate.

@@ -9,7 +9,7 @@ log-probability, a tab between them.
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf  # noqa: E402
 import tensorflow_text  # noqa: E402, F401, registers the SentencePiece ops

@@ -29,6 +29,12 @@ _HOMES = {
     "run_directory": ("load",),
     "saved_model": ("export", "load_saved_model"),
     "saved_model_check": ("check_structure",),
+    "visualization": (
+        "plot_attention",
+        "plot_history",
+        "plot_learning_rate",
+        "plot_position_encoding",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

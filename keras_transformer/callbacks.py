@@ -43,6 +43,8 @@ class RunCheckpoint(keras.callbacks.Callback):
         with open(state, encoding="utf-8") as file:
             self.state = json.load(file)
         model.load_weights(os.path.join(self.folder, self.state["weights"]))
+        for variable, value in zip(_random_states(model), self.state["random"], strict=True):
+            variable.assign(value)
         return self.state["epoch"]
 
     def on_epoch_end(self, epoch, logs=None):
@@ -54,6 +56,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         previous = self.state.get("weights")
         # The name carries the epoch, so that weights and state can never disagree.
         self.state |= {"epoch": epoch + 1, "weights": f"{epoch + 1}.{LAST}"}
+        self.state["random"] = [v.numpy().tolist() for v in _random_states(self.model)]
         self.model.save_weights(os.path.join(self.folder, self.state["weights"]))
         with _replacing(os.path.join(self.folder, STATE)) as name:
             with open(name, "w", encoding="utf-8") as file:
@@ -68,6 +71,11 @@ class RunCheckpoint(keras.callbacks.Callback):
         twin.set_weights(self.model.get_weights())
         with _replacing(os.path.join(self.path, MODEL)) as name:
             twin.save(name)
+
+
+def _random_states(model):
+    """The states of the model's random generators, which Keras' weight files leave out."""
+    return [v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")]
 
 
 class _replacing:

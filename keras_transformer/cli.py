@@ -108,7 +108,7 @@ def export(
 
 def main() -> None:
     """Entry point of `keras-transformer`."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         command = tyro.extras.subcommand_cli_from_dict(

@@ -47,23 +47,25 @@ def make_dataset(
         target and END. `len(dataset)` is the number of batches where `first_step` is None.
 
     Raises:
-        ValueError: If no pair is left, or the budget is below `max_length`.
+        ValueError: If no pair is left, the budget is below `max_length`, or the boundaries do not
+            ascend to a length between the two.
 
     Example:
 
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
-    >>> model.fit(dataset, epochs=10)
+    >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles by itself
     """
     if tokens_per_batch < max_length:
         raise ValueError(
             f"tokens_per_batch={tokens_per_batch} cannot hold a sentence of max_length="
             f"{max_length} tokens: raise the budget or lower max_length."
         )
+    boundaries = np.asarray(bucket_boundaries(max_length) if boundaries is None else boundaries)
+    _check_boundaries(boundaries, max_length, tokens_per_batch)
     corpus = encode_pairs(pairs, source_tokenizer, target_tokenizer, max_length)
     logger.log(logging.WARNING if corpus.dropped else logging.INFO, corpus.summary())
     if not len(corpus):
         raise ValueError(f"No sentence pair is left to learn from: {corpus.summary()}.")
-    boundaries = np.asarray(boundaries or bucket_boundaries(max_length))
     batches = plan_batches(corpus, tokens_per_batch, boundaries, seed if shuffle else None)
     return _load(corpus, batches, boundaries, seed if shuffle else None, first_step)
 
@@ -168,6 +170,16 @@ def plan_batches(corpus, tokens_per_batch, boundaries, seed):
     return [*batches, order[start:]]
 
 
+def _check_boundaries(boundaries, max_length, tokens_per_batch):
+    """Refuses boundaries with no place for a long sentence, or more than the budget allows."""
+    ascending = np.size(boundaries) and np.all(np.diff(boundaries, prepend=0) > 0)
+    if not ascending or not max_length <= boundaries[-1] <= tokens_per_batch:
+        raise ValueError(
+            f"boundaries must ascend to a length from max_length={max_length} to "
+            f"tokens_per_batch={tokens_per_batch}, received {boundaries.tolist()}."
+        )
+
+
 def _encode(lines, tokenizer):
     """Ragged ids (N, None), END included."""
     chunks = [tokenizer(lines[i : i + 8192]) for i in range(0, len(lines), 8192)]
@@ -190,9 +202,26 @@ def _load(corpus, batches, boundaries, seed, first_step):
         target_in = tf.concat([tf.fill([target_out.nrows(), 1], START), target_out[:, :-1]], axis=1)
         return (pad(tf.gather(source, rows[batch])), pad(target_in)), pad(target_out)
 
-    dataset = tf.data.Dataset.range(len(batches))
-    if seed is not None:
-        dataset = dataset.shuffle(len(batches), seed=seed, reshuffle_each_iteration=True)
-    if first_step is not None:
-        dataset = dataset.repeat().skip(first_step)
-    return dataset.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    if first_step is None:
+        numbers = tf.data.Dataset.range(len(batches))
+        if seed is not None:
+            numbers = numbers.shuffle(len(batches), seed=seed, reshuffle_each_iteration=True)
+    else:
+        numbers = _endless(len(batches), seed, first_step)
+    return numbers.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _endless(count, seed, first_step):
+    """The numbers below `count`, pass after pass, from a given step on.
+
+    The order of a pass depends on its number alone, and so not on where the first one started.
+    """
+
+    def one_pass(number):
+        order = tf.range(count, dtype=tf.int64)
+        if seed is not None:
+            order = tf.random.experimental.stateless_shuffle(order, seed=[seed, number])
+        return tf.data.Dataset.from_tensor_slices(order)
+
+    passes = tf.data.Dataset.counter(first_step // count)
+    return passes.flat_map(one_pass).skip(first_step % count)

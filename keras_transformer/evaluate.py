@@ -22,7 +22,7 @@ def evaluate(translate, pairs, bleu_tokenize="13a"):
         chrf).
 
     Raises:
-        ValueError: If there are no pairs or the tokenizer is unknown.
+        ValueError: If there are no pairs, or the tokenizer is unknown or not installed.
     """
     if not len(pairs):
         raise ValueError("There is nothing to evaluate: no sentence pair was given.")
@@ -31,10 +31,14 @@ def evaluate(translate, pairs, bleu_tokenize="13a"):
             f"sacreBLEU has no tokenizer {bleu_tokenize!r}: choose one of "
             f"{', '.join(sacrebleu.BLEU.TOKENIZERS)}."
         )
+    try:
+        bleu = sacrebleu.BLEU(tokenize=bleu_tokenize, force=True)
+    except (RuntimeError, OSError) as error:  # a package or a download is missing
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{bleu_tokenize!r} cannot be used to compare: {reason}") from error
+    chrf = sacrebleu.CHRF()
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     outputs = translate(sources)
-    bleu = sacrebleu.BLEU(tokenize=bleu_tokenize, force=True)
-    chrf = sacrebleu.CHRF()
     bleu_score = bleu.corpus_score(outputs, [targets]).score
     chrf_score = chrf.corpus_score(outputs, [targets]).score
     right = [output == target for output, target in zip(outputs, targets, strict=True)]

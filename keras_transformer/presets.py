@@ -62,11 +62,11 @@ dates = TrainConfig(
     model=ModelConfig(
         num_layers=2, d_model=128, num_heads=4, d_ff=512, max_length=64, share_embeddings="all"
     ),
-    epochs=3,
-    tokens_per_batch=4096,
+    epochs=2,
+    tokens_per_batch=2048,
     label_smoothing=0.0,
-    peak=2e-3,
-    warmup_steps=300,
+    peak=1.5e-3,
+    warmup_steps=200,
 )
 
 # Wu et al. (ACL 2021), "Transformer-Tiny" for Multi30k: 2.6 M weights.

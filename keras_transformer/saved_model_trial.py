@@ -38,9 +38,9 @@ def check_answers(translator, version_dir):
     for loader in (_load_as_python, _load_as_server):
         serve = loader(version_dir)
         for rows in (TRIAL_ROWS, ()):
-            expected = zip(*answers(translator.serve, rows))
-            for row, before, after in zip(rows, expected, zip(*answers(serve, rows))):
-                _check_answer(row, before, after)
+            before, after = answers(translator.serve, rows), answers(serve, rows)
+            for row, *both in zip(rows, *before, *after, strict=True):
+                _check_answer(row, both[:2], both[2:])
 
 
 def answers(serve, rows):

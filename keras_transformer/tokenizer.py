@@ -1,17 +1,21 @@
 """Text to ids and back, as graph operations."""
 
+import hashlib
 import io
 import os
+import re
 import tempfile
 import unicodedata
 
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
+from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from keras_transformer.special_ids import END, PAD, START, UNK
 
 MODEL_TYPES = ("bpe", "unigram", "char", "word")
+NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
 
 
 class SubwordTokenizer(tf.Module):
@@ -48,7 +52,10 @@ class SubwordTokenizer(tf.Module):
             special = [processor.pad_id(), processor.unk_id()]
             special += [processor.bos_id(), processor.eos_id()]
         except Exception as error:
-            raise ValueError(f"This is no SentencePiece model: {error}.") from error
+            raise ValueError(
+                f"Expected the bytes of a SentencePiece model, received {_abbreviate(model)}: "
+                "SubwordTokenizer.train makes one, SubwordTokenizer.load reads one."
+            ) from error
         if special != [PAD, UNK, START, END]:
             raise ValueError(
                 f"The special ids (pad, unk, bos, eos) must be {[PAD, UNK, START, END]}, received "
@@ -57,6 +64,7 @@ class SubwordTokenizer(tf.Module):
         self.model = model
         self.vocabulary_size = processor.vocab_size()
         self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
+        self._processor._model_resource = _LastingModel(model)
 
     def __call__(self, text):
         return self._processor.tokenize(_as_tensor(text))
@@ -98,8 +106,7 @@ class SubwordTokenizer(tf.Module):
             raise ValueError(
                 f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
             )
-        if vocabulary_size is None and model_type != "char":
-            raise ValueError(f"A {model_type} vocabulary needs a vocabulary_size, received None.")
+        _check_size(vocabulary_size, model_type)
         options = dict(
             model_type=model_type,
             vocab_size=vocabulary_size or 1 << 20,
@@ -116,7 +123,7 @@ class SubwordTokenizer(tf.Module):
             minloglevel=2,
         )
         if files:
-            options["input"] = ",".join(str(path) for path in files)
+            options["input"] = [os.fspath(path) for path in files]
         else:
             options["sentence_iterator"] = _nonempty(lines)
         model = io.BytesIO()
@@ -131,13 +138,38 @@ class SubwordTokenizer(tf.Module):
     @classmethod
     def load(cls, path):
         """Reads a `.spm` file that `save`, or the sentencepiece package, has written."""
-        with open(path, "rb") as file:
-            return cls(file.read())
+        try:
+            with open(path, "rb") as file:
+                model = file.read()
+            return cls(model)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def save(self, path):
         """Writes the SentencePiece model."""
         with open(path, "wb") as file:
             file.write(self.model)
+
+
+class _LastingModel(tf.saved_model.experimental.TrackableResource):
+    """The model, where the ops find it, for as long as the process lives.
+
+    tensorflow_text's own resource belongs to a cached kernel, and is gone when the cache is
+    emptied, as keras.utils.set_random_seed and clear_session do. One with a name stays.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self._model = model
+        _ = self.resource_handle  # made when first asked for: here, not inside of a tf.function
+
+    def _create_resource(self):
+        name = hashlib.sha256(self._model).hexdigest()  # one for all tokenizers with this model
+        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._model, shared_name=name
+        )
 
 
 def _as_tensor(text):
@@ -156,9 +188,9 @@ def _nonempty(lines):
     for line in lines:
         if line.strip():
             empty = False
-            yield line
+            yield line.encode("utf-8", errors="replace") if isinstance(line, str) else line
     if empty:
-        raise ValueError("There is no text to learn a vocabulary from: every line is empty.")
+        raise ValueError(NO_TEXT)
 
 
 def _normalization(lowercase, nfkc, folder):
@@ -175,18 +207,40 @@ def _normalization(lowercase, nfkc, folder):
     return {"normalization_rule_tsv": rules}
 
 
+def _check_size(vocabulary_size, model_type):
+    """Refuses a size that no text could be learned with."""
+    if vocabulary_size is None:
+        if model_type != "char":
+            raise ValueError(f"A {model_type} vocabulary needs a vocabulary_size, received None.")
+        return
+    taken, what = (4, "special") if model_type == "word" else (260, "special or single bytes")
+    if vocabulary_size <= taken:
+        raise ValueError(
+            f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
+            f"vocabulary are {what}, and the text needs some."
+        )
+
+
 def _explain(error, vocabulary_size):
-    """One sentence for the trainer's failure."""
-    message = str(error)
-    if "too high" in message:
-        limit = message.rstrip(" .").rsplit(" ", 1)[-1]
+    """One sentence for the trainer's failure, which it tells in terms of its C++ sources."""
+    message = " ".join(str(error).split())
+    if found := re.search(r"too high .* (\d+)\D*$", message):
         return (
-            f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: "
+            f"The text allows at most {found[1]} ids, received vocabulary_size={vocabulary_size}: "
             "take fewer ids or more text."
         )
-    if "smaller than required" in message or "too small" in message:
+    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return (
-            f"vocabulary_size={vocabulary_size} is too small for the text's characters and the "
-            f"special ids: {message.splitlines()[0]}"
+            f"The characters of the text and the special ids take {found[1]} ids, received "
+            f"vocabulary_size={vocabulary_size}: take more ids."
         )
-    return f"No vocabulary could be learned: {message.splitlines()[0] or type(error).__name__}."
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return NO_TEXT
+    message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
+    return f"No vocabulary could be learned: {message or type(error).__name__}."
+
+
+def _abbreviate(value):
+    """The value itself where it is short, as in an error."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

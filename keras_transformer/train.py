@@ -28,6 +28,8 @@ from keras_transformer.strategies import make_strategy
 from keras_transformer.tokenizer import SubwordTokenizer
 from keras_transformer.transformer import Transformer
 
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
 
 def train(config, output, resume=False):
     """Trains a model into a run directory.
@@ -45,6 +47,7 @@ def train(config, output, resume=False):
     Raises:
         ValueError: If the data, the configuration or the directory is at fault.
     """
+    _check_config(config)
     strategy = make_strategy(config.strategy)
     keras.utils.set_random_seed(config.seed)
 
@@ -81,15 +84,20 @@ def train(config, output, resume=False):
         model.optimizer.build(model.trainable_variables)
 
     # --- run directory: nothing is written before everything above has succeeded ---
-    if not resume:
+    if resume:
+        run_directory.write_config(config, output)
+    else:
         _create(output, config, tokenizers)
     checkpoint = RunCheckpoint(output)
     first_epoch = checkpoint.restore(model)
+    if first_epoch >= config.epochs:
+        print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
+        return {}
 
     # --- fit ---
     dataset = make_dataset(
         corpus.train, *tokenizers, seed=config.seed, first_step=first_epoch * steps, **options
-    ).take(max(config.epochs - first_epoch, 0) * steps)
+    ).take((config.epochs - first_epoch) * steps)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
         print(f"{model.count_params():,} weights, {steps} batches a pass", file=sys.stderr)
         history = model.fit(
@@ -159,6 +167,16 @@ def build_model(config, source_tokenizer, target_tokenizer):
     )
     model.build()
     return model
+
+
+def _check_config(config):
+    """Refuses what no layer or tokenizer would notice, or only after minutes."""
+    if config.epochs < 1:
+        raise ValueError(f"epochs must be at least 1, received {config.epochs}.")
+    if config.precision not in PRECISIONS:
+        raise ValueError(
+            f"precision must be one of {', '.join(PRECISIONS)}, received {config.precision!r}."
+        )
 
 
 def _check_free(output):

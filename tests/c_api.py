@@ -139,7 +139,8 @@ class Server:
         try:
             self.library.TF_SessionRun(self.session, None, *feeds, *fetches, *rest)
             self._check()
-            return {key: self._value(result) for key, result in zip(self.outputs, results)}
+            values = [self._value(result) for result in results]
+            return dict(zip(self.outputs, values, strict=True))
         finally:
             self._delete_string_tensor(tensor)
             for result in results:

@@ -63,7 +63,8 @@ def replies(version_dir):
         "after errors": TEXTS,
     }
     batches |= {("alone", row): [row] for row in TEXTS + HOSTILE}
-    return dict(zip(batches, run_through_c_api(version_dir, list(batches.values()))))
+    answers = run_through_c_api(version_dir, list(batches.values()))
+    return dict(zip(batches, answers, strict=True))
 
 
 def answers_of(translator, texts):
@@ -82,7 +83,8 @@ def test_server_gives_the_translators_answers(translator, replies):
 
 
 def test_server_takes_any_content(replies):
-    for text, log_prob in zip(replies["hostile"]["text"], replies["hostile"]["log_prob"]):
+    reply = replies["hostile"]
+    for text, log_prob in zip(reply["text"], reply["log_prob"], strict=True):
         assert isinstance(text, str)  # bytes, were it not UTF-8
         assert math.isfinite(log_prob)
 

@@ -6,6 +6,7 @@ Files may be gzipped (`.gz`); a `.tsv` file holds source and target in two colum
 import gzip
 import itertools
 import os
+import zlib
 
 from keras_transformer.corpora.pair import Pair
 
@@ -26,7 +27,7 @@ def read_lines(path):
     try:
         with open_file(path, "rb") as file:
             data = file.read()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{path} cannot be read ({reason}): check the path.") from error
     if not data:

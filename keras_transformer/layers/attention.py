@@ -9,14 +9,15 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.layers.scaled_dot_product import attend_heads, dot_product_attention
+from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.masks import causal_mask, combine
+from keras_transformer.layers.scaled_dot_product import attend_heads, dot_product_attention
 
 __all__ = ["MultiHeadAttention", "dot_product_attention"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(AttendingLayer):
     """Attends with several heads at once ("Attention Is All You Need", §3.2.2).
 
     `Concat(head₁ … head_H) W^O` with `headᵢ = Attention(Q Wᵢ^Q, K Wᵢ^K, V Wᵢ^V)`. A drop-in for
@@ -82,7 +83,10 @@ class MultiHeadAttention(keras.layers.Layer):
         for name, size in sizes.items():
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a positive integer, received {size!r}.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, received {dropout}.")
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -177,10 +181,6 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
-
-    def compute_output_spec(self, *args, **kwargs):
-        # Traces call: what it returns depends on return_attention_scores.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         return super().get_config() | {

@@ -50,9 +50,23 @@ def combine(*masks):
 
     Returns:
         Boolean tensor of the broadcast shape, or None where no mask was given.
+
+    Raises:
+        ValueError: If the shapes do not broadcast together, as far as they are known.
     """
     given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
-    return functools.reduce(ops.logical_and, given) if given else None
+    return functools.reduce(_both, given) if given else None
+
+
+def _both(mask, other):
+    """Allows what two masks allow."""
+    sizes = zip(reversed(mask.shape), reversed(other.shape), strict=False)
+    if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in sizes):
+        raise ValueError(
+            f"Masks of shapes {tuple(mask.shape)} and {tuple(other.shape)} do not fit together: "
+            "give each the lengths of the queries and keys that it belongs to."
+        )
+    return ops.logical_and(mask, other)
 
 
 def key_mask(mask):

@@ -77,8 +77,8 @@ class PositionalEmbedding(keras.layers.Layer):
         layers that follow.
 
     Raises:
-        ValueError: If an argument is out of its range; if, outside a compiled function, an id is
-            outside the vocabulary.
+        ValueError: If an argument is out of its range; if the ids have the wrong shape or, outside
+            a compiled function, one is outside the vocabulary.
 
     Example:
 
@@ -109,6 +109,9 @@ class PositionalEmbedding(keras.layers.Layer):
                 "Learned positions need max_length, the number of positions to learn; received "
                 f"max_length={max_length}."
             )
+        for name, size in {"vocabulary_size": vocabulary_size, "d_model": d_model}.items():
+            if size < 1:
+                raise ValueError(f"{name} must be a positive integer, received {size}.")
         if positions == "sinusoidal" and d_model % 2:
             sinusoidal_encoding(1, d_model)  # raises, and says how to mend it
         self.supports_masking = True
@@ -184,7 +187,12 @@ class PositionalEmbedding(keras.layers.Layer):
         return ops.take(table, positions, axis=0)
 
     def _check_ids(self, ids):
-        """Refuses ids outside the vocabulary, where their values can be seen."""
+        """Refuses ids of a wrong shape, and ids outside the vocabulary where values are known."""
+        if len(ids.shape) != 2:
+            raise ValueError(
+                f"Ids must have shape (batch, length), received {tuple(ids.shape)}: put a single "
+                "sentence into a batch of one."
+            )
         if keras.backend.backend() == "tensorflow" and not hasattr(ids, "numpy"):
             return  # a traced tensor has no values yet
         try:

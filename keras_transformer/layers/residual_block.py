@@ -2,11 +2,12 @@
 
 import keras
 
+from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 
 
-class ResidualBlock(keras.layers.Layer):
+class ResidualBlock(AttendingLayer):
     """Base of `EncoderLayer` and `DecoderLayer`.
 
     Holds their arguments and the one way in which a sublayer is wrapped (`residual`).
@@ -36,6 +37,7 @@ class ResidualBlock(keras.layers.Layer):
                 "equal share of the width, so choose a divisor."
             )
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.d_model = d_model
         self.num_heads = num_heads
         self.d_ff = d_ff
@@ -85,10 +87,6 @@ class ResidualBlock(keras.layers.Layer):
             return self.feed_forward(y, training=training), None
 
         return self.residual(x, self.feed_forward_norm, feed_forward, training)[0]
-
-    def compute_output_spec(self, *args, **kwargs):
-        # Traces call: what it returns depends on return_attention_scores.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         return super().get_config() | {

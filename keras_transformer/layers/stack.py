@@ -2,8 +2,10 @@
 
 import keras
 
+from keras_transformer.layers.attending_layer import AttendingLayer
 
-class Stack(keras.layers.Layer):
+
+class Stack(AttendingLayer):
     """Base of `Encoder` and `Decoder`.
 
     Args:
@@ -31,6 +33,7 @@ class Stack(keras.layers.Layer):
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, received {num_layers}.")
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.num_layers = num_layers
         self.layers = [
             self.layer_class(
@@ -52,10 +55,6 @@ class Stack(keras.layers.Layer):
     def finish(self, x):
         """Normalises the last layer's output where the layers do not."""
         return self.final_norm(x) if self.final_norm else x
-
-    def compute_output_spec(self, *args, **kwargs):
-        # Traces call: what it returns depends on return_attention_scores.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
         of_layers = self.layers[0].get_config()

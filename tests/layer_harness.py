@@ -1,0 +1,147 @@
+"""One way to make, call and compare every layer: small sizes, S ≠ T, padded rows.
+
+`CASES` holds the layers by name. A layer is called with a dict of arrays by argument name, so that
+a test need not know which one it has.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+B, S, T, D, H, F = 3, 6, 4, 8, 2, 16  # batch, source, target, d_model, heads, d_ff
+SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
+TOLERANCES = {"float32": 1e-5, "mixed_bfloat16": 2e-2, "mixed_float16": 5e-3}
+POLICIES = list(TOLERANCES)
+NORMS = ["post", "pre"]
+
+SOURCE = np.array([[5, 6, 7, 8, 9, 3], [4, 12, 3, 0, 0, 0], [7, 10, 11, 5, 3, 0]], "int32")
+TARGET = np.array([[2, 4, 5, 6], [2, 7, 10, 0], [2, 8, 0, 0]], "int32")
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+X, MEMORY = normal(B, T, D, seed=1), normal(B, S, D, seed=2)
+X_MASK, MEMORY_MASK = TARGET != 0, SOURCE != 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layer: how it is made, and the arrays that it is called with."""
+
+    make: Callable  # (norm, **layer arguments) -> layer
+    arrays: dict
+    has_scores: bool = True  # whether it knows return_attention_scores
+
+
+def embedding(norm="post", **kwargs):
+    return kt.PositionalEmbedding(TARGET_VOCABULARY, D, **kwargs)
+
+
+def attention(norm="post", **kwargs):
+    return kt.MultiHeadAttention(H, 3, **{"value_dim": 5, "output_shape": 7} | kwargs)
+
+
+def stack_of(layer_class, *leading):
+    def make(norm="post", dropout=0.0, **kwargs):
+        return layer_class(*leading, D, H, F, dropout=dropout, norm=norm, **kwargs)
+
+    return make
+
+
+def transformer(norm="post", dropout=0.0, **kwargs):
+    sizes = {"num_layers": 2, "d_model": D, "num_heads": H, "d_ff": F, "max_length": 16}
+    vocabularies = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    if kwargs.get("share_embeddings") == "all":
+        vocabularies = (SOURCE_VOCABULARY, SOURCE_VOCABULARY)
+    return kt.Transformer(*vocabularies, dropout=dropout, norm=norm, **sizes | kwargs)
+
+
+OF_ENCODER = {"x": MEMORY, "mask": MEMORY_MASK}
+OF_DECODER = {"x": X, "memory": MEMORY, "x_mask": X_MASK, "memory_mask": MEMORY_MASK}
+CASES = {
+    "PositionalEmbedding": Case(embedding, {"ids": TARGET}, has_scores=False),
+    "PositionalEmbedding learned": Case(
+        lambda norm="post", **kwargs: embedding(positions="learned", max_length=9, **kwargs),
+        {"ids": TARGET},
+        has_scores=False,
+    ),
+    "MultiHeadAttention": Case(attention, {"query": X, "value": MEMORY, "value_mask": MEMORY_MASK}),
+    "FeedForward": Case(
+        lambda norm="post", **kwargs: kt.FeedForward(D, F, **kwargs), {"x": X}, has_scores=False
+    ),
+    "EncoderLayer": Case(stack_of(kt.EncoderLayer), OF_ENCODER),
+    "Encoder": Case(stack_of(kt.Encoder, 2), OF_ENCODER),
+    "DecoderLayer": Case(stack_of(kt.DecoderLayer), OF_DECODER),
+    "Decoder": Case(stack_of(kt.Decoder, 2), OF_DECODER),
+    "Transformer": Case(transformer, {"inputs": (SOURCE, TARGET)}),
+}
+
+
+def randomize(layer, seed=0):
+    """Sets every weight by the seed: no bias is 0 and no scale is 1 any more."""
+    random = np.random.default_rng(seed)
+
+    def draw(weight):
+        noise = random.normal(size=weight.shape)
+        constant = weight.min() == weight.max()
+        return weight + 0.2 * noise if constant else noise / np.sqrt(weight[..., 0].size)
+
+    layer.set_weights([draw(weight) for weight in layer.get_weights()])
+    return layer
+
+
+def build(name, norm="post", policy="float32", **kwargs):
+    """The layer of that name, built, always with the same weights."""
+    layer = CASES[name].make(norm, dtype=policy, **kwargs)
+    layer(**CASES[name].arrays)
+    return randomize(layer)
+
+
+def symbols(arrays, known=None):
+    """A keras.Input for every array; `known` says how many axes have a known size, default all."""
+
+    def symbol(array, name=None):
+        shape = [size if known is None or i < known else None for i, size in enumerate(array.shape)]
+        if array.ndim == 3:
+            shape[-1] = array.shape[-1]
+        return keras.Input(batch_shape=shape, dtype=str(array.dtype), name=name)
+
+    return {
+        key: symbol(x, key) if isinstance(x, np.ndarray) else tuple(map(symbol, x))
+        for key, x in arrays.items()
+    }
+
+
+def functional(layer, arrays, **kwargs):
+    """A functional model around the layer, for any batch size and any lengths."""
+    inputs = symbols(arrays, known=0)
+    return keras.Model(inputs, layer(**inputs, **kwargs))
+
+
+def to_numpy(outputs):
+    """All tensors of a structure as NumPy arrays, half precision widened."""
+    return keras.tree.map_structure(
+        lambda x: np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(x, "float32"))), outputs
+    )
+
+
+def assert_close(actual, expected, tolerance=1e-5):
+    """Compares structures of tensors; the tolerance is absolute below 1 and relative above."""
+    actual, expected = (keras.tree.flatten(x) for x in (actual, expected))
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        one, other = (np.asarray(x, "float64") for x in (to_numpy(one), other))
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def seed_states(layer):
+    """The variables that the layer's dropouts draw from."""
+    seen = [v for v in layer.variables if "seed_generator" in v.path]
+    assert seen, "no dropout in here"
+    return seen

@@ -1,0 +1,139 @@
+"""Saved layers and models, loaded by a process that knows nothing of this one, and by JAX."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from tests.layer_harness import CASES, SOURCE, TARGET, assert_close, build, functional
+from tests.layers import reload
+
+ROOT = pathlib.Path(__file__).parents[2]
+LAYERS = [
+    ("PositionalEmbedding", "post"),
+    ("PositionalEmbedding learned", "post"),
+    ("MultiHeadAttention", "post"),
+    ("FeedForward", "post"),
+    ("EncoderLayer", "post"),
+    ("DecoderLayer", "post"),
+    ("Encoder", "pre"),
+    ("Decoder", "pre"),
+]
+MODELS = {
+    "separate": {},
+    "shared, learned, pre": {
+        "share_embeddings": "target",
+        "norm": "pre",
+        "positions": "learned",
+    },
+    "compiled": {"share_embeddings": "all", "num_layers": 1},
+}
+NAMES = [name for name, _ in LAYERS]
+
+
+def save(directory, name, model, arrays):
+    """Writes a model in both ways that Keras has, and its inputs; returns its outputs."""
+    model.save(directory / f"{name}.keras")
+    model.save_weights(directory / f"{name}.weights.h5")
+    (directory / f"{name}.json").write_text(model.to_json())
+    np.savez(directory / f"{name}.inputs.npz", **arrays)
+    return reload.flat(model(reload.unpack(arrays)))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Models in a directory, and by their name the outputs of the process that wrote them."""
+    directory = tmp_path_factory.mktemp("saved")
+    outputs = {}
+    for name, norm in LAYERS:
+        scores = {"return_attention_scores": True} if CASES[name].has_scores else {}
+        model = functional(build(name, norm, dropout=0.1), CASES[name].arrays, **scores)
+        outputs[name] = save(directory, name, model, CASES[name].arrays)
+    for name, arguments in MODELS.items():
+        model = build("Transformer", **arguments)
+        if name == "compiled":
+            compile_and_train(model)
+        outputs[name] = save(directory, name, model, {"source": SOURCE, "target": TARGET})
+    outputs["untrained"] = model.get_weights()
+    outputs["training"] = reload.train(model, (SOURCE, TARGET))
+    return directory, outputs
+
+
+def compile_and_train(model):
+    """One epoch, so that optimizer and schedule have a state to save."""
+    schedule = kt.WarmupInverseSqrt(peak=1e-2, warmup_steps=4)
+    # Of a key's bias only rounding errors are the gradient: epsilon keeps Adam from following it.
+    optimizer = keras.optimizers.Adam(schedule, 0.9, 0.98, epsilon=1e-3)
+    model.compile(optimizer, kt.SmoothedCrossEntropy(0.2), metrics=[kt.MaskedAccuracy()])
+    reload.train(model, (SOURCE, TARGET))
+
+
+def answers_of(backend, directory):
+    """Outputs of a fresh process: per file, arrays by how they came about."""
+    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, reload.__file__, directory],
+        env=environment,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    loaded = run.stdout.split()
+    assert loaded[0] == backend
+    assert loaded[1:] == ["tensorflow"] * (backend == "tensorflow")
+    answers = {}
+    for name in [*NAMES, *MODELS]:
+        answers[name] = {}
+        for key, array in np.load(directory / f"{name}.{backend}.npz").items():
+            answers[name].setdefault(key.split()[0], []).append(array)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def fresh(saved):
+    return answers_of("tensorflow", saved[0])
+
+
+@pytest.fixture(scope="module")
+def by_jax(saved):
+    if importlib.util.find_spec("jax") is None:
+        message = 'JAX is not installed: pip install "jax[cpu]"'
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return answers_of("jax", saved[0])
+
+
+@pytest.mark.parametrize("name", [*NAMES, *MODELS])
+def test_fresh_process(name, saved, fresh):
+    for how in ("keras", "weights"):
+        assert_close(fresh[name][how], saved[1][name], 1e-6)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *MODELS])
+def test_jax_gives_the_same_numbers(name, saved, by_jax):
+    for how in ("keras", "weights"):
+        assert_close(by_jax[name][how], saved[1][name])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_jax_decodes_step_by_step(name, saved, by_jax):
+    assert_close(by_jax[name]["steps"], saved[1][name])
+
+
+def test_training_goes_on_in_a_fresh_process(saved, fresh):
+    """The compiled model brings loss, metric, optimizer and schedule with it."""
+    assert_close(fresh["compiled"]["training"], saved[1]["training"], 1e-6)
+    loss, accuracy, *weights = fresh["compiled"]["training"]
+    assert np.abs(weights[0] - saved[1]["untrained"][0]).max() > 1e-4
+
+
+def test_jax_trains_alike(saved, by_jax):
+    assert_close(by_jax["compiled"]["training"], saved[1]["training"])

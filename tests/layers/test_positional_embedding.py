@@ -1,0 +1,143 @@
+"""Positions and embeddings: the paper's numbers, any position, any precision."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from tests import layer_harness, oracle
+from tests.layer_harness import TOLERANCES, assert_close, normal
+
+IDS = np.array([[2, 5, 7, 0]])
+
+
+def embedding(table, **kwargs):
+    """A PositionalEmbedding with this table."""
+    layer = kt.PositionalEmbedding(*table.shape, **kwargs)
+    layer.build()
+    layer.set_weights([table, *layer.get_weights()[1:]])
+    return layer
+
+
+# Sines and cosines.
+
+
+def test_positions_1_to_3_of_width_4():
+    by_hand = [
+        [0.8415, 0.5403, 0.0100, 0.99995],
+        [0.9093, -0.4161, 0.0200, 0.9998],
+        [0.1411, -0.9900, 0.0300, 0.99955],
+    ]
+    np.testing.assert_allclose(kt.sinusoidal_encoding(3, 4, start=1), by_hand, atol=1e-4)
+
+
+@pytest.mark.parametrize("d_model", [2, 10, 512])
+def test_equals_the_formula_up_to_position_10000(d_model):
+    assert_close(kt.sinusoidal_encoding(10_001, d_model), oracle.positions(10_001, d_model))
+
+
+@pytest.mark.parametrize("number", [int, tf.constant, np.int64])
+@pytest.mark.parametrize("start", [0, 1, 9_990])
+def test_starts_anywhere(start, number):
+    actual = kt.sinusoidal_encoding(number(11), 16, start=number(start))
+    assert actual.dtype == "float32"
+    assert_close(actual, oracle.positions(11, 16, start))
+
+
+def test_length_and_start_known_in_the_graph_only():
+    traced = tf.function(
+        lambda length, start: kt.sinusoidal_encoding(length, 6, start),
+        input_signature=[tf.TensorSpec((), tf.int32)] * 2,
+    )
+    assert_close(traced(5, 300), oracle.positions(5, 6, 300))
+
+
+def test_a_shift_is_linear():
+    """PE(i + δ) = M(δ)·PE(i) with one matrix, of rotations, for all i."""
+    d_model = 8
+    encoding = np.array(kt.sinusoidal_encoding(400, d_model), "float64")
+    for shift in (1, 10, 200):
+        matrix = np.zeros((d_model, d_model))
+        for i in range(0, d_model, 2):
+            angle = shift / 10000 ** (i / d_model)
+            sine, cosine = np.sin(angle), np.cos(angle)
+            matrix[i : i + 2, i : i + 2] = [[cosine, sine], [-sine, cosine]]
+        np.testing.assert_allclose(encoding[:-shift] @ matrix.T, encoding[shift:], atol=1e-5)
+
+
+# The layer.
+
+
+def test_word_order_is_known_by_positions_only():
+    man, hit, car = 4, 5, 6
+    sentences = np.array([[man, hit, car], [car, hit, man]])
+    table = normal(9, 8)
+    encoder = layer_harness.build("Encoder")
+
+    without = np.array(encoder(table[sentences]))
+    np.testing.assert_allclose(without[0], without[1, ::-1], atol=1e-5)
+
+    layer = embedding(table)
+    embedded = np.array(layer(sentences))
+    np.testing.assert_allclose(embedded[0, 1], embedded[1, 1], atol=1e-6)  # "hit" stays in place
+    with_positions = np.array(encoder(layer(sentences)))
+    assert np.abs(with_positions[0] - with_positions[1, ::-1]).max(axis=-1).min() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "int16"])
+def test_equals_the_formula(dtype):
+    table = normal(9, 8)
+    assert_close(embedding(table)(IDS.astype(dtype)), oracle.embed(table, IDS))
+
+
+def test_learned_positions():
+    layer = embedding(normal(9, 8), positions="learned", max_length=6)
+    table, positions = layer.get_weights()
+    assert positions.shape == (6, 8)
+    assert_close(layer(IDS), oracle.embed(table, IDS, positions))
+    assert_close(layer(IDS, start=2), oracle.embed(table, IDS, positions[2:]))
+    assert_close(layer(IDS, start=tf.constant(2)), oracle.embed(table, IDS, positions[2:]))
+
+
+@pytest.mark.parametrize("start", [3, tf.constant(3)], ids=["int", "tensor"])
+def test_start(start):
+    layer = embedding(normal(9, 8))
+    ids = np.array([[2, 5, 7, 8, 4]])
+    np.testing.assert_allclose(layer(ids[:, 3:], start=start), layer(ids)[:, 3:], atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_neighbours_stay_apart_in_half_precision(policy):
+    """bfloat16 itself cannot tell position 257 from 256."""
+    layer = embedding(np.zeros((9, 16), "float32"), dtype=policy)
+    encoded = layer(np.ones((1, 1200), int))[0]
+    assert encoded.dtype == policy.removeprefix("mixed_")
+    encoded = layer_harness.to_numpy(encoded)
+    assert len(np.unique(encoded, axis=0)) == 1200
+    half_a_unit = {"mixed_bfloat16": 2**-8, "mixed_float16": 2**-11}[policy]
+    np.testing.assert_allclose(encoded, oracle.positions(1200, 16), rtol=0, atol=half_a_unit)
+
+
+@pytest.mark.parametrize("policy", TOLERANCES)
+def test_logits_are_the_transposed_embedding(policy):
+    table, x = normal(9, 8), normal(2, 3, 8, seed=1)
+    logits = embedding(table, dtype=policy).logits(x)
+    assert logits.dtype == policy.removeprefix("mixed_")
+    expected = x.astype("float64") @ table.T.astype("float64")
+    assert_close(logits, expected, 2 * TOLERANCES[policy])
+
+
+def test_starts_with_unit_variance():
+    keras.utils.set_random_seed(1)
+    layer = kt.PositionalEmbedding(2000, 64)
+    layer.build()
+    assert 8 * layer.get_weights()[0].std() == pytest.approx(1, rel=0.02)
+
+
+def test_dropout_in_training_only():
+    layer = embedding(normal(9, 8), dropout=0.5)
+    np.testing.assert_array_equal(layer(IDS), layer(IDS, training=False))
+    dropped, whole = np.array(layer(IDS, training=True)), np.array(layer(IDS))
+    assert 0 < (dropped == 0).sum() < dropped.size
+    np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0], rtol=1e-5)

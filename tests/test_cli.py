@@ -1,0 +1,145 @@
+"""The command line as a user types it: results on stdout, one sentence for a mistake, status 2."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = ("train", "translate", "evaluate", "export")
+
+
+def run(*arguments, stdin=b""):
+    program = [sys.executable, "-m", "keras_transformer.cli", *map(str, arguments)]
+    return subprocess.run(program, input=stdin, capture_output=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def reverse_run(tmp_path_factory):
+    """A tiny training by the command line, from a table of a word and its translation."""
+    folder = tmp_path_factory.mktemp("cli")
+    rows = [f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")]
+    (folder / "pairs.tsv").write_text("".join(rows * 5))
+    sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
+    result = run(
+        *["train", "--preset", "tiny", *sizes, "--output", folder / "run", "--epochs", "2"],
+        *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
+        *["--vocabulary-size", "280", "--tokens-per-batch", "128"],
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    return folder, result
+
+
+def test_progress_goes_to_stderr(reverse_run):
+    _, result = reverse_run
+    assert result.stdout == b""
+    assert b"Epoch 2/2" in result.stderr and b"val_loss" in result.stderr
+
+
+def test_translate_gives_a_line_per_line(reverse_run):
+    folder, _ = reverse_run
+    result = run("translate", folder / "run", stdin=b"ba gu\n\nx\n\xff\xfe\n" + b"a" * 10_000)
+    assert result.returncode == 0, result.stderr.decode()
+    lines = result.stdout.decode().split("\n")
+    assert len(lines) == 6 and lines[1] == "" and lines[5] == ""
+    assert run("translate", folder / "run").stdout == b""
+
+
+def test_export_and_evaluate(reverse_run):
+    folder, _ = reverse_run
+    result = run("export", folder / "run", folder / "models")
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout.decode().strip() == str(folder / "models" / "1")
+    reports = []
+    for path in (folder / "run", folder / "models" / "1"):
+        result = run("evaluate", path, "--source", folder / "pairs.tsv", "--json")
+        assert result.returncode == 0, result.stderr.decode()
+        reports.append(json.loads(result.stdout))
+    assert reports[0] == reports[1]
+    assert {"bleu", "chrf", "exact_match", "signature", "sentences"} <= reports[0].keys()
+    assert reports[0]["sentences"] == 60
+    text = run("evaluate", folder / "run", "--source", folder / "pairs.tsv").stdout.decode()
+    assert text.splitlines()[-1] == f"exact match: {reports[0]['exact_match']:.1f} %"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help(command):
+    result = run(*command.split(), "--help")
+    assert result.returncode == 0
+    text = result.stdout.decode()
+    assert all(name in text for name in (COMMANDS if not command else ["usage", command]))
+
+
+def test_help_does_not_load_tensorflow():
+    code = "import sys, keras_transformer.cli; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def mistakes(folder):
+    """Command lines that are wrong, and what the sentence must say."""
+    one, two = folder / "one", folder / "two"
+    one.write_text("a\n")
+    two.write_text("a\nb\n")
+    (folder / "empty").write_text("")
+    (folder / "latin1").write_bytes(b"fine\nna\xefve\n")
+    files = ["--valid-source", one, "--valid-target", one]
+    run_dir, out = folder / "run", ["--output", folder / "out"]
+    return {
+        "unequal": (
+            ["train", *out, "--train-source", two, "--train-target", one, *files],
+            f"{two} has 2 lines but {one} has 1: {one} ends where {two} still has line 2",
+        ),
+        "missing": (["train", *out, "--train-source", "/none", *files], "/none has no target"),
+        "empty": (
+            ["train", *out, "--train-source", folder / "empty", "--train-target", one, *files],
+            "is empty",
+        ),
+        "not utf-8": (
+            ["train", *out, "--train-source", folder / "latin1", "--train-target", two, *files],
+            "latin1 line 2 is not valid UTF-8",
+        ),
+        "vocabulary": (
+            ["train", *out, "--preset", "tiny", "--train-source", two, "--train-target", two]
+            + files,
+            "received vocabulary_size=9900",
+        ),
+        "other run": (["train", "--output", run_dir], "is not empty"),
+        "preset": (["train", *out, "--preset", "huge"], "no preset 'huge'"),
+        "strategy": (["train", *out, "--strategy", "all"], "no strategy 'all'"),
+        "heads": (["train", *out, "--num-heads", "3"], "num_heads=3 does not divide d_model"),
+        "no run": (["translate", "/none"], "/none is no directory"),
+        "no model": (["translate", folder], "saved_model.pb"),
+        "no dates": (["evaluate", run_dir], "was not trained on dates"),
+        "half": (["evaluate", run_dir, "--target", one], "--source is missing"),
+        "tokenizer": (
+            ["evaluate", run_dir, "--source", one, "--target", one, "--bleu-tokenize", "x"],
+            "no tokenizer 'x'",
+        ),
+        "export": (["export", folder, folder / "base"], "no run directory"),
+    }
+
+
+NAMES = [
+    *("unequal", "missing", "empty", "not utf-8", "vocabulary", "other run", "preset", "strategy"),
+    *("heads", "no run", "no model", "no dates", "half", "tokenizer", "export"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mistake_gets_one_sentence(name, reverse_run):
+    folder, _ = reverse_run
+    arguments, message = mistakes(folder)[name]
+    before = sorted(path for path in folder.rglob("*"))
+    result = run(*arguments, stdin=b"a\n")
+    error = result.stderr.decode()
+    assert result.returncode == 2, error
+    assert message in error and "Traceback" not in error
+    assert error.startswith("keras-transformer: ") and error.count("\n") == 1
+    assert result.stdout == b""
+    assert sorted(path for path in folder.rglob("*")) == before, "something was written"
+
+
+def test_unknown_flag():
+    result = run("train", "--output", "x", "--colour", "red")
+    assert result.returncode == 2 and b"--colour" in result.stdout + result.stderr
+    assert b"Traceback" not in result.stderr

@@ -1,0 +1,70 @@
+"""Small tasks that a working Transformer must learn, within a stated number of steps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+
+VOCABULARY = 14  # four special ids and ten digits
+
+
+def sequences(rows, transform, seed):
+    """Source (B, 9), target_in (B, 9) and target_out (B, 9): 3 to 8 digits and what they become."""
+    random = np.random.default_rng(seed)
+    source, target_in, target_out = (np.zeros((rows, 9), "int32") for _ in range(3))
+    for row in range(rows):
+        digits = random.integers(4, VOCABULARY, random.integers(3, 9))
+        answer = transform(digits)
+        source[row, : len(digits) + 1] = [*digits, kt.END]
+        target_in[row, : len(digits) + 1] = [kt.START, *answer]
+        target_out[row, : len(digits) + 1] = [*answer, kt.END]
+    return (source, target_in), target_out
+
+
+def small_model(**options):
+    keras.utils.set_random_seed(1)
+    sizes = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.0)
+    return kt.Transformer(VOCABULARY, VOCABULARY, **sizes | options)
+
+
+def compile_model(model, label_smoothing):
+    schedule = kt.WarmupInverseSqrt(peak=3e-3, warmup_steps=100)
+    model.compile(
+        keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
+        kt.SmoothedCrossEntropy(label_smoothing),
+        jit_compile=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(
+    "name, transform, steps",
+    [("copy", lambda digits: digits, 600), ("reverse", lambda digits: digits[::-1], 600)],
+)
+def test_task_is_learned(name, transform, steps, norm):
+    model = small_model(norm=norm, share_embeddings="all")
+    compile_model(model, 0.0)
+    inputs, target_out = sequences(128 * steps, transform, seed=1)
+    model.fit(inputs, target_out, batch_size=128, verbose=0)
+
+    (source, _), expected = sequences(500, transform, seed=2)
+    search = tf.function(lambda ids: kt.greedy_search(model.step, model.initial_state(ids), 500, 9))
+    tokens = np.pad(search(tf.constant(source))[0].numpy(), ((0, 0), (0, 9)))[:, :9]
+    right = np.mean(np.all(tokens == expected, axis=1))
+    assert right >= 0.99, f"{name}: {100 * right:.1f} % of the sequences"
+
+
+def test_one_batch_is_learned_by_heart():
+    """The loss falls to its floor, which label smoothing sets: the smoothed labels' entropy."""
+    model = small_model(share_embeddings="target")
+    compile_model(model, 0.1)
+    batch = sequences(16, lambda digits: digits[::-1], seed=3)
+    dataset = tf.data.Dataset.from_tensors(batch).repeat(300)
+    model.fit(dataset, shuffle=False, verbose=0)
+    loss = model.evaluate(*batch, verbose=0)
+    right, wrong = 0.9 + 0.1 / VOCABULARY, 0.1 / VOCABULARY
+    floor = -right * np.log(right) - (VOCABULARY - 1) * wrong * np.log(wrong)
+    assert floor <= loss < floor + 0.02
