@@ -35,8 +35,8 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench:
-	@echo "make bench: the benchmark does not exist yet"; exit 1
+bench: .venv/installed
+	$(BIN)/python tests/benchmark.py
 
 clean:
 	rm -rf .venv runs build *.egg-info

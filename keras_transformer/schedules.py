@@ -34,7 +34,7 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(
                 f"Give either d_model or peak, received d_model={d_model} and peak={peak}."
             )
-        if warmup_steps < 1 or (d_model or peak) <= 0:
+        if warmup_steps < 1 or (d_model if peak is None else peak) <= 0:
             raise ValueError(
                 "d_model, peak and warmup_steps must be positive, received "
                 f"d_model={d_model}, peak={peak} and warmup_steps={warmup_steps}."

@@ -53,12 +53,7 @@ def train(config, output, resume=False):
 
     # --- data and vocabulary ---
     corpus = load_corpus(config)
-    if resume:
-        _check_same(config, run_directory.read_config(output))
-        tokenizers = run_directory.load_tokenizers(output)
-    else:
-        _check_free(output)
-        tokenizers = train_tokenizers(config, corpus.train)
+    tokenizers = _open_tokenizers(config, corpus, output, resume)
     options = dict(tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length)
     valid = make_dataset(corpus.valid, *tokenizers, shuffle=False, **options)
     steps = len(make_dataset(corpus.train, *tokenizers, seed=config.seed, **options))
@@ -66,22 +61,7 @@ def train(config, output, resume=False):
     # --- model ---
     with strategy.scope():
         model = build_model(config, *tokenizers)
-        model.compile(
-            optimizer=keras.optimizers.Adam(
-                WarmupInverseSqrt(
-                    d_model=None if config.peak else config.model.d_model,
-                    peak=config.peak,
-                    warmup_steps=config.warmup_steps,
-                ),
-                beta_1=0.9,
-                beta_2=0.98,
-                epsilon=1e-9,
-            ),
-            loss=SmoothedCrossEntropy(config.label_smoothing),
-            metrics=[MaskedAccuracy(), Perplexity(from_logits=True, mask_token_id=PAD)],
-            jit_compile=config.jit_compile,
-        )
-        model.optimizer.build(model.trainable_variables)
+        _compile_model(model, config)
 
     # --- run directory: nothing is written before everything above has succeeded ---
     if resume:
@@ -167,6 +147,31 @@ def build_model(config, source_tokenizer, target_tokenizer):
     )
     model.build()
     return model
+
+
+def _compile_model(model, config):
+    """Gives a model its optimizer ("Attention Is All You Need", §5.3), loss and metrics."""
+    schedule = WarmupInverseSqrt(
+        d_model=None if config.peak else config.model.d_model,
+        peak=config.peak,
+        warmup_steps=config.warmup_steps,
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
+        loss=SmoothedCrossEntropy(config.label_smoothing),
+        metrics=[MaskedAccuracy(), Perplexity(from_logits=True, mask_token_id=PAD)],
+        jit_compile=config.jit_compile,
+    )
+    model.optimizer.build(model.trainable_variables)
+
+
+def _open_tokenizers(config, corpus, output, resume):
+    """The vocabularies: those of the run that goes on, else new ones."""
+    if resume:
+        _check_same(config, run_directory.read_config(output))
+        return run_directory.load_tokenizers(output)
+    _check_free(output)
+    return train_tokenizers(config, corpus.train)
 
 
 def _check_config(config):

@@ -5,10 +5,13 @@ a test need not know which one it has.
 """
 
 import dataclasses
+import importlib.util
+import os
 from collections.abc import Callable
 
 import keras
 import numpy as np
+import pytest
 
 import keras_transformer as kt
 
@@ -145,3 +148,10 @@ def seed_states(layer):
     seen = [v for v in layer.variables if "seed_generator" in v.path]
     assert seen, "no dropout in here"
     return seen
+
+
+def require_jax():
+    """Skips a test where JAX is absent; in CI it has to be there."""
+    if importlib.util.find_spec("jax") is None:
+        message = 'JAX is not installed: pip install "jax[cpu]"'
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)

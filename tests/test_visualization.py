@@ -48,9 +48,9 @@ def test_position_encoding():
 
 
 def test_learning_rate_peaks_where_the_schedule_does():
-    (line,) = kt.plot_learning_rate(kt.WarmupInverseSqrt(peak=2.0, warmup_steps=100), 400).axes[
-        0
-    ].lines
+    (line,) = (
+        kt.plot_learning_rate(kt.WarmupInverseSqrt(peak=2.0, warmup_steps=100), 400).axes[0].lines
+    )
     updates, rates = line.get_data()
     assert updates[np.argmax(rates)] == 100 and max(rates) == pytest.approx(2)
 

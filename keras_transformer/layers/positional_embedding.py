@@ -126,13 +126,18 @@ class PositionalEmbedding(keras.layers.Layer):
         # With this deviation the scaled embedding has unit variance, of the positions' order of
         # magnitude, and the logits of a shared softmax start small.
         initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+        # Never cast by Keras: it would do so or not by whether a model calls the layer.
         self.embeddings = self.add_weight(
-            shape=(self.vocabulary_size, self.d_model), initializer=initializer, name="embeddings"
+            shape=(self.vocabulary_size, self.d_model),
+            initializer=initializer,
+            autocast=False,
+            name="embeddings",
         )
         if self.positions == "learned":
             self.position_embeddings = self.add_weight(
                 shape=(self.max_length, self.d_model),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
+                autocast=False,
                 name="position_embeddings",
             )
         self.built = True

@@ -1,6 +1,5 @@
 """Saved layers and models, loaded by a process that knows nothing of this one, and by JAX."""
 
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.layer_harness import CASES, SOURCE, TARGET, assert_close, build, functional
+from tests.layer_harness import CASES, SOURCE, TARGET, assert_close, build, functional, require_jax
 from tests.layers import reload
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -103,11 +102,7 @@ def fresh(saved):
 
 @pytest.fixture(scope="module")
 def by_jax(saved):
-    if importlib.util.find_spec("jax") is None:
-        message = 'JAX is not installed: pip install "jax[cpu]"'
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+    require_jax()
     return answers_of("jax", saved[0])
 
 

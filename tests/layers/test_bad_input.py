@@ -1,0 +1,186 @@
+"""A user's mistake gets a ValueError that says what came and what was expected."""
+
+import re
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from tests import layer_harness
+from tests.layer_harness import MEMORY, SOURCE, TARGET, X, build
+
+
+def mask(*shape):
+    return np.ones(shape, bool)
+
+
+def transformer(**kwargs):
+    return layer_harness.transformer(**kwargs)
+
+
+def run(name, *arrays, **kwargs):
+    return build(name)(*arrays, **kwargs)
+
+
+OF_MASK = r"mask has shape .* does not broadcast"
+CONSTRUCTION = {
+    "heads do not divide": (lambda: kt.EncoderLayer(8, 3, 16), "num_heads=3 does not divide d_mod"),
+    "heads in a stack": (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 does not divide d_model=8"),
+    "heads in the model": (lambda: transformer(num_heads=5), "num_heads=5 does not divide d_mo"),
+    "no head": (lambda: kt.DecoderLayer(8, 0, 16), "num_heads=0 does not divide"),
+    "no head in attention": (
+        lambda: kt.MultiHeadAttention(0, 4),
+        "num_heads must be a positive integer, received 0",
+    ),
+    "key_dim": (lambda: kt.MultiHeadAttention(2, -4), "key_dim must be a positive integer"),
+    "value_dim": (
+        lambda: kt.MultiHeadAttention(2, 4, value_dim=0),
+        "value_dim must be a positive integer, received 0",
+    ),
+    "heads no integer": (lambda: kt.MultiHeadAttention(2.5, 4), "received 2.5"),
+    "attention dropout": (
+        lambda: kt.MultiHeadAttention(2, 4, dropout=1.0),
+        r"dropout must be at least 0 and below 1, received 1\.0",
+    ),
+    "output of two axes": (
+        lambda: kt.MultiHeadAttention(2, 4, output_shape=(3, 5)),
+        r"output_shape must be an int or a tuple of one int, received \(3, 5\)",
+    ),
+    "d_ff": (lambda: kt.FeedForward(8, 0), "positive integer"),
+    "d_model of feed-forward": (lambda: kt.FeedForward(-8, 16), "positive integer"),
+    "activation": (lambda: kt.FeedForward(8, 16, activation="rellu"), "rellu"),
+    "dropout": (lambda: kt.EncoderLayer(8, 2, 16, dropout=1.5), r"1\.5"),
+    "no layers": (lambda: kt.Encoder(0, 8, 2, 16), "num_layers must be at least 1, received 0"),
+    "norm": (
+        lambda: kt.EncoderLayer(8, 2, 16, norm="mid"),
+        'norm must be "post" or "pre", received \'mid\'',
+    ),
+    "norm of the model": (lambda: transformer(norm="mid"), 'norm must be "post" or "pre"'),
+    "positions": (
+        lambda: kt.PositionalEmbedding(9, 8, positions="rotary"),
+        'positions must be "sinusoidal" or "learned", received \'rotary\'',
+    ),
+    "learned without length": (
+        lambda: kt.PositionalEmbedding(9, 8, positions="learned"),
+        "Learned positions need max_length",
+    ),
+    "odd width": (
+        lambda: kt.PositionalEmbedding(9, 7),
+        "Sinusoidal positions need an even d_model, received d_model=7",
+    ),
+    "odd width of the function": (lambda: kt.sinusoidal_encoding(3, 7), "need an even d_model"),
+    "no vocabulary": (
+        lambda: kt.PositionalEmbedding(0, 8),
+        "vocabulary_size must be a positive integer, received 0",
+    ),
+    "no width": (lambda: kt.PositionalEmbedding(9, 0), "d_model must be a positive integer"),
+    "sharing": (
+        lambda: transformer(share_embeddings="both"),
+        'share_embeddings must be "none", "target" or "all", received \'both\'',
+    ),
+    "sharing two vocabularies": (
+        lambda: kt.Transformer(9, 10, share_embeddings="all"),
+        "one vocabulary for both sides, received 9 source and 10 target ids",
+    ),
+}
+CALLS = {
+    "attention mask": (
+        lambda: run("MultiHeadAttention", X, MEMORY, attention_mask=mask(3, 4, 5)),
+        OF_MASK,
+    ),
+    "attention mask of rank 5": (
+        lambda: run("MultiHeadAttention", X, MEMORY, attention_mask=mask(1, 3, 2, 4, 6)),
+        OF_MASK,
+    ),
+    "attention mask of another batch": (
+        lambda: run("MultiHeadAttention", X, MEMORY, attention_mask=mask(2, 4, 6)),
+        OF_MASK,
+    ),
+    "value mask": (
+        lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5)),
+        OF_MASK,
+    ),
+    "query mask": (
+        lambda: run("MultiHeadAttention", X, MEMORY, query_mask=mask(3, 6)),
+        OF_MASK,
+    ),
+    "masks that do not fit together": (
+        lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5), use_causal_mask=True),
+        r"Masks of shapes \(3, 1, 5\) and \(4, 6\) do not fit together",
+    ),
+    "mask of the function": (
+        lambda: kt.dot_product_attention(
+            X[:, :, None], MEMORY[:, :, None], MEMORY[:, :, None], mask=mask(3, 1, 6, 4)
+        ),
+        OF_MASK,
+    ),
+    "rank of attention's input": (
+        lambda: run("MultiHeadAttention", X[:, None], MEMORY[:, None]),
+        "expected ndim=3, found ndim=4",
+    ),
+    "encoder mask": (lambda: run("Encoder", MEMORY, mask(3, 5)), OF_MASK),
+    "encoder mask of rank 3": (
+        lambda: run("EncoderLayer", MEMORY, mask(3, 6, 6)),
+        r"padding mask must have shape \(batch, length\), received \(3, 6, 6\)",
+    ),
+    "encoder width": (lambda: run("EncoderLayer", MEMORY[..., :6]), "to have value 8"),
+    "encoder rank": (lambda: run("Encoder", MEMORY[0]), "expected ndim=3, found ndim=2"),
+    "decoder x_mask": (
+        lambda: run("Decoder", X, MEMORY, mask(3, 5)),
+        r"Masks of shapes \(4, 4\) and \(3, 1, 1, 5\) do not fit together",
+    ),
+    "decoder x_mask of another batch": (
+        lambda: run("DecoderLayer", X, MEMORY, mask(2, 4)),
+        OF_MASK,
+    ),
+    "decoder memory_mask": (
+        lambda: run("DecoderLayer", X, MEMORY, memory_mask=mask(3, 4)),
+        OF_MASK,
+    ),
+    "decoder width": (lambda: run("Decoder", X[..., :6], MEMORY), "to have value 8"),
+    "id too large": (
+        lambda: run("PositionalEmbedding", np.array([[3, 11]])),
+        r"Ids must lie in 0 … 10 \(vocabulary_size=11\), received 11",
+    ),
+    "negative id": (
+        lambda: run("PositionalEmbedding", np.array([[3, -1]])),
+        "Ids must lie in 0 … 10 .*received -1",
+    ),
+    "ids of rank 1": (
+        lambda: run("PositionalEmbedding", np.array([3, 4])),
+        r"Ids must have shape \(batch, length\), received \(2,\)",
+    ),
+    "too many learned positions": (
+        lambda: run("PositionalEmbedding learned", np.ones((1, 10), int)),
+        "has learned 9 positions, received ids that reach position 9",
+    ),
+    "learned positions from a start": (
+        lambda: run("PositionalEmbedding learned", np.ones((1, 2), int), start=8),
+        "has learned 9 positions, received ids that reach position 9",
+    ),
+    "source id": (lambda: run("Transformer", (SOURCE + 9, TARGET)), "received 21"),
+    "target id": (lambda: run("Transformer", (SOURCE, TARGET + 9)), "received 19"),
+    "one sentence instead of two": (lambda: run("Transformer", SOURCE[:2]), "Ids must have shape"),
+}
+
+
+@pytest.mark.parametrize(("mistake", "message"), CONSTRUCTION.values(), ids=CONSTRUCTION)
+def test_construction(mistake, message):
+    with pytest.raises(ValueError, match=message):
+        mistake()
+
+
+@pytest.mark.parametrize(("mistake", "message"), CALLS.values(), ids=CALLS)
+def test_call(mistake, message):
+    with pytest.raises(ValueError, match=message):
+        mistake()
+
+
+def test_learned_positions_reach_their_last():
+    ids = np.ones((1, 2), int)
+    assert run("PositionalEmbedding learned", ids, start=7).shape == (1, 2, 8)
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match=re.escape("no attribute 'Transfromer'")):
+        kt.Transfromer  # noqa: B018

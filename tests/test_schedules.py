@@ -1,0 +1,78 @@
+"""The learning rate, against equation 3 of the paper."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+
+
+@pytest.mark.parametrize("d_model", [128, 512])
+@pytest.mark.parametrize("step", [1, 2, 1000, 3999, 4000, 4001, 16000, 100_000])
+def test_equation_3(step, d_model):
+    """D^-0.5 · min(step^-0.5, step · warmup^-1.5); Keras counts its steps from 0."""
+    expected = d_model**-0.5 * min(step**-0.5, step * 4000**-1.5)
+    schedule = kt.WarmupInverseSqrt(d_model=d_model, warmup_steps=4000)
+    assert float(schedule(step - 1)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_by_hand():
+    """Width 512 and 4000 steps peak at 1/√(512 · 4000) = 1/1431.08."""
+    schedule = kt.WarmupInverseSqrt(d_model=512)
+    assert float(schedule(3999)) == pytest.approx(6.98771e-4, rel=1e-5)
+    assert float(schedule(0)) == pytest.approx(6.98771e-4 / 4000, rel=1e-5)
+    assert float(schedule(15999)) == pytest.approx(6.98771e-4 / 2, rel=1e-5)
+
+
+def test_peak():
+    schedule = kt.WarmupInverseSqrt(peak=0.02, warmup_steps=10)
+    rates = [float(schedule(step)) for step in range(41)]
+    assert rates[:10] == pytest.approx([0.002 * (i + 1) for i in range(10)])
+    assert rates[39] == pytest.approx(0.01)
+    assert max(rates) == rates[9] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_in_a_graph(dtype):
+    schedule = kt.WarmupInverseSqrt(d_model=512)
+    traced = tf.function(schedule)(tf.constant(3999, dtype))
+    assert traced.dtype == "float32"
+    assert float(traced) == pytest.approx(6.98771e-4, rel=1e-5)
+
+
+def test_optimizer_follows_it():
+    """A gradient of 1 under plain descent moves a weight by the learning rate."""
+    weight = keras.Variable(np.zeros(1), name="weight")
+    optimizer = keras.optimizers.SGD(kt.WarmupInverseSqrt(peak=1.0, warmup_steps=2))
+    optimizer.build([weight])
+    positions = []
+    for _ in range(3):
+        optimizer.apply([np.ones(1, "float32")])
+        positions.append(float(weight[0]))
+    assert positions == pytest.approx([-0.5, -1.5, -1.5 - 1.5**-0.5])
+
+
+@pytest.mark.parametrize("arguments", [{"d_model": 64}, {"peak": 0.1, "warmup_steps": 7}])
+def test_configuration_round_trip(arguments):
+    schedule = kt.WarmupInverseSqrt(**arguments)
+    described = keras.optimizers.schedules.serialize(schedule)
+    twin = keras.optimizers.schedules.deserialize(described)
+    assert isinstance(twin, kt.WarmupInverseSqrt)
+    assert twin.get_config() == schedule.get_config()
+    assert float(twin(3)) == float(schedule(3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Give either d_model or peak, received d_model=None and peak=None"),
+        ({"d_model": 8, "peak": 0.1}, "Give either d_model or peak"),
+        ({"d_model": 8, "warmup_steps": 0}, "must be positive, received .*warmup_steps=0"),
+        ({"d_model": 0}, "must be positive, received d_model=0"),
+        ({"peak": -0.1}, "must be positive, received .*peak=-0.1"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kt.WarmupInverseSqrt(**arguments)
