@@ -21,7 +21,7 @@ def make_dataset(
     source_tokenizer,
     target_tokenizer,
     tokens_per_batch,
-    max_length=512,
+    max_length=None,
     shuffle=True,
     seed=0,
     boundaries=None,
@@ -34,7 +34,8 @@ def make_dataset(
         source_tokenizer, target_tokenizer: `SubwordTokenizer`s.
         tokens_per_batch: Budget: rows × padded length of the longer side, over all replicas.
         max_length: Pairs with a side longer than this, its END counted, are dropped, and so are
-            pairs with an empty side; how many and why goes to the log.
+            pairs with an empty side; how many and why goes to the log. By default 512, or what
+            the budget holds.
         shuffle: Whether to draw pairs of equal length and the order of the batches at random.
         seed: Of the shuffling.
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
@@ -55,6 +56,8 @@ def make_dataset(
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles by itself
     """
+    if max_length is None:
+        max_length = min(512, tokens_per_batch)
     if tokens_per_batch < max_length:
         raise ValueError(
             f"tokens_per_batch={tokens_per_batch} cannot hold a sentence of max_length="

@@ -110,7 +110,7 @@ class SubwordTokenizer(tf.Module):
         options = dict(
             model_type=model_type,
             vocab_size=vocabulary_size or 1 << 20,
-            # A char vocabulary takes what there is; the others say when there is too little.
+            # A char vocabulary ends where the characters do, and SentencePiece says nothing.
             hard_vocab_limit=model_type != "char",
             byte_fallback=model_type != "word",
             character_coverage=1.0,
@@ -133,7 +133,10 @@ class SubwordTokenizer(tf.Module):
                 sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
             except (RuntimeError, OSError) as error:
                 raise ValueError(_explain(error, vocabulary_size)) from error
-        return cls(model.getvalue())
+        tokenizer = cls(model.getvalue())
+        if vocabulary_size and tokenizer.vocabulary_size < vocabulary_size:
+            raise ValueError(_too_large(tokenizer.vocabulary_size, vocabulary_size))
+        return tokenizer
 
     @classmethod
     def load(cls, path):
@@ -225,10 +228,7 @@ def _explain(error, vocabulary_size):
     """One sentence for the trainer's failure, which it tells in terms of its C++ sources."""
     message = " ".join(str(error).split())
     if found := re.search(r"too high .* (\d+)\D*$", message):
-        return (
-            f"The text allows at most {found[1]} ids, received vocabulary_size={vocabulary_size}: "
-            "take fewer ids or more text."
-        )
+        return _too_large(found[1], vocabulary_size)
     if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return (
             f"The characters of the text and the special ids take {found[1]} ids, received "
@@ -244,3 +244,10 @@ def _abbreviate(value):
     """The value itself where it is short, as in an error."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _too_large(limit, vocabulary_size):
+    return (
+        f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: take "
+        "fewer ids or more text."
+    )

@@ -100,7 +100,8 @@ def randomize(layer, seed=0):
 
 
 def build(name, norm="post", policy="float32", **kwargs):
-    """The layer of that name, built, always with the same weights."""
+    """The layer of that name, built, always with the same weights and seeds."""
+    keras.utils.set_random_seed(0)
     layer = CASES[name].make(norm, dtype=policy, **kwargs)
     layer(**CASES[name].arrays)
     return randomize(layer)

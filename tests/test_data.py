@@ -126,6 +126,12 @@ def test_boundaries_by_default():
         assert all(8 * (b - a - 1) <= a for a, b in itertools.pairwise(lengths))
 
 
+def padding_share(dataset):
+    """The share of the sources' and targets' cells that is padding."""
+    tensors = [tensor.numpy() for (source, _), target in dataset for tensor in (source, target)]
+    return sum(np.sum(ids == PAD) for ids in tensors) / sum(ids.size for ids in tensors)
+
+
 def test_little_is_padding_and_batches_are_full():
     """Lengths as in a corpus: log-normal, the translation up to a third longer or shorter."""
     generator = np.random.default_rng(3)
@@ -133,13 +139,17 @@ def test_little_is_padding_and_batches_are_full():
     target = (source * generator.uniform(0.75, 1.33, source.shape)).clip(1, 120)
     lengths = np.stack([source, target], axis=1).astype(int)
     dataset = dataset_of(pairs_of_lengths(lengths), 4096, max_length=128)
-    cells, batches = 0, 0
-    for (source, _), target_out in dataset:
-        cells += np.size(source) + np.size(target_out)
-        batches += 1
-    tokens = lengths.sum() + lengths.size  # and an END on each side
-    assert 1 - tokens / cells < 0.10
-    assert batches == len(dataset) < 1.15 * np.maximum(*(lengths + 1).T).sum() / 4096
+    assert padding_share(dataset) < 0.07
+    assert len(dataset) < 1.15 * np.maximum(*(lengths + 1).T).sum() / 4096
+    # Even where the lengths of the two sides have nothing to do with each other.
+    assert padding_share(dataset_of(random_pairs(2000), 400)) < 0.10
+
+
+def test_budget_is_used_to_the_last_token():
+    for count, sizes in ((12, [3, 3, 3, 3]), (13, [1, 3, 3, 3, 3])):
+        pairs = pairs_of_lengths([(9, 4)] * count)  # ten cells in a row, END included
+        batches = batches_of(dataset_of(pairs, 30, max_length=10))
+        assert sorted(len(source) for source, _, _ in batches) == sizes
 
 
 # What is left out.
@@ -159,6 +169,14 @@ def test_dropped_pairs_are_counted(caplog):
     ]
     rows = [row for source, _, _ in batches_of(dataset) for row in source]
     assert sorted(map(trimmed, rows)) == [[100, 9, 9, 9, END], [106, END]]
+
+
+@pytest.mark.parametrize("tokens_per_batch, longest", [(20, 20), (600, 512)])
+def test_longest_sentence_by_default(tokens_per_batch, longest):
+    pairs = pairs_of_lengths([(length, 1) for length in (3, longest - 1, longest)])
+    dataset = make_dataset(pairs, numbers, numbers, tokens_per_batch)
+    rows = [row for source, _, _ in batches_of(dataset) for row in source]
+    assert sorted(map(len, map(trimmed, rows))) == [4, longest]
 
 
 def test_nothing_dropped_is_no_warning(caplog):
@@ -181,6 +199,19 @@ def test_order_is_that_of_the_seed():
     # Nor are they in the order of their lengths.
     lengths = [len(source[0]) for source, _, _ in passes[1]]
     assert lengths != sorted(lengths) and len(set(lengths[:8])) > 3
+
+
+@pytest.mark.parametrize("first_step", [None, 0])
+def test_order_of_the_batches_is_that_of_the_seed(first_step):
+    # Each length has a bucket of its own: what belongs together is the same for every seed.
+    pairs = pairs_of_lengths([(length, length) for length in range(1, 15)])
+    steps = len(dataset_of(pairs, 15, 15))
+
+    def run(seed):
+        return batches_of(dataset_of(pairs, 15, 15, seed=seed, first_step=first_step).take(steps))
+
+    assert run(1) == run(1) != run(2)
+    assert sorted(run(1)) == sorted(run(2))
 
 
 def test_passes_differ_in_order_only():
@@ -206,6 +237,7 @@ def test_first_step(shuffle):
     assert steps > 10
 
     def run(first_step, count):
+        tf.random.set_seed(first_step)  # nobody else's seed has a say
         dataset = dataset_of(pairs, 100, seed=5, shuffle=shuffle, first_step=first_step)
         return batches_of(dataset.take(count))
 

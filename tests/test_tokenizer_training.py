@@ -48,7 +48,9 @@ def message_of(function, *arguments, **options):
 
 
 # Of ▁aab: 4 special ids, 256 bytes and ▁ a b; then bpe joins ▁a ▁aa ▁aab aa aab ab.
-@pytest.mark.parametrize("model_type, limit", [("bpe", 269), ("unigram", 264), ("word", 5)])
+@pytest.mark.parametrize(
+    "model_type, limit", [("bpe", 269), ("unigram", 264), ("char", 263), ("word", 5)]
+)
 @pytest.mark.parametrize("excess", [1, 1000])
 def test_vocabulary_larger_than_the_text_allows(model_type, limit, excess):
     lines = ["aab"] * 3

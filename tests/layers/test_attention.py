@@ -105,6 +105,17 @@ def test_large_scores_and_empty_rows_stay_finite(dtype):
     np.testing.assert_allclose(weights[0, 0, [0, 1, 3]].sum(axis=-1), 1, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_softmax_runs_in_float32(dtype):
+    """Rounded once, at the end: half a unit in the last place from the exact weights."""
+    query, key = np.ones((1, 1, 1, 1)), 2 * normal(1, 300, 1, 1)
+    query, key = (keras.ops.cast(x, dtype) for x in (query, key))
+    weights = layer_harness.to_numpy(kt.dot_product_attention(query, key, key)[1])
+    expected = oracle.softmax(layer_harness.to_numpy(key)[0, :, 0, 0].astype("float64"))
+    half_a_unit = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
+    np.testing.assert_allclose(weights[0, 0, 0], expected, rtol=1.01 * half_a_unit, atol=1e-7)
+
+
 def test_dropout_drops_weights_and_returns_them_whole():
     query, key = normal(1, 40, 1, 4), normal(1, 50, 1, 4, seed=1)
     output, weights = kt.dot_product_attention(
