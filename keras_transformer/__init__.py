@@ -5,6 +5,7 @@ the tokenizers nor, with another Keras backend, TensorFlow.
 """
 
 import importlib
+import sys
 
 __version__ = "0.1.0"
 
@@ -51,3 +52,10 @@ def __getattr__(name):
 
 def __dir__():
     return [*globals(), *__all__]
+
+
+if "keras" in sys.modules:
+    # Keras finds the classes of a saved model only once they are registered, which importing them
+    # does; and with Keras loaded already it costs nothing.
+    for _home in ("layers", "transformer", "losses", "metrics", "schedules"):
+        importlib.import_module(f"keras_transformer.{_home}")

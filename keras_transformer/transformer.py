@@ -79,17 +79,9 @@ class Transformer(Trainer, keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if share_embeddings not in ("none", "target", "all"):
-            raise ValueError(
-                'share_embeddings must be "none", "target" or "all", received '
-                f"{share_embeddings!r}."
-            )
-        if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
-            raise ValueError(
-                'share_embeddings="all" needs one vocabulary for both sides, received '
-                f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
-                'joint vocabulary or share_embeddings="target".'
-            )
+        _check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
+        if max_length < 1:
+            raise ValueError(f"max_length must be at least 1, received {max_length}.")
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.num_layers = num_layers
@@ -251,3 +243,17 @@ class Transformer(Trainer, keras.Model):
     def _logits(self, x):
         logits = self.output_projection or self.target_embedding.logits
         return ops.cast(logits(x), "float32")
+
+
+def _check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size):
+    """Refuses a way of sharing that is unknown or that the vocabularies do not allow."""
+    if share_embeddings not in ("none", "target", "all"):
+        raise ValueError(
+            f'share_embeddings must be "none", "target" or "all", received {share_embeddings!r}.'
+        )
+    if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
+        raise ValueError(
+            'share_embeddings="all" needs one vocabulary for both sides, received '
+            f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
+            'joint vocabulary or share_embeddings="target".'
+        )

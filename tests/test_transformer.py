@@ -39,6 +39,11 @@ def model(request):
     return build("Transformer", norm, policy, share_embeddings="all", dropout=0.3)
 
 
+@pytest.fixture(scope="module")
+def plain_model():
+    return build("Transformer")
+
+
 def tolerance_of(model):
     return TOLERANCES[model.dtype_policy.name]
 
@@ -138,8 +143,8 @@ def test_a_batch_equals_its_rows_one_by_one(model):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint16", "int32"])
 @pytest.mark.parametrize("kind", [np.asarray, tf.constant])
-def test_ids_of_any_integer_type(dtype, kind):
-    model = build("Transformer")
+def test_ids_of_any_integer_type(plain_model, dtype, kind):
+    model = plain_model
     source, target = kind(SOURCE.astype(dtype)), kind(TARGET.astype(dtype))
     expected = run(model)
     np.testing.assert_array_equal(run(model, source, target), expected)
@@ -147,8 +152,8 @@ def test_ids_of_any_integer_type(dtype, kind):
     assert_close(model.encode(source), to_numpy(model.encode(SOURCE)), 0)
 
 
-def test_empty_batches_and_lengths():
-    model = build("Transformer")
+def test_empty_batches_and_lengths(plain_model):
+    model = plain_model
     none = np.zeros((0, 3), "int32")
     assert run(model, none, none).shape == (0, 3, 11)
     assert run(model, target=TARGET[:, :0]).shape == (B, 0, 11)
@@ -183,11 +188,10 @@ def test_steps_equal_the_whole_in_every_variant(variant):
     assert_close(steps(model, SOURCE, target), run(model, target=target))
 
 
-def test_steps_of_rows_without_source():
-    model = build("Transformer")
+def test_steps_of_rows_without_source(plain_model):
     source = SOURCE.copy()
     source[1] = 0
-    assert_close(steps(model, source, TARGET), run(model, source))
+    assert_close(steps(plain_model, source, TARGET), run(plain_model, source))
 
 
 def test_steps_run_in_a_graph():
@@ -203,9 +207,9 @@ def test_steps_run_in_a_graph():
     assert_close(two_steps(SOURCE, TARGET), run(model)[:, :2])
 
 
-def test_state_is_batch_first_and_holds_the_memory_once():
+def test_state_is_batch_first_and_holds_the_memory_once(plain_model):
     """What a search reorders: every tensor of the state has the rows on its first axis."""
-    model = build("Transformer")
+    model = plain_model
     state = model.initial_state(SOURCE)
     _, later = model.step(TARGET[:, 0], 0, state)
     assert all(x.shape[0] == B for x in keras.tree.flatten(later))
@@ -237,8 +241,8 @@ def test_fit_predict_and_evaluate():
     assert loss == pytest.approx(float(kt.SmoothedCrossEntropy()(labels, run(model))), abs=1e-5)
 
 
-def test_dropout_in_training_only():
+def test_dropout_in_training_only(plain_model):
     model = build("Transformer", dropout=0.3)
-    assert_close(run(model), run(build("Transformer")), 1e-6)
+    assert_close(run(model), run(plain_model), 1e-6)
     one, other = run(model, training=True), run(model, training=True)
     assert np.abs(one - other).max() > 0.1

@@ -60,6 +60,7 @@ CONSTRUCTION = {
         lambda: kt.PositionalEmbedding(9, 8, positions="rotary"),
         'positions must be "sinusoidal" or "learned", received \'rotary\'',
     ),
+    "no length": (lambda: transformer(max_length=0), "max_length must be at least 1, received 0"),
     "learned without length": (
         lambda: kt.PositionalEmbedding(9, 8, positions="learned"),
         "Learned positions need max_length",

@@ -3,6 +3,8 @@
 The whole model has the same tests in tests/test_transformer.py.
 """
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ LAYERS = [(name, norm) for name in NORMED for norm in NORMS]
 ATTENDING = [("MultiHeadAttention", "post"), *LAYERS]
 EVERY = [("FeedForward", "post"), ("PositionalEmbedding", "post"), *ATTENDING]
 
+shared = functools.cache(build)  # nothing in here changes a layer's weights
 policies = pytest.mark.parametrize("policy", POLICIES)
 
 
@@ -79,7 +82,7 @@ def pad(array, axis=1, more=3, value=0):
 @pytest.mark.parametrize(("name", "norm"), ATTENDING)
 def test_more_padding_changes_nothing(name, norm, policy):
     """Longer inputs, masked; what stands in the padding is large and must not be seen."""
-    layer = build(name, norm, policy)
+    layer = shared(name, norm, policy)
     arrays = CASES[name].arrays
     longer = {key: pad(array, value=0 if "mask" in key else 9) for key, array in arrays.items()}
     length = next(iter(arrays.values())).shape[1]
@@ -98,7 +101,7 @@ def empty_row(arrays):
 @pytest.mark.parametrize(("name", "norm"), ATTENDING)
 def test_row_of_padding_only(name, norm, policy):
     """Finite results and gradients, no weight on any key, and no trace in the other row."""
-    layer = build(name, norm, policy)
+    layer = shared(name, norm, policy)
     arrays = empty_row(CASES[name].arrays)
     with tf.GradientTape() as tape:
         outputs = layer(**arrays, return_attention_scores=True)
@@ -121,7 +124,7 @@ def test_row_of_padding_only(name, norm, policy):
 @policies
 @pytest.mark.parametrize(("name", "norm"), EVERY)
 def test_a_batch_equals_its_rows_one_by_one(name, norm, policy):
-    layer = build(name, norm, policy)
+    layer = shared(name, norm, policy)
     arrays = CASES[name].arrays
     rows = [
         call(layer, {key: array[row : row + 1] for key, array in arrays.items()})
@@ -133,7 +136,7 @@ def test_a_batch_equals_its_rows_one_by_one(name, norm, policy):
 @pytest.mark.parametrize("policy", POLICIES[1:])
 @pytest.mark.parametrize(("name", "norm"), EVERY)
 def test_half_precision_stays_near_single(name, norm, policy):
-    layer = build(name, norm, policy)
-    expected = call(build(name, norm, "float32"), CASES[name].arrays)
+    layer = shared(name, norm, policy)
+    expected = call(shared(name, norm, "float32"), CASES[name].arrays)
     tolerance = TOLERANCES[policy] * getattr(layer, "num_layers", 1)  # each layer rounds anew
     assert_close(call(layer, CASES[name].arrays), expected, tolerance)
