@@ -1,6 +1,7 @@
 """The command line as a user types it: results on stdout, one sentence for a mistake, status 2."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ COMMANDS = ("train", "translate", "evaluate", "export")
 
 def run(*arguments, stdin=b""):
     program = [sys.executable, "-m", "keras_transformer.cli", *map(str, arguments)]
-    return subprocess.run(program, input=stdin, capture_output=True, timeout=600)
+    # As in a user's shell, whatever other tests have set for their own processes.
+    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    return subprocess.run(program, input=stdin, capture_output=True, timeout=600, env=shell)
 
 
 @pytest.fixture(scope="module")
