@@ -5,6 +5,7 @@ line. `PRESETS` maps the names that `--preset` knows to configurations.
 """
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,21 +40,106 @@ class TrainConfig:
     model_type: str = "bpe"  # bpe, unigram, char or word
     lowercase: bool = False  # lower-case text before it is cut into pieces
     nfkc: bool = True  # normalise text to Unicode NFKC
+    subword_sampling: float = 0.0  # in training: dropout of merges (bpe), sharpness (unigram)
 
     # --- model ---
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
 
     # --- recipe ---
-    epochs: int = 20  # passes over the training data
+    epochs: int = 20  # after each of which the model is validated and saved
+    steps_per_epoch: int | None = None  # updates; None: one pass over the data
     tokens_per_batch: int = 8192  # rows × padded length of the longer side, all replicas
+    accumulation_steps: int = 1  # parts that a batch is worked off in, to save memory
     label_smoothing: float = 0.1  # share spread evenly over the vocabulary
     peak: float | None = None  # highest learning rate; None: the paper's, (D · warm-up)^-0.5
     warmup_steps: int = 4000  # updates until the learning rate peaks
+    clip_norm: float | None = None  # largest norm of all gradients together
+    weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
+    ema: float = 0.0  # running mean of the weights, used instead of them: momentum, 0 for none
     precision: str = "float32"  # float32, mixed_bfloat16 or mixed_float16
     strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape
     seed: int = 1  # of everything random
 
+    # --- validation ---
+    validate_by: str = "loss"  # what the best model is chosen by: loss, or bleu by translating
+    bleu_tokenize: str = "13a"  # sacreBLEU's tokenizer; none where text is tokenized already
+    patience: int | None = None  # epochs without a new best after which training ends
+    keep_checkpoints: int = 1  # so many of the best, and of the last
+    average: str = "none"  # the model: none, the best checkpoint; best or last, mean of those kept
+
+    def check(self):
+        """Refuses what no part of a training would notice, or only after minutes.
+
+        Raises:
+            ValueError: If a value is out of its range.
+        """
+        choices = {
+            "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
+            "validate_by": ("loss", "bleu"),
+            "average": ("none", "best", "last"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}, received {getattr(self, name)!r}."
+                )
+        counts = ("epochs", "steps_per_epoch", "accumulation_steps", "patience")
+        for name in (*counts, "keep_checkpoints"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, received {value}.")
+        for name in ("ema", "subword_sampling"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} must be at least 0 and below 1, received {getattr(self, name)}."
+                )
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must not be negative, received {self.weight_decay}.")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise ValueError(f"clip_norm must be above 0, received {self.clip_norm}.")
+        if self.subword_sampling and self.model_type not in ("bpe", "unigram"):
+            raise ValueError(
+                "subword_sampling needs a vocabulary of type bpe or unigram, received "
+                f"{self.model_type!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig:
+    """How translations are searched for: greedily, with a beam, or drawn at random.
+
+    Raises:
+        ValueError: If a value is out of its range, or a beam is to be sampled.
+    """
+
+    beam_size: int = 1  # hypotheses followed at once; 1: greedy search
+    length_penalty: float = 1.0  # α ≥ 0: beams are ranked by log_prob / ((5 + length) / 6)^α
+    sample: bool = False  # draw each token at random instead
+    temperature: float = 1.0  # of sampling: below 1 safer, above 1 more varied
+    top_k: int = 0  # of sampling: only from the so many most probable tokens; 0: all
+    top_p: float = 1.0  # of sampling: only from the fewest tokens with this share of probability
+    seed: int = 1  # of sampling
+
+    def __post_init__(self):
+        ranges = {
+            "beam_size": (self.beam_size >= 1, "at least 1"),
+            "length_penalty": (0 <= self.length_penalty < math.inf, "a number of at least 0"),
+            "temperature": (0 < self.temperature < math.inf, "a number above 0"),
+            "top_k": (self.top_k >= 0, "at least 0, which stands for all tokens"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "seed": (0 <= self.seed < 2**31, "at least 0 and less than 2^31"),
+        }
+        for name, (good, expected) in ranges.items():
+            if not good:
+                raise ValueError(f"{name} must be {expected}, received {getattr(self, name)}.")
+        if self.sample and self.beam_size > 1:
+            raise ValueError(
+                f"A beam of {self.beam_size} cannot be sampled: leave out beam_size or sample."
+            )
+
+
+GREEDY = SearchConfig()
 
 # Written dates to ISO 8601, in minutes on two cores: `make demo`.
 dates = TrainConfig(
@@ -75,9 +161,13 @@ tiny = TrainConfig(
     model=ModelConfig(
         num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3, share_embeddings="all"
     ),
-    epochs=100,
+    epochs=40,
+    steps_per_epoch=200,
     peak=5e-3,
     warmup_steps=2000,
+    validate_by="bleu",
+    keep_checkpoints=5,
+    average="best",
 )
 
 # The usual size for corpora of some hundred thousand pairs (IWSLT).

@@ -4,6 +4,9 @@ No layer, no text and no tokenizer in here. A state is a nested structure of ten
 a state tensor that grows from step to step starts with size 0 along the axis in which it grows.
 """
 
+from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.sampling import sample
+from keras_transformer.decoding.search import search
 
-__all__ = ["greedy_search"]
+__all__ = ["beam_search", "greedy_search", "sample", "search"]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.decoding import greedy_search
-from keras_transformer.decoding.greedy import loop_invariant
+from keras_transformer.decoding.token_loop import loop_invariant
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.transformer import Transformer
 

@@ -1,0 +1,199 @@
+"""Beam search.
+
+Shapes: B batch, N beams, P tokens of the prefix, T number of steps taken, V vocabulary.
+"""
+
+import functools
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.token_loop import force, loop_invariant
+from keras_transformer.presets import SearchConfig
+from keras_transformer.special_ids import END, PAD, START
+
+NEVER = float("-inf")  # the log-probability of what is no hypothesis
+
+
+class Hypotheses(NamedTuple):
+    """Some hypotheses for each row, all of the batch."""
+
+    tokens: tf.Tensor  # int32 (B, N, t)
+    lengths: tf.Tensor  # int32 (B, N)
+    log_prob: tf.Tensor  # float32 (B, N)
+    score: tf.Tensor  # float32 (B, N), what they are ranked by; -inf for none
+
+    def pick(self, index):
+        """Those at the places `(B, M)`."""
+        return Hypotheses(*(tf.gather(tensor, index, batch_dims=1) for tensor in self))
+
+
+def beam_search(
+    step,
+    state,
+    batch_size,
+    max_length,
+    beam_size,
+    length_penalty=0.0,
+    prefix=None,
+):
+    """Follows the N most probable beginnings of each row; returns the N best that have ended.
+
+    A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length) with
+    lp(length) = ((5 + length) / 6)^α (Wu et al., 2016, "Google's Neural Machine Translation
+    System", §7). Of equals, the beam that ranked higher before comes first, then the lower id,
+    and what has ended earlier. One beam is greedy search.
+
+    The loop stops once no row can change, which loses nothing: a log-probability only falls as
+    tokens are added and lp only grows, so no beam of a row can come to rank above
+    log_prob / lp(max_length) of its best one now. What the last step leaves open counts as ended.
+
+    Args:
+        step, state, batch_size, max_length, prefix: As `greedy_search` has them, but that `step`
+            is called with B·N rows. What it returns of the state as it got it, the very same
+            tensor, it must leave alone in every step: that is taken to be equal for all beams of
+            a row, and is not reordered.
+        beam_size: N, at most V.
+        length_penalty: α ≥ 0; 0 ranks by probability alone, more favours longer hypotheses.
+
+    Returns:
+        `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
+        `lengths`, int32 `(B, N)`, END included; and `log_prob`, float32 `(B, N)`, natural
+        logarithm, not normalised by length. Where a row has fewer than N hypotheses, the others
+        are all PAD with length 0 and log_prob -inf.
+
+    Raises:
+        ValueError: If the beam is empty or wider than the vocabulary, α is negative, or
+            `max_length` is not positive or less than P.
+    """
+    SearchConfig(beam_size=beam_size, length_penalty=length_penalty)  # says what is out of range
+    if beam_size == 1:
+        found = greedy_search(step, state, batch_size, max_length, prefix)
+        return tuple(tf.expand_dims(tensor, 1) for tensor in found)
+    alive, ended, steps = _search(
+        step,
+        state,
+        batch_size,
+        max_length,
+        beam_size,
+        functools.partial(_normalise, length_penalty=length_penalty),
+        force(prefix, max_length),
+    )
+    # Where a row could still change, the last step was taken: there, alive ones count as ended.
+    # In the other rows none of them ranks above what has ended, and of equals that comes first.
+    cut = alive._replace(score=_normalise(alive.log_prob, steps, length_penalty))
+    best = _best(beam_size, ended, cut)
+    return best.tokens[:, :, 1:], best.lengths, best.log_prob
+
+
+def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at):
+    """The loop: the N hypotheses alive and the N best ended, START first; and its steps."""
+    row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
+
+    def unfinished(position, alive, ended, state):
+        bound = normalise(alive.log_prob[:, 0], max_length)  # what the best one can come to
+        return tf.reduce_any(ended.score[:, -1] < bound)
+
+    def advance(position, alive, ended, state):
+        logits, next_state = step(tf.reshape(alive.tokens[:, :, -1], [-1]), position, state)
+        forced = tf.gather(forced_at(position), row_of_beam) if forced_at else None
+        log_prob, beam, token = _extend(logits, alive.log_prob, forced)
+        tokens = tf.gather(alive.tokens, beam, batch_dims=1)
+        tokens = tf.concat([tokens, token[:, :, tf.newaxis]], axis=2)
+        lengths = tf.fill(tf.shape(token), position + 1)
+        ends = tf.equal(token, END)
+        new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
+        still = tf.where(ends, NEVER, log_prob)
+
+        ended = ended._replace(
+            tokens=tf.pad(ended.tokens, [[0, 0], [0, 0], [0, 1]], constant_values=PAD)
+        )
+        ended = _best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
+        chosen = tf.math.top_k(still, beam_size).indices
+        alive = Hypotheses(tokens, lengths, still, still).pick(chosen)
+        parents = tf.reshape(tf.gather(beam, chosen, batch_dims=1), [-1])
+        state = _reorder(state, next_state, row_of_beam * beam_size + parents)
+        return position + 1, alive, ended, state
+
+    # Only one of a row's first N beams is alive: N equal ones would stay equal.
+    alone = tf.one_hot(tf.zeros([batch_size], tf.int32), beam_size, 0.0, NEVER)
+    nothing = Hypotheses(
+        tf.fill([batch_size, beam_size, 1], START),
+        tf.zeros([batch_size, beam_size], tf.int32),
+        tf.fill([batch_size, beam_size], NEVER),
+        tf.fill([batch_size, beam_size], NEVER),
+    )
+    state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), state)
+    ranked = tf.TensorShape([None, beam_size])
+    shapes = Hypotheses(tf.TensorShape([None, beam_size, None]), ranked, ranked, ranked)
+    of_state = tf.nest.map_structure(_state_invariant, state)
+    steps, alive, ended, _ = tf.while_loop(
+        unfinished,
+        advance,
+        (tf.constant(0), nothing._replace(log_prob=alone, score=alone), nothing, state),
+        shape_invariants=(tf.TensorShape([]), shapes, shapes, of_state),
+        maximum_iterations=max_length,
+    )
+    return alive, ended, steps
+
+
+def _extend(logits, log_prob, forced):
+    """The 2N best of a row's N beams with one more token, best first.
+
+    2N, for at most N of them can end: N stay that do not.
+
+    Args:
+        logits: `(B·N, V)`.
+        log_prob: float32 `(B, N)`, of the beams.
+        forced: int32 `(B·N,)`, PAD where any token may follow; or None.
+
+    Returns:
+        `log_prob` float32, `beam` int32 and `token` int32, each `(B, 2N)`.
+    """
+    num_beams, vocabulary_size = log_prob.shape[1], logits.shape[-1]
+    if num_beams > vocabulary_size:
+        raise ValueError(
+            f"A beam of {num_beams} is wider than the vocabulary of {vocabulary_size} ids: take a "
+            "smaller beam_size."
+        )
+    logits = tf.cast(logits, tf.float32)
+    total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
+    if forced is not None:
+        forced = forced[:, tf.newaxis]
+        allowed = tf.equal(forced, PAD) | tf.equal(forced, tf.range(vocabulary_size))
+        logits = tf.where(allowed, logits, NEVER)
+    width = min(2 * num_beams, vocabulary_size)
+    logits, tokens = tf.math.top_k(logits, width)
+    gains = tf.reshape(logits - total, [-1, num_beams, width])
+    sums = tf.reshape(log_prob[:, :, tf.newaxis] + gains, [-1, num_beams * width])
+    log_prob, index = tf.math.top_k(sums, 2 * num_beams)
+    tokens = tf.reshape(tokens, [-1, num_beams * width])
+    return log_prob, index // width, tf.gather(tokens, index, batch_dims=1)
+
+
+def _best(count, first, second):
+    """The best of both for each row; of equals, those of `first`.
+
+    And so the empty ones that the search starts with stay where there is nothing better.
+    """
+    both = Hypotheses(*(tf.concat(pair, axis=1) for pair in zip(first, second, strict=True)))
+    return both.pick(tf.math.top_k(both.score, count).indices)
+
+
+def _normalise(log_prob, length, length_penalty):
+    return log_prob / ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
+
+
+def _reorder(before, after, rows):
+    """The state of the beams that were kept. What a step passes through needs no copy.
+
+    Such are the memory's keys and values, by far the largest part.
+    """
+    return tf.nest.map_structure(
+        lambda old, new: new if new is old else tf.gather(new, rows), before, after
+    )
+
+
+def _state_invariant(tensor):
+    return tf.TensorShape([None, *loop_invariant(tensor)[1:]])

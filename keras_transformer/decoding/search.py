@@ -1,0 +1,39 @@
+"""One interface for all ways of searching.
+
+Shapes: B batch, N hypotheses for each row, P tokens of the prefix, T number of steps taken.
+"""
+
+import tensorflow as tf
+
+from keras_transformer.decoding.beam import beam_search
+from keras_transformer.decoding.sampling import sample
+
+
+def search(step, state, batch_size, max_length, config, prefix=None, seeds=None):
+    """Searches as a `SearchConfig` says.
+
+    Args:
+        step, state, batch_size, max_length, prefix: As `greedy_search` and `beam_search` have
+            them.
+        config: `SearchConfig`.
+        seeds: Integers `(B,)`, one for each row, to sample with instead of the configuration's.
+
+    Returns:
+        `tokens`, int32 `(B, N, T)`, `lengths`, int32 `(B, N)`, and `log_prob`, float32 `(B, N)`,
+        as `beam_search` has them, with N = `config.beam_size`.
+
+    Raises:
+        ValueError: If the beam is wider than the vocabulary, or the prefix than `max_length`.
+
+    Example:
+
+    >>> state = model.initial_state(source)
+    >>> config = SearchConfig(beam_size=5, length_penalty=0.6)
+    >>> tokens, lengths, log_prob = search(model.step, state, len(source), 64, config)
+    """
+    arguments = step, state, batch_size, max_length
+    if not config.sample:
+        return beam_search(*arguments, config.beam_size, config.length_penalty, prefix)
+    seed = config.seed if seeds is None else seeds
+    found = sample(*arguments, config.temperature, config.top_k, config.top_p, seed, prefix)
+    return tuple(tf.expand_dims(tensor, 1) for tensor in found)

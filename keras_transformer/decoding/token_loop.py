@@ -1,0 +1,97 @@
+"""Decoding one token after the other: what greedy search and sampling share.
+
+Shapes: B batch, P tokens of the prefix, T number of steps taken, V vocabulary.
+"""
+
+import tensorflow as tf
+
+from keras_transformer.special_ids import END, PAD, START
+
+
+def decode_tokens(step, state, batch_size, max_length, choose, prefix=None):
+    """Adds a token to every row, again and again, until every row has ended.
+
+    Args:
+        step, state, batch_size, max_length, prefix: As `greedy_search` has them.
+        choose: Function from logits, float32 `(B, V)`, and position (scalar) to the ids of the
+            tokens that follow, int32 `(B,)`, and their logits `(B,)`.
+
+    Returns:
+        `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, as
+        `greedy_search` has them.
+
+    Raises:
+        ValueError: If `max_length` is not positive or less than the width of `prefix`.
+    """
+    forced_at = force(prefix, max_length)
+
+    def unfinished(position, ids, ended, lengths, log_prob, tokens, state):
+        return tf.logical_not(tf.reduce_all(ended))
+
+    def advance(position, ids, ended, lengths, log_prob, tokens, state):
+        logits, state = step(ids, position, state)
+        logits = tf.cast(logits, tf.float32)
+        chosen, score = choose(logits, position)
+        if forced_at:
+            forced = forced_at(position)
+            chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
+            score = tf.gather(logits, chosen, batch_dims=1)
+        gain = score - tf.reduce_logsumexp(logits, axis=-1)
+        ids = tf.where(ended, PAD, chosen)
+        log_prob += tf.where(ended, 0.0, gain)
+        lengths += tf.cast(tf.logical_not(ended), tf.int32)
+        ended |= tf.equal(ids, END)
+        tokens = tf.concat([tokens, ids[:, tf.newaxis]], axis=1)
+        return position + 1, ids, ended, lengths, log_prob, tokens, state
+
+    start = (
+        tf.constant(0),
+        tf.fill([batch_size], START),
+        tf.fill([batch_size], False),
+        tf.zeros([batch_size], tf.int32),
+        tf.zeros([batch_size], tf.float32),
+        tf.zeros([batch_size, 0], tf.int32),
+        state,
+    )
+    _, _, _, lengths, log_prob, tokens, _ = tf.while_loop(
+        unfinished,
+        advance,
+        start,
+        shape_invariants=tf.nest.map_structure(loop_invariant, start),
+        maximum_iterations=max_length,
+    )
+    return tokens, lengths, log_prob
+
+
+def force(prefix, max_length):
+    """Says which tokens are forced.
+
+    Args:
+        prefix: int ids `(B, P)` padded with PAD, or None.
+        max_length: Largest number of steps.
+
+    Returns:
+        Function from a position to int32 ids `(B,)`, PAD where a row is free; None for no prefix.
+
+    Raises:
+        ValueError: If `max_length` is not positive or less than P, where these are known.
+    """
+    known = not tf.is_tensor(max_length)
+    if known and max_length < 1:
+        raise ValueError(f"max_length must be at least 1, received {max_length}.")
+    if prefix is None:
+        return None
+    prefix = tf.cast(prefix, tf.int32)
+    if known and (prefix.shape[1] or 0) > max_length:
+        raise ValueError(
+            f"The prefix is {prefix.shape[1]} tokens wide, but max_length is {max_length}: "
+            "shorten the prefix or allow more steps."
+        )
+    width = tf.shape(prefix)[1]
+    prefix = tf.pad(prefix, [[0, 0], [0, 1]], constant_values=PAD)  # what is read past the end
+    return lambda position: tf.gather(prefix, tf.minimum(position, width), axis=1)
+
+
+def loop_invariant(tensor):
+    """The shape that a tensor keeps through the loop: an axis of size 0 is one that grows."""
+    return tf.TensorShape([None if size == 0 else size for size in tensor.shape])

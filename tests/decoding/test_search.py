@@ -1,0 +1,119 @@
+"""All ways of searching by one interface, and with a model: batch = single, forced beginnings."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.decoding import beam_search, greedy_search, sample, search
+from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.special_ids import END, PAD, START
+from tests.decoding.toy_steps import Toy, hypotheses, log_softmax
+from tests.toy_translator import MAX_LENGTH, SOURCES, trained_translator
+
+CONFIGS = {
+    "greedy": GREEDY,
+    "beam": SearchConfig(beam_size=4, length_penalty=0.0),
+    "beam with penalty": SearchConfig(beam_size=3, length_penalty=1.0),
+    "sampling": SearchConfig(sample=True, temperature=0.8, top_k=5, top_p=0.9),
+}
+
+
+def test_each_method_is_reached():
+    step = Toy(4, 8, 1, end=1.0)
+    arguments = step, step.state, 4, 9
+    prefix = np.array([[5, 6], [6, PAD], [PAD, PAD], [5, END]])
+    for forced in (None, prefix):
+        expected = {
+            "greedy": [x[:, None] for x in greedy_search(*arguments, forced)],
+            "beam": beam_search(*arguments, 4, 0.0, forced),
+            "beam with penalty": beam_search(*arguments, 3, 1.0, forced),
+            "sampling": [x[:, None] for x in sample(*arguments, 0.8, 5, 0.9, 1, forced)],
+        }
+        for name, config in CONFIGS.items():
+            found = search(*arguments, config, forced)
+            assert hypotheses(*found) == hypotheses(*expected[name]), name
+    seeds = tf.constant([9, 8, 7, 6])
+    found = search(*arguments, CONFIGS["sampling"], seeds=seeds)
+    expected = sample(*arguments, 0.8, 5, 0.9, seeds)
+    assert hypotheses(*found) == hypotheses(*(x[:, None] for x in expected))
+
+
+# With a model.
+
+
+@pytest.fixture(scope="module")
+def model():
+    return trained_translator().model
+
+
+@pytest.fixture(scope="module")
+def sources():
+    ids = trained_translator().source_tokenizer([text for text in SOURCES if text])
+    return tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1).to_tensor(PAD).numpy()
+
+
+def score(model, source, tokens):
+    """Float64 log-probability of a target, by one pass of the model."""
+    target = np.array([[START, *tokens[:-1]]])
+    logits = keras.ops.convert_to_numpy(model((source[np.newaxis], target)))[0]
+    return sum(log_softmax(row)[token] for row, token in zip(logits, tokens, strict=True))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_rows_do_not_depend_on_their_batch(name, model, sources):
+    prefix = np.full((len(sources), 3), PAD)
+    for row in range(0, len(sources), 2):  # the others are free
+        prefix[row, : row // 2 % 3 + 1] = sources[row, 0]
+    seeds = np.arange(len(sources)) + 10
+
+    @tf.function(reduce_retracing=True)
+    def decode(source, seeds, prefix):
+        state = model.initial_state(source)
+        rows = tf.shape(source)[0]
+        return search(model.step, state, rows, MAX_LENGTH, CONFIGS[name], prefix, seeds)
+
+    together = hypotheses(*decode(sources, seeds, prefix))
+    assert len({len(row[0][1]) for row in together}) > 2
+    for i, source in enumerate(sources):
+        alone = hypotheses(*decode(source[None, source != PAD], seeds[[i]], prefix[[i]]))[0]
+        assert [tokens for _, tokens in alone] == [tokens for _, tokens in together[i]]
+        assert [h[0] for h in alone] == pytest.approx([h[0] for h in together[i]], abs=1e-4)
+        wanted = prefix[i][prefix[i] != PAD].tolist()
+        for log_prob, tokens in alone:
+            assert tokens[: len(wanted)] == wanted
+            assert log_prob == pytest.approx(score(model, source, tokens), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_rows(name, model):
+    source = tf.zeros([0, 5], tf.int32)
+    found = search(model.step, model.initial_state(source), 0, MAX_LENGTH, CONFIGS[name])
+    beam_size = CONFIGS[name].beam_size
+    assert [tensor.shape.as_list() for tensor in found] == [
+        [0, beam_size, 0],
+        *[[0, beam_size]] * 2,
+    ]
+
+
+# Configurations.
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"beam_size": 0}, "beam_size must be at least 1, received 0"),
+        ({"length_penalty": -1.0}, "length_penalty must be a number of at least 0, received -1.0"),
+        ({"temperature": -1.0}, "temperature must be a number above 0"),
+        ({"temperature": float("inf")}, "temperature must be a number above 0, received inf"),
+        ({"top_k": -2}, "top_k must be at least 0"),
+        ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
+        ({"top_p": 1.01}, "top_p must be above 0 and at most 1"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 2**31}, "seed must be at least 0 and less than"),
+        ({"beam_size": 4, "sample": True}, "A beam of 4 cannot be sampled"),
+    ],
+)
+def test_configurations_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        SearchConfig(**options)

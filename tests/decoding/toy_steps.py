@@ -1,0 +1,134 @@
+"""Step functions to search with, and searches in plain Python to compare with."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.special_ids import END, PAD, START
+
+STATES = 997
+
+
+class Toy:
+    """Logits at random that depend on the row and on all that was fed.
+
+    Through a state tensor that grows, one that changes, and one that stays as it is.
+    """
+
+    def __init__(self, rows, vocabulary_size, seed, allowed=None, end=0.0):
+        table = np.random.default_rng(seed).normal(0, 2, (rows, STATES, vocabulary_size))
+        table[:, :, END] += end
+        if allowed is not None:
+            table[:, :, np.setdiff1d(np.arange(vocabulary_size), allowed)] = -np.inf
+        self.table = table.astype("float32")
+        self.calls = tf.Variable(0)
+        self.state = self.initial_state(tf.range(rows))
+
+    def initial_state(self, rows):
+        nothing = tf.zeros([tf.size(rows), 0], tf.int32)
+        return {"row": rows, "fed": nothing, "code": tf.zeros_like(rows)}
+
+    def __call__(self, ids, position, state):
+        self.calls.assign_add(1)
+        fed = tf.concat([state["fed"], ids[:, tf.newaxis]], axis=1)
+        code = (31 * state["code"] + ids) % STATES
+        place = (code + tf.reduce_sum(fed * (tf.range(position + 1) + 1), axis=1)) % STATES
+        logits = tf.gather_nd(self.table, tf.stack([state["row"], place], axis=1))
+        return logits, state | {"fed": fed, "code": code}
+
+    def log_probs(self, row, tokens):
+        """Log-probabilities of what follows, float64 `(V,)`."""
+        fed, code = [START, *tokens], 0
+        for token in fed:
+            code = (31 * code + token) % STATES
+        place = (code + sum(token * (i + 1) for i, token in enumerate(fed))) % STATES
+        return log_softmax(self.table[row, place])
+
+
+class Markov:
+    """What follows depends on the token before only: probabilities as a dict of dicts."""
+
+    def __init__(self, table, vocabulary_size=6):
+        self.probabilities = np.zeros((vocabulary_size, vocabulary_size))
+        for before, after in table.items():
+            for token, probability in after.items():
+                self.probabilities[before, token] = probability
+        with np.errstate(divide="ignore"):
+            self.logits = tf.constant(np.log(self.probabilities), tf.float32)
+        self.calls = tf.Variable(0)
+
+    def __call__(self, ids, position, state):
+        self.calls.assign_add(1)
+        return tf.gather(self.logits, ids), state
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits, "float64")
+    return logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
+
+
+def score(log_prob, length, length_penalty):
+    return log_prob / ((5 + length) / 6) ** length_penalty
+
+
+def reference_beam(log_probs, max_length, beam_size, length_penalty, prefix=()):
+    """Beam search of one row, to the last step and without any tensor: (log_prob, tokens)."""
+    alive, ended = [(0.0, [])], []
+
+    def rank(hypothesis):
+        return -score(hypothesis[0], len(hypothesis[1]), length_penalty)
+
+    for position in range(max_length):
+        candidates = []
+        for log_prob, tokens in alive:
+            for token, gain in enumerate(log_probs(tokens)):
+                if gain > -np.inf and (position >= len(prefix) or token == prefix[position]):
+                    candidates.append((log_prob + gain, [*tokens, token]))
+        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * beam_size]  # a stable sort
+        ended = sorted(ended + [c for c in candidates if c[1][-1] == END], key=rank)[:beam_size]
+        alive = [c for c in candidates if c[1][-1] != END][:beam_size]
+    return sorted(ended + alive, key=rank)[:beam_size]
+
+
+def references(step, max_length, beam_size, length_penalty, prefix=None):
+    """`reference_beam` of every row of a `Toy`."""
+    rows = []
+    for row in range(len(step.table)):
+        forced = () if prefix is None else prefix[row][prefix[row] != PAD]
+        follow = functools.partial(step.log_probs, row)
+        rows.append(reference_beam(follow, max_length, beam_size, length_penalty, forced))
+        rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
+    return rows
+
+
+def exhaustive(log_probs, max_length, length_penalty):
+    """All there is, best first: (log_prob, tokens)."""
+    found, open_ones = [], [(0.0, [])]
+    for position in range(max_length):
+        longer = [
+            (log_prob + gain, [*tokens, token])
+            for log_prob, tokens in open_ones
+            for token, gain in enumerate(log_probs(tokens))
+            if gain > -np.inf
+        ]
+        last = position == max_length - 1
+        found += [h for h in longer if last or h[1][-1] == END]
+        open_ones = [h for h in longer if h[1][-1] != END]
+    return sorted(found, key=lambda h: -score(h[0], len(h[1]), length_penalty))
+
+
+def hypotheses(tokens, lengths, log_prob):
+    """What a search has found, as lists for each row: (log_prob, tokens)."""
+    tokens, lengths, log_prob = (np.asarray(tensor) for tensor in (tokens, lengths, log_prob))
+    assert (tokens.dtype, lengths.dtype, log_prob.dtype) == ("int32", "int32", "float32")
+    assert not np.isnan(log_prob).any()
+    rows = []
+    for row in range(len(tokens)):
+        rows.append([])
+        for found, length, value in zip(tokens[row], lengths[row], log_prob[row], strict=True):
+            assert (found[length:] == PAD).all(), "padded after its end"
+            assert END not in found[: max(0, length - 1)], "nothing follows END"
+            assert (value == -np.inf) == (length == 0)
+            rows[-1].append((float(value), found[:length].tolist()))
+    return rows
