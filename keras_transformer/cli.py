@@ -13,6 +13,7 @@ import sys
 
 import tyro
 
+from keras_transformer.cli_text import DEFAULTS, SearchOptions, align, score, translate
 from keras_transformer.presets import PRESETS, TrainConfig, get_preset
 
 
@@ -26,30 +27,15 @@ class Train:
     """dates, tiny, small, base or big: the defaults of all options below."""
     resume: bool = False
     """Go on with the run in --output from its last whole epoch."""
+    plot: bool = False
+    """Draw learning rate, loss and BLEU into curves.png in --output."""
     config: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["dates"]
 
     def run(self) -> None:
         """Carries the command out."""
         from keras_transformer.train import train
 
-        train(self.config, self.output, resume=self.resume)
-
-
-def translate(path: tyro.conf.Positional[str]) -> None:
-    """Translate stdin to stdout, line by line.
-
-    Args:
-        path: A run directory, or a SavedModel (its version directory, or the one above).
-    """
-    from keras_transformer.run_directory import open_translator
-
-    translator = open_translator(path)
-    lines = sys.stdin.buffer.read().split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    for line in translator(lines):
-        # What the model writes is one line, whatever bytes it spells.
-        sys.stdout.write(" ".join(line.splitlines()) + "\n")
+        train(self.config, self.output, resume=self.resume, plot=self.plot)
 
 
 def evaluate(
@@ -57,22 +43,30 @@ def evaluate(
     source: str | None = None,
     target: str | None = None,
     bleu_tokenize: str = "13a",
+    compare: str | None = None,
+    n_bootstrap: int = 1000,
     json: bool = False,
+    search: tyro.conf.OmitArgPrefixes[SearchOptions] = DEFAULTS,
 ) -> None:
     """Compare translations with references: BLEU, chrF and exact match.
 
     Args:
-        path: A run directory, or a SavedModel (its version directory, or the one above).
+        path: A run directory, a SavedModel (its version directory, or the one above), or a text
+            file of translations, line by line.
         source: Sentences to translate: text, .gz, or a .tsv with both columns. Without it, the
             held-out test of the built-in dates.
         target: Their translations, line by line.
         bleu_tokenize: sacreBLEU's tokenizer; none for text that is tokenized already.
+        compare: Another system, given like the first: are their scores different, or is it chance?
+        n_bootstrap: Samples for 95 % intervals and p-values; 0 for none of these.
         json: Print one JSON object.
+        search: How to search, of both systems.
     """
     from keras_transformer import run_directory
     from keras_transformer.corpora.dates import LANGUAGES, dates
     from keras_transformer.corpora.text_files import read_pairs
-    from keras_transformer.evaluate import evaluate as score
+    from keras_transformer.evaluate import evaluate as measure
+    from keras_transformer.evaluate import open_system
 
     if source:
         pairs = read_pairs(source, target)
@@ -86,8 +80,30 @@ def evaluate(
                 raise ValueError(f"{path} was not trained on dates: name --source and --target.")
             languages = config.languages or LANGUAGES
         pairs = dates(languages).test
-    report = score(run_directory.open_translator(path), pairs, bleu_tokenize)
+    system, other = (name and open_system(name, search=search.config) for name in (path, compare))
+    report = measure(system, pairs, bleu_tokenize, other, n_bootstrap)
+    if other:
+        report["comparison"]["system"] = compare
     _print_report(report, json)
+
+
+def average(
+    path: tyro.conf.Positional[str],
+    output: tyro.conf.Positional[str],
+    number: int = 5,
+    by: str = "best",
+) -> None:
+    """Make a run whose model is the mean of several checkpoints of another.
+
+    Args:
+        path: A run directory.
+        output: Directory to make.
+        number: Number of checkpoints.
+        by: best or last.
+    """
+    from keras_transformer import run_directory
+
+    run_directory.average(path, output, number, by)
 
 
 def export(
@@ -106,6 +122,20 @@ def export(
     print(publish(load(path), base, version))
 
 
+def plot(runs: tyro.conf.Positional[tuple[str, ...]], output: str = "curves.png") -> None:
+    """Draw learning rate, losses, BLEU and chrF of one or several trainings into a picture.
+
+    Args:
+        runs: Run directories; in the picture, they go by the directories' names.
+        output: Picture to write: .png, .pdf or .svg.
+    """
+    from keras_transformer.visualization import save_runs_plot
+
+    if not runs:
+        raise ValueError("There is nothing to draw: name one run directory or several.")
+    print(save_runs_plot(runs, output))
+
+
 def main() -> None:
     """Entry point of `keras-transformer`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -116,6 +146,10 @@ def main() -> None:
                 "train": _with_defaults_of_preset(sys.argv[1:]),
                 "translate": translate,
                 "evaluate": evaluate,
+                "score": score,
+                "align": align,
+                "plot": plot,
+                "average": average,
                 "export": export,
             },
             prog="keras-transformer",
@@ -157,8 +191,23 @@ def _print_report(report, as_json):
     for row in report["worst"]:
         print(f"{row['source']}\n    expected {row['target']}, received {row['translation']}")
     print(f"{report['signature']}\nsentences: {report['sentences']}")
-    print(f"BLEU: {report['bleu']:.2f}\nchrF: {report['chrf']:.2f}")
-    print(f"exact match: {report['exact_match']:.1f} %")
+    if other := report.get("comparison"):
+        _print_scores(other, f" of {other['system']}")
+    _print_scores(report)
+
+
+def _print_scores(report, of=""):
+    if report["lines_per_second"]:
+        print(f"lines per second{of}: {report['lines_per_second']:.1f}, the model loaded already")
+    for name, title in (("bleu", "BLEU"), ("chrf", "chrF")):
+        line = f"{title}{of}: {report[name]:.2f}"
+        if f"{name}_interval" in report:
+            low, high = report[f"{name}_interval"]
+            line += f" (95 % interval {low:.2f} to {high:.2f})"
+        if f"{name}_p_value" in report:
+            line += f", difference by chance: p = {report[f'{name}_p_value']:.3f}"
+        print(line)
+    print(f"exact match{of}: {report['exact_match']:.1f} %")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,22 @@
 """Text to text: tokenizers, model and decoding in one graph.
 
-Shapes: B batch, S source length, T target length.
+Shapes: B batch, N hypotheses for each source, S source length, T target length.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.special_ids import END, PAD
+from keras_transformer.decoding.search import search as search_tokens
+from keras_transformer.presets import GREEDY
+from keras_transformer.sentence_batches import as_bytes, in_batches
+from keras_transformer.special_ids import PAD
+from keras_transformer.text_model import TARGET, TEXT, TextModel
+
+SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
 
 
-class Translator(tf.Module):
+class Translator(TextModel):
     """Translates text with a trained model; what `export` writes and TF Serving runs.
 
     `serve` is the `serving_default` signature: `text`, string `[B]`, to `text`, string `[B]`, and
@@ -33,102 +40,105 @@ class Translator(tf.Module):
     """
 
     def __init__(self, model, source_tokenizer, target_tokenizer):
-        super().__init__(name="translator")
-        sides = (
-            ("source", source_tokenizer, model.source_vocabulary_size),
-            ("target", target_tokenizer, model.target_vocabulary_size),
-        )
-        for side, tokenizer, size in sides:
-            if tokenizer.vocabulary_size != size:
-                raise ValueError(
-                    f"The {side} tokenizer has {tokenizer.vocabulary_size} ids, but the model was "
-                    f"built for {size}: use the tokenizer it was trained with."
-                )
-        if not model.built:
-            model.build()
-        self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
-        # tf.saved_model.save would trace a Keras model on its own terms; it only has to know the
-        # variables, so the model itself stays out of sight in a function.
-        self.variables_to_save = [weight.value for weight in model.weights]
-        self._get_model = lambda: model
-        self.serve = tf.function(
-            self._translate_batch, input_signature=[tf.TensorSpec([None], tf.string, "text")]
-        )
+        super().__init__(model, source_tokenizer, target_tokenizer, name="translator")
+        self.serve = tf.function(self._translate_batch, input_signature=[TEXT])
 
-    @property
-    def model(self):
-        """The `Transformer`."""
-        return self._get_model()
-
-    def translate(self, texts, batch_size=64):
+    def translate(self, texts, batch_size=64, search=GREEDY, prefixes=None):
         """Translates a list of sentences.
 
         Args:
             texts: Strings, in any order and of any content.
             batch_size: Number of sentences translated at once, those of similar length together.
+            search: `SearchConfig`: greedily unless said otherwise. What is drawn for a sentence
+                depends on the seed and its place in the list, not on `batch_size`.
+            prefixes: Strings, one for each text, that the translations begin with.
 
         Returns:
             List of as many strings, in the same order.
 
         Raises:
-            ValueError: If `texts` is one string.
+            ValueError: If `texts` is one string, the beam is wider than the vocabulary, or a
+                prefix has more tokens than the model's `max_length`.
         """
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes)
+        return [hypotheses[0][0] for hypotheses in n_best]
 
-        def translate(rows):
-            return [row.decode("utf-8") for row in self.serve(rows)["text"].numpy()]
+    def translate_n_best(self, texts, batch_size=64, search=GREEDY, prefixes=None):
+        """Translates a list of sentences, each in several ways: as many as the beam is wide.
 
-        return translate_sorted(translate, texts, batch_size)
+        Args:
+            texts, batch_size, search, prefixes: As `translate` has them.
+
+        Returns:
+            For each text, a list of (translation, log_prob), best first: natural logarithm, not
+            normalised by length. Fewer than the beam is wide where there are no more; of an empty
+            line, one.
+
+        Raises:
+            ValueError: As `translate` does.
+        """
+        rows, size = as_bytes(texts), self.model.target_vocabulary_size
+        if search.beam_size > size:
+            raise ValueError(
+                f"A beam of {search.beam_size} is wider than the vocabulary of {size} ids: take a "
+                "smaller beam_size."
+            )
+        if prefixes is not None:
+            prefixes = self.read_targets("prefix", prefixes, len(rows))
+        inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
+        translate = self.compiled(self._search_batch, inputs, search=search)
+
+        def translate_batch(chosen):
+            batch = [[rows[i] for i in chosen], (search.seed << 32) + np.array(chosen)]
+            if prefixes is not None:
+                batch.append(tf.gather(prefixes, chosen).to_tensor(PAD))
+            outputs, log_probs = (tensor.numpy() for tensor in translate(*batch))
+            return [
+                [
+                    (text.decode("utf-8"), float(value))
+                    for i, (text, value) in enumerate(zip(*found, strict=True))
+                    if i == 0 or value > -np.inf
+                ]
+                for found in zip(outputs, log_probs, strict=True)
+            ]
+
+        return in_batches(translate_batch, [len(row) for row in rows], batch_size)
 
     def _translate_batch(self, text):
-        text = tf.ensure_shape(text, [None])
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-        source, empty = self._read(text)
+        source, empty = self.read_source(text)
         tokens, _, log_prob = greedy_search(
             self.model.step,
             self.model.initial_state(source),
             tf.shape(source)[0],
             self.model.max_length,
         )
-        output = self.target_tokenizer.detokenize(tokens)
-        # Byte pieces may spell anything, and JSON takes only UTF-8.
-        output = tf.strings.unicode_transcode(output, "UTF-8", "UTF-8", errors="replace")
+        output = self._write(tokens)
         return {
             "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
             "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
         }
 
-    def _read(self, text):
-        """Ids `(B, S)`, cut, closed by END and padded; and which rows have no token."""
-        ids = self.source_tokenizer(text)
-        empty = tf.equal(ids.row_lengths(), 0)
-        ids = ids[:, : self.model.max_length - 1]
-        ids = tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
-        return ids.to_tensor(PAD), empty
+    def _search_batch(self, text, seeds, prefix=None, search=GREEDY):
+        """Translations and their log-probabilities, `(B, N)` each; -inf where there is none."""
+        source, empty = self.read_source(text)
+        rows, beam_size = tf.shape(source)[0], search.beam_size
+        tokens, _, log_prob = search_tokens(
+            self.model.step,
+            self.model.initial_state(source),
+            rows,
+            self.model.max_length,
+            search,
+            prefix,
+            seeds,
+        )
+        output = self._write(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
+        output = tf.reshape(output, [rows, beam_size])
+        only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, float("-inf"))
+        empty = empty[:, tf.newaxis]
+        return tf.where(empty, "", output), tf.where(empty, only, log_prob)
 
-
-def translate_sorted(translate, texts, batch_size=64):
-    """Translates in batches of similar length and puts the results back in order.
-
-    Args:
-        translate: Function from a list of byte strings to a list of as many strings.
-        texts: Strings or byte strings.
-        batch_size: Number of texts per batch.
-
-    Returns:
-        List of strings.
-
-    Raises:
-        ValueError: If `texts` is one string.
-    """
-    if isinstance(texts, (str, bytes)):
-        raise ValueError("Expected a list of sentences, received one string: put it in a list.")
-    # A lone surrogate cannot be written in UTF-8 and becomes a question mark.
-    rows = [t.encode("utf-8", errors="replace") if isinstance(t, str) else t for t in texts]
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    results = [""] * len(rows)
-    for start in range(0, len(rows), batch_size):
-        chosen = order[start : start + batch_size]
-        for i, result in zip(chosen, translate([rows[i] for i in chosen]), strict=True):
-            results[i] = result
-    return results
+    def _write(self, tokens):
+        """Ids `(B, T)` to text `(B,)`."""
+        output = self.target_tokenizer.detokenize(tokens)
+        # Byte pieces may spell anything, and JSON takes only UTF-8.
+        return tf.strings.unicode_transcode(output, "UTF-8", "UTF-8", errors="replace")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("train", "translate", "evaluate", "export")
+COMMANDS = ("train", "translate", "evaluate", "score", "align", "export", "plot")
 
 
 def run(*arguments, stdin=b""):
@@ -58,11 +58,56 @@ def test_export_and_evaluate(reverse_run):
         result = run("evaluate", path, "--source", folder / "pairs.tsv", "--json")
         assert result.returncode == 0, result.stderr.decode()
         reports.append(json.loads(result.stdout))
+    assert all(report.pop("lines_per_second") > 0 for report in reports)
     assert reports[0] == reports[1]
     assert {"bleu", "chrf", "exact_match", "signature", "sentences"} <= reports[0].keys()
     assert reports[0]["sentences"] == 60
     text = run("evaluate", folder / "run", "--source", folder / "pairs.tsv").stdout.decode()
     assert text.splitlines()[-1] == f"exact match: {reports[0]['exact_match']:.1f} %"
+    result = run("translate", folder / "models" / "1", "--beam-size", "2", stdin=b"ba gu\n")
+    assert result.returncode == 2 and b"a SavedModel, which decodes greedily only" in result.stderr
+
+
+def test_evaluate_translations_that_are_there(tmp_path):
+    """Without a model; the numbers are those of the sacrebleu command."""
+    source, target, first, second = [tmp_path / name for name in ("s", "t", "first", "second")]
+    source.write_text("".join(f"source {i}\n" for i in range(4)))
+    target.write_text("a b c d e .\nf g h i j\nk l m n\no p q r s\n")
+    first.write_text("a b c d e .\nf g h i\nk l m n\no q p r s\n")
+    second.write_text("a b c d .\nf g h i\nk l n m\no q p r s\n")
+    command = [sys.executable, "-m", "sacrebleu", target, "-i", first, "-m", "bleu", "chrf"]
+    command += ["-tok", "none", "--force", "--confidence", "-w", "2"]
+    bleu, chrf = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+    command = ["evaluate", first, "--source", source, "--target", target]
+    command += ["--bleu-tokenize", "none", "--compare", second]
+    result = run(*command, "--json")
+    assert result.returncode == 0, result.stderr.decode()
+    report = json.loads(result.stdout)
+    assert (round(report["bleu"], 2), round(report["chrf"], 2)) == (bleu["score"], chrf["score"])
+    assert report["signature"] == f"{bleu['signature']} {chrf['signature']}"
+    assert report["exact_match"] == 50 and report["comparison"]["exact_match"] == 0
+    assert report["comparison"]["system"] == str(second)
+    lines = run(*command).stdout.decode().splitlines()
+    low, high = report["bleu_interval"]
+    assert lines[-3] == f"BLEU: {bleu['score']:.2f} (95 % interval {low:.2f} to {high:.2f})"
+    assert lines[-1] == "exact match: 50.0 %"
+    assert any(line.startswith(f"BLEU of {second}: ") and "p = 0." in line for line in lines)
+    assert report["signature"] in lines
+    lines = run(*command, "--n-bootstrap", "0").stdout.decode().splitlines()
+    assert lines[-3] == f"BLEU: {bleu['score']:.2f}"
+
+
+def test_plot_of_two_runs(tmp_path):
+    columns = "step,target_tokens,minutes,learning_rate,loss,val_loss,val_bleu,val_chrf\n"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "history.csv").write_text(columns + "10,500,0.1,0.01,4.5,4.75,,\n")
+    output = tmp_path / "picture.png"
+    result = run("plot", tmp_path / "one", tmp_path / "two", "--output", output)
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout.decode() == f"{output}\n"
+    assert output.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -118,13 +163,32 @@ def mistakes(folder):
             ["evaluate", run_dir, "--source", one, "--target", one, "--bleu-tokenize", "x"],
             "no tokenizer 'x'",
         ),
+        "lengths": (
+            ["evaluate", one, "--source", two, "--target", two],
+            "There are 1 hypotheses but 2 references",
+        ),
+        "compared lengths": (
+            ["evaluate", run_dir, "--source", two, "--target", two, "--compare", one],
+            "There are 1 hypotheses but 2 references",
+        ),
+        "compared": (
+            ["evaluate", two, "--source", two, "--target", two, "--compare", "/none"],
+            "/none is no directory",
+        ),
+        "samples": (
+            ["evaluate", two, "--source", two, "--target", two, "--n-bootstrap", "-1"],
+            "n_bootstrap=-1 is no number of samples",
+        ),
         "export": (["export", folder, folder / "base"], "no run directory"),
+        "no history": (["plot", folder, "--output", folder / "x.png"], "has no history.csv"),
+        "nothing to plot": (["plot", "--output", folder / "x.png"], "nothing to draw"),
     }
 
 
 NAMES = [
     *("unequal", "missing", "empty", "not utf-8", "vocabulary", "other run", "preset", "strategy"),
-    *("heads", "no run", "no model", "no dates", "half", "tokenizer", "export"),
+    *("heads", "no run", "no model", "no dates", "half", "tokenizer", "export", "lengths"),
+    *("compared lengths", "compared", "samples", "no history", "nothing to plot"),
 ]
 
 

@@ -1,5 +1,6 @@
 """Text to text: the parts put together by hand give the same, and any content is taken."""
 
+import dataclasses
 import math
 
 import keras
@@ -8,11 +9,13 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.decoding import greedy_search
+from keras_transformer.decoding import greedy_search, search
+from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.sentence_batches import translate_sorted
 from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizer import SubwordTokenizer
 from keras_transformer.transformer import Transformer
-from keras_transformer.translator import Translator, translate_sorted
+from keras_transformer.translator import Translator
 from tests.sample_text import BYTES, LINES, TEXTS
 from tests.toy_translator import (
     MAX_LENGTH,
@@ -136,6 +139,74 @@ def test_similar_lengths_are_translated_together():
         *("CCC", "A", "DDDD", "BB", "")
     ]
     assert batches == [[b"", b"a"], [b"bb", b"ccc"], [b"dddd"]]
+
+
+# Other ways of searching.
+
+SEARCHES = {
+    "greedy": GREEDY,
+    "beam": SearchConfig(beam_size=4, length_penalty=0.6),
+    "sampling": SearchConfig(sample=True, temperature=1.5, top_k=20, top_p=0.95, seed=3),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_n_best_by_hand(translator, name):
+    config = SEARCHES[name]
+    found = translator.translate_n_best(SOURCES, search=config)
+    assert translator.translate(SOURCES, search=config) == [n_best[0][0] for n_best in found]
+    # As many together as fit, or few: the same, also of what is drawn.
+    alone = translator.translate_n_best(SOURCES, batch_size=3, search=config)
+    for i, (text, n_best, others) in enumerate(zip(SOURCES, found, alone, strict=True)):
+        assert [t for t, _ in n_best] == [t for t, _ in others]
+        if not text:
+            assert n_best == [("", 0.0)]
+            continue
+        ids = np.array([[*translator.source_tokenizer(text).numpy(), END]])
+        state = translator.model.initial_state(ids)
+        seeds = [(3 << 32) + i]
+        tokens, _, log_prob = search(translator.model.step, state, 1, 12, config, None, seeds)
+        output = translator.target_tokenizer.detokenize(tokens[0]).numpy()
+        assert [t for t, _ in n_best] == [t.decode() for t in output]
+        assert [p for _, p in n_best] == pytest.approx(log_prob[0].numpy().tolist(), abs=1e-4)
+    assert {len(n_best) for n_best in found} == {1, config.beam_size}
+
+
+def test_draws_differ(translator):
+    config = SEARCHES["sampling"]
+    first = translator.translate(["abcdefg"] * 8, search=config)
+    assert len(set(first)) > 4  # each place in the list has draws of its own
+    other = translator.translate(["abcdefg"] * 8, search=dataclasses.replace(config, seed=4))
+    assert not set(enumerate(first)) & set(enumerate(other))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_prefixes(translator, name):
+    prefixes = ["GGG", "", "B", "H", "東", "", "A", "AB", "HHHHHHHHHHH", "CA"]
+    for batch_size in (64, 4):
+        found = translator.translate_n_best(SOURCES, batch_size, SEARCHES[name], prefixes)
+        for source, prefix, n_best in zip(SOURCES, prefixes, found, strict=True):
+            assert all(text.startswith(prefix) for text, _ in n_best) or not source
+    assert found[3] == [("", 0.0)]
+    nothing = translator.translate(SOURCES, search=SEARCHES[name], prefixes=[""] * 10)
+    assert nothing == translator.translate(SOURCES, search=SEARCHES[name])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"search": SearchConfig(beam_size=278)},
+            "beam of 278 is wider than the vocabulary of 277",
+        ),
+        ({"prefixes": ["A", "A" * 12]}, "Prefix 2 has 13 tokens, but the model's max_length is 12"),
+        ({"prefixes": ["A"]}, "a prefix for each source, received 1 for 2 sources"),
+        ({"prefixes": "AB"}, "a list of sentences, received one string"),
+    ],
+)
+def test_searches_that_cannot_be(translator, options, message):
+    with pytest.raises(ValueError, match=message):
+        translator.translate(["ab", "c"], **options)
 
 
 # Content.
