@@ -2,14 +2,16 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 import sacrebleu
 
 from keras_transformer.corpora.pair import Pair
-from keras_transformer.evaluate import evaluate
+from keras_transformer.evaluate import corpus_scores, evaluate, open_system, score_translations
 
 # Target, then translation: equal, close, far off, nothing, of several scripts.
 ROWS = [
@@ -40,24 +42,111 @@ def report_of(targets, outputs, groups=None, **options):
     return evaluate(lookup(sources, outputs), pairs, **options)
 
 
+def sacrebleu_command(folder, systems, *options):
+    """What the sacrebleu command prints for the outputs of systems, with TARGETS as references."""
+    names = [folder / f"{number}.txt" for number in range(len(systems) + 1)]
+    for name, lines in zip(names, [TARGETS, *systems], strict=True):
+        name.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", names[0], "-i", *names[1:]]
+    command += ["-m", "bleu", "chrf", "-w", "12", "--force", *options]
+    result = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    return result.stdout.decode("utf-8")
+
+
 @pytest.mark.parametrize("tokenizer", [None, "none", "intl", "char", "zh"])
 def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
-    reference, hypothesis = tmp_path / "reference.txt", tmp_path / "hypothesis.txt"
-    reference.write_text("\n".join(TARGETS) + "\n", encoding="utf-8")
-    hypothesis.write_text("\n".join(OUTPUTS) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", reference, "-i", hypothesis]
-    command += ["-m", "bleu", "chrf", "-w", "12", "--format", "json"]
-    command += ["-tok", tokenizer] if tokenizer else []
-    printed = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
-    bleu, chrf = json.loads(printed)
-
     options = {"bleu_tokenize": tokenizer} if tokenizer else {}
-    report = report_of(TARGETS, OUTPUTS, **options)
+    flags = ["-tok", tokenizer] if tokenizer else []
+    bleu, chrf = json.loads(sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags))
+    quick = corpus_scores(OUTPUTS, TARGETS, **options)
     assert (bleu["name"], chrf["name"]) == ("BLEU", "chrF2")
-    assert report["bleu"] == pytest.approx(bleu["score"], abs=1e-9) and 5 < bleu["score"] < 95
-    assert report["chrf"] == pytest.approx(chrf["score"], abs=1e-9) and 5 < chrf["score"] < 95
-    assert report["signature"] == f"{bleu['signature']} {chrf['signature']}"
-    assert f"tok:{tokenizer or '13a'}|" in report["signature"]
+    assert quick["bleu"] == pytest.approx(bleu["score"], abs=1e-9) and 5 < bleu["score"] < 95
+    assert quick["chrf"] == pytest.approx(chrf["score"], abs=1e-9) and 5 < chrf["score"] < 95
+    assert quick["signature"] == f"{bleu['signature']} {chrf['signature']}"
+    assert f"tok:{tokenizer or '13a'}|" in quick["signature"]
+
+    report = report_of(TARGETS, OUTPUTS, **options)
+    assert report["bleu"] == quick["bleu"] and report["chrf"] == quick["chrf"]
+    assert report["signature"].replace("bs:1000|seed:12345|", "") == quick["signature"]
+    without = report_of(TARGETS, OUTPUTS, n_bootstrap=0, **options)
+    assert without.items() >= quick.items() and "bleu_interval" not in without
+
+
+def test_intervals_are_those_of_the_command_line(tmp_path):
+    flags = ["--format", "json", "--confidence", "-tok", "none"]
+    expected = json.loads(sacrebleu_command(tmp_path, [OUTPUTS], *flags))
+    report = report_of(TARGETS, OUTPUTS, bleu_tokenize="none")
+    for name, theirs in zip(("bleu", "chrf"), expected, strict=True):
+        middle, half = theirs["confidence_mean"], theirs["confidence_var"]
+        limits = [max(middle - half, 0), min(middle + half, 100)]
+        # Statistics are added up in float32.
+        assert report[f"{name}_interval"] == pytest.approx(limits, rel=1e-6)
+        assert limits[0] < report[name] < limits[1]
+    assert report["signature"] == " ".join(theirs["signature"] for theirs in expected)
+
+
+def test_comparison_is_that_of_the_command_line(tmp_path):
+    other = [output.lower()[:20] for output in OUTPUTS]
+    # As a table: its JSON fails on NumPy's numbers.
+    table = sacrebleu_command(tmp_path, [OUTPUTS, other], "--paired-bs", "--format", "text")
+    triples = re.findall(r"([0-9.]+) \(([0-9.]+) ± ([0-9.]+)\)", table)
+    bleu, chrf, other_bleu, other_chrf = [tuple(map(float, triple)) for triple in triples]
+    p_values = [float(p_value) for p_value in re.findall(r"p = ([0-9.]+)", table)]
+
+    report = report_of(TARGETS, OUTPUTS, compare=lookup(SOURCES, other))
+    comparison = report["comparison"]
+    for scores, expected in ((report, (bleu, chrf)), (comparison, (other_bleu, other_chrf))):
+        for name, (score, middle, half) in zip(("bleu", "chrf"), expected, strict=True):
+            limits = [max(middle - half, 0), min(middle + half, 100)]
+            assert scores[name] == pytest.approx(score, abs=1e-9)
+            assert scores[f"{name}_interval"] == pytest.approx(limits, rel=1e-6)
+    ours = [comparison["bleu_p_value"], comparison["chrf_p_value"]]
+    assert ours == pytest.approx(p_values, abs=6e-5) and 0.01 < ours[0] < 0.99
+    assert comparison["exact_match"] == 100 / 8
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_a_clear_difference_is_no_chance_and_none_is_not_significant():
+    targets = [f"sentence number {i} of very many" for i in range(60)]
+    worse = [target.replace("of", "in") if i % 3 else target for i, target in enumerate(targets)]
+    pairs = list(zip(targets, targets, strict=True))
+    clear = score_translations(pairs, targets, compare=worse)["comparison"]
+    assert clear["bleu_p_value"] < 0.01 and clear["chrf_p_value"] < 0.01
+    same = score_translations(pairs, worse, compare=worse)["comparison"]
+    assert same["bleu_p_value"] == same["chrf_p_value"] == 1
+
+
+def test_intervals_stay_on_the_scale():
+    report = report_of(["a b c d e", "v w x y z"], ["a b c d e", ""])
+    for low, high in (report["bleu_interval"], report["chrf_interval"]):
+        assert 0 <= low < high <= 100
+
+
+def test_thousand_samples_of_three_thousand_sentences_take_seconds():
+    targets = [f"this is the sentence number {i} of them" for i in range(3000)]
+    outputs = [target.replace("the", "a") for target in targets]
+    start = time.process_time()
+    score_translations(list(zip(targets, targets, strict=True)), outputs)
+    assert time.process_time() - start < 20  # 4 on an idle core
+
+
+def test_lines_per_second_are_those_of_translating(monkeypatch):
+    clock = iter([100.0, 104.0, 200.0, 201.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    translate = lookup(SOURCES, OUTPUTS)
+    report = report_of(TARGETS, OUTPUTS, compare=translate, n_bootstrap=0)
+    assert report["lines_per_second"] == 2 and report["comparison"]["lines_per_second"] == 8
+    given = evaluate(list(OUTPUTS), list(zip(SOURCES, TARGETS, strict=True)), n_bootstrap=0)
+    assert given.pop("lines_per_second") is None
+    assert given.items() <= report.items()
+
+
+def test_a_text_file_is_a_system(tmp_path):
+    path = tmp_path / "outputs.txt"
+    path.write_text("one\n\nthree\n")
+    assert open_system(path) == ["one", "", "three"]
+    with pytest.raises(ValueError, match="is no directory"):
+        open_system(tmp_path / "none")
 
 
 def test_exact_match_and_count():
@@ -135,6 +224,21 @@ def refuse(texts):
 def test_nothing_to_evaluate():
     with pytest.raises(ValueError, match="nothing to evaluate: no sentence pair"):
         evaluate(refuse, [])
+
+
+@pytest.mark.parametrize("arguments", [{"translate": ["a"]}, {"compare": ["a"]}])
+def test_as_many_translations_as_references(arguments):
+    with pytest.raises(ValueError, match="There are 1 hypotheses but 2 references: give one"):
+        evaluate(**{"translate": refuse, "pairs": [("a", "b"), ("c", "d")]} | arguments)
+    with pytest.raises(ValueError, match="3 hypotheses but 2 references"):
+        corpus_scores(["a"] * 3, ["b"] * 2)
+    with pytest.raises(ValueError, match="2 hypotheses but 1 references"):
+        score_translations([("a", "b")], ["a", "b"])
+
+
+def test_number_of_samples():
+    with pytest.raises(ValueError, match="n_bootstrap=-5 is no number of samples"):
+        evaluate(refuse, [("a", "b")], n_bootstrap=-5)
 
 
 def test_unknown_tokenizer():
