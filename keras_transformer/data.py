@@ -1,18 +1,20 @@
 """Sentence pairs to padded batches of ids, for `model.fit`.
 
 Batches are made of sentences of similar length, as many as the token budget holds, and padded to
-the boundaries of length buckets. What belongs together is decided once; the order of the batches
-is drawn anew for every pass.
+the boundaries of length buckets. What belongs together is decided once, or with subword sampling
+for every pass; the order of the batches is drawn anew for every pass.
 """
 
-import dataclasses
+import itertools
 import logging
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.batching import bucket_boundaries, encode_pairs, plan_batches
+from keras_transformer.special_ids import PAD, START
 
+AUTOTUNE = tf.data.AUTOTUNE
 logger = logging.getLogger(__name__)
 
 
@@ -26,6 +28,7 @@ def make_dataset(
     seed=0,
     boundaries=None,
     first_step=None,
+    subword_sampling=0.0,
 ):
     """Turns sentence pairs into batches for `model.fit`.
 
@@ -41,6 +44,8 @@ def make_dataset(
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
         first_step: When given, the dataset repeats for ever and starts at this step, as if that
             many batches had been taken already: what a resumed training reads.
+        subword_sampling: When positive, every pass cuts the texts into other pieces, by
+            `SubwordTokenizer.sample`; a few random batches of a pass may be left out or come twice.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
@@ -56,6 +61,27 @@ def make_dataset(
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles by itself
     """
+    max_length, boundaries = _lengths(tokens_per_batch, max_length, boundaries)
+    budget = tokens_per_batch, max_length, boundaries
+    tokenizers = source_tokenizer, target_tokenizer
+    corpus = encode_pairs(pairs, *tokenizers, max_length)
+    logger.log(logging.WARNING if corpus.dropped else logging.INFO, corpus.summary())
+    if not len(corpus):
+        raise ValueError(f"No sentence pair is left to learn from: {corpus.summary()}.")
+    if subword_sampling:
+        if not shuffle:
+            raise ValueError("subword_sampling is for training: it needs shuffle=True.")
+        plan = _sampled_plan(pairs, tokenizers, subword_sampling, seed, *budget)
+        return _load_sampled(plan, boundaries, first_step)
+    seed = seed if shuffle else None
+    batches = plan_batches(corpus, tokens_per_batch, boundaries, seed)
+    numbers = _numbers(len(batches), seed, first_step)
+    dataset = _load(corpus.source, corpus.target, _ragged(batches), boundaries, numbers)
+    return dataset.prefetch(AUTOTUNE)
+
+
+def _lengths(tokens_per_batch, max_length, boundaries):
+    """The longest sentence and the bucket boundaries, by default or checked."""
     if max_length is None:
         max_length = min(512, tokens_per_batch)
     if tokens_per_batch < max_length:
@@ -65,112 +91,7 @@ def make_dataset(
         )
     boundaries = np.asarray(bucket_boundaries(max_length) if boundaries is None else boundaries)
     _check_boundaries(boundaries, max_length, tokens_per_batch)
-    corpus = encode_pairs(pairs, source_tokenizer, target_tokenizer, max_length)
-    logger.log(logging.WARNING if corpus.dropped else logging.INFO, corpus.summary())
-    if not len(corpus):
-        raise ValueError(f"No sentence pair is left to learn from: {corpus.summary()}.")
-    batches = plan_batches(corpus, tokens_per_batch, boundaries, seed if shuffle else None)
-    return _load(corpus, batches, boundaries, seed if shuffle else None, first_step)
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedPairs:
-    """Sentence pairs as ids, END included, and what was left out.
-
-    Attributes:
-        source, target: Ragged int32 `(N, None)`.
-        dropped: Number of pairs left out, by reason.
-        total: Number of pairs before.
-    """
-
-    source: tf.RaggedTensor
-    target: tf.RaggedTensor
-    dropped: dict
-    total: int
-
-    def __len__(self):
-        return self.total - sum(self.dropped.values())
-
-    def summary(self):
-        """One line: how many pairs were kept, and how many dropped why."""
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
-        return f"kept {len(self)} of {self.total} pairs" + (f"; dropped {reasons}" * bool(reasons))
-
-
-def encode_pairs(pairs, source_tokenizer, target_tokenizer, max_length):
-    """Tokenizes sentence pairs and drops those that are empty or too long.
-
-    Args:
-        pairs: Sequence of (source, target) strings.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s.
-        max_length: Largest number of ids on either side, END included.
-
-    Returns:
-        `EncodedPairs`.
-    """
-    source = _encode([pair[0] for pair in pairs], source_tokenizer)
-    target = _encode([pair[1] for pair in pairs], target_tokenizer)
-    source_length, target_length = source.row_lengths().numpy(), target.row_lengths().numpy()
-    kept = np.ones(len(pairs), bool)
-    dropped = {}
-    for reason, wrong in {
-        "with an empty source": source_length < 2,
-        "with an empty target": target_length < 2,
-        f"with a source of more than {max_length} tokens": source_length > max_length,
-        f"with a target of more than {max_length} tokens": target_length > max_length,
-    }.items():
-        if count := int(np.sum(wrong & kept)):
-            dropped[reason] = count
-        kept &= ~wrong
-    rows = np.flatnonzero(kept)
-    return EncodedPairs(tf.gather(source, rows), tf.gather(target, rows), dropped, len(pairs))
-
-
-def bucket_boundaries(max_length):
-    """The default lengths that batches are padded to: eight to a doubling, as 16, 18, 20 … 32.
-
-    Args:
-        max_length: The last boundary is the first that is not below it.
-
-    Returns:
-        Ascending list of ints. Rounding up to the next one costs at most 1/8 of padding.
-    """
-    boundaries, step = list(range(1, 17)), 2
-    while boundaries[-1] < max_length:
-        boundaries += range(boundaries[-1] + step, 16 * step + 1, step)
-        step *= 2
-    return [length for length in boundaries if length < max_length] + [max_length]
-
-
-def plan_batches(corpus, tokens_per_batch, boundaries, seed):
-    """Decides which pairs make up a batch.
-
-    Sorts by bucket of the source and, within it, of the target, upwards and downwards in turn so
-    that neighbours are always alike, and cuts where the budget is full.
-
-    Args:
-        corpus: `EncodedPairs`.
-        tokens_per_batch: Largest rows × padded length of the longer side.
-        boundaries: Ascending lengths of the buckets.
-        seed: Of the order among pairs of equal length; None keeps theirs.
-
-    Returns:
-        List of arrays of row numbers.
-    """
-    lengths = [x.row_lengths().numpy() for x in (corpus.source, corpus.target)]
-    source, target = (np.searchsorted(boundaries, x) for x in lengths)  # bucket numbers
-    ties = np.arange(len(corpus))
-    if seed is not None:
-        np.random.default_rng(seed).shuffle(ties)
-    order = np.lexsort((ties, np.where(source % 2, -target, target), source))
-    padded = np.asarray(boundaries)[np.maximum(source, target)]
-    batches, start, longest = [], 0, 0
-    for end, row in enumerate(order):
-        longest = max(longest, padded[row])
-        if (end + 1 - start) * longest > tokens_per_batch:
-            batches.append(order[start:end])
-            start, longest = end, padded[row]
-    return [*batches, order[start:]]
+    return max_length, boundaries
 
 
 def _check_boundaries(boundaries, max_length, tokens_per_batch):
@@ -183,18 +104,15 @@ def _check_boundaries(boundaries, max_length, tokens_per_batch):
         )
 
 
-def _encode(lines, tokenizer):
-    """Ragged ids (N, None), END included."""
-    chunks = [tokenizer(lines[i : i + 8192]) for i in range(0, len(lines), 8192)]
-    ids = tf.concat(chunks, axis=0) if chunks else tokenizer([])
-    return tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
+def _ragged(batches):
+    """A list of arrays as one ragged int64 tensor."""
+    lengths = [len(batch) for batch in batches]
+    return tf.RaggedTensor.from_row_lengths(np.concatenate(batches), lengths, validate=False)
 
 
-def _load(corpus, batches, boundaries, seed, first_step):
-    """The dataset that gathers and pads the rows of each batch."""
-    source, target = corpus.source, corpus.target
+def _load(source, target, rows, boundaries, numbers):
+    """The dataset that gathers and pads the rows of each numbered batch."""
     boundaries = tf.constant(boundaries, tf.int64)
-    rows = tf.ragged.constant(batches, dtype=tf.int64)
 
     def pad(ids):
         bucket = tf.searchsorted(boundaries, ids.bounding_shape()[1:])[0]
@@ -205,13 +123,59 @@ def _load(corpus, batches, boundaries, seed, first_step):
         target_in = tf.concat([tf.fill([target_out.nrows(), 1], START), target_out[:, :-1]], axis=1)
         return (pad(tf.gather(source, rows[batch])), pad(target_in)), pad(target_out)
 
+    return numbers.map(gather, num_parallel_calls=AUTOTUNE)
+
+
+def _sampled_plan(pairs, tokenizers, strength, seed, tokens_per_batch, max_length, boundaries):
+    """A function from the number of a pass to its (source, target, batches)."""
+
+    def plan(number):
+        random = np.random.default_rng([seed, number])
+
+        def sampler(tokenizer):
+            return lambda lines: tokenizer.sample(lines, strength, int(random.integers(1 << 31)))
+
+        corpus = encode_pairs(pairs, *map(sampler, tokenizers), max_length)
+        batches = plan_batches(corpus, tokens_per_batch, boundaries, [seed, number])
+        random.shuffle(batches)
+        return corpus.source, corpus.target, batches
+
+    return plan
+
+
+def _load_sampled(plan, boundaries, first_step):
+    """Pass after pass, each planned when its turn comes; only one without `first_step`."""
+    count = len(plan(0)[2])
+    turns = itertools.count()
+
+    def planned(number):
+        *sides, batches = plan(int(number) if first_step is not None else next(turns))
+        rows = _ragged([batches[i % len(batches)] for i in range(count)])
+        return [part for x in (*sides, rows) for part in (x.flat_values, x.row_splits)]
+
+    def one_pass(number):
+        types = [tf.int32, tf.int64, tf.int32, tf.int64, tf.int64, tf.int64]
+        parts = [tf.ensure_shape(x, [None]) for x in tf.py_function(planned, [number], types)]
+        ragged = [
+            tf.RaggedTensor.from_row_splits(*parts[i : i + 2], validate=False) for i in (0, 2, 4)
+        ]
+        return _load(*ragged, boundaries, tf.data.Dataset.range(count))
+
     if first_step is None:
-        numbers = tf.data.Dataset.range(len(batches))
-        if seed is not None:
-            numbers = numbers.shuffle(len(batches), seed=seed, reshuffle_each_iteration=True)
-    else:
-        numbers = _endless(len(batches), seed, first_step)
-    return numbers.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        once = tf.data.Dataset.range(1).flat_map(one_pass)
+        return once.apply(tf.data.experimental.assert_cardinality(count)).prefetch(AUTOTUNE)
+    passes = tf.data.Dataset.counter(first_step // count).flat_map(one_pass)
+    return passes.skip(first_step % count).prefetch(AUTOTUNE)
+
+
+def _numbers(count, seed, first_step):
+    """The numbers of the batches in the order of their turns."""
+    if first_step is not None:
+        return _endless(count, seed, first_step)
+    numbers = tf.data.Dataset.range(count)
+    if seed is None:
+        return numbers
+    return numbers.shuffle(count, seed=seed, reshuffle_each_iteration=True)
 
 
 def _endless(count, seed, first_step):

@@ -35,3 +35,25 @@ class MaskedAccuracy(keras.metrics.Mean):
             weight = ops.cast(sample_weight, self.dtype)
             weights = weights * (weight if len(weight.shape) == 2 else ops.expand_dims(weight, 1))
         return super().update_state(hits, sample_weight=weights)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TargetTokens(keras.metrics.Sum):
+    """Number of target tokens, padding not counted, seen since the epoch began.
+
+    Call arguments:
+        y_true: Ids of shape `(B, T)`; PAD marks padding.
+        y_pred: Ignored.
+        sample_weight: Ignored: a token is a token.
+
+    Example:
+
+    >>> TargetTokens()(np.array([[7, 3, 0]]), None)
+    2.0
+    """
+
+    def __init__(self, name="target_tokens", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(ops.not_equal(ops.cast(y_true, "int32"), PAD))

@@ -1,18 +1,22 @@
 """A training's directory: everything needed to translate, to resume and to look back.
 
 `model.keras` (the best weights), `source.spm` and `target.spm` (equal when shared), `config.yaml`,
-`logs/` (TensorBoard) and `checkpoints/`. Nothing in it names another place on the machine that
-loading would need, so it can be moved.
+`history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing in it names
+another place on the machine that loading would need, so it can be moved.
 """
 
 import dataclasses
+import functools
+import json
 import os
+import shutil
 
 import yaml
 
-from keras_transformer.presets import ModelConfig, TrainConfig
+from keras_transformer.presets import GREEDY, ModelConfig, TrainConfig
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
+HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
 
 
 def is_run(path):
@@ -51,29 +55,43 @@ def load(path):
     return Translator(model, *load_tokenizers(path))
 
 
-def open_translator(path):
+def open_translator(path, search=GREEDY, n_best=False):
     """Opens whatever can translate.
 
     Args:
         path: A run directory, or a SavedModel's base or version directory.
+        search: `SearchConfig`.
+        n_best: Whether to find several translations, as `Translator.translate_n_best` does.
 
     Returns:
-        Function from a list of strings, in any order, to the list of their translations.
+        Function from a list of strings, in any order, to the list of their translations; and from
+        `prefixes`, None or a list of what these begin with.
 
     Raises:
-        ValueError: If `path` is neither.
+        ValueError: If `path` is neither, or a SavedModel that is to decode otherwise than it does.
     """
     if is_run(path):
-        return load(path).translate
+        translator = load(path)
+        translate = translator.translate_n_best if n_best else translator.translate
+        return functools.partial(translate, search=search)
     from keras_transformer.saved_model import load_saved_model
-    from keras_transformer.translator import translate_sorted
+    from keras_transformer.sentence_batches import translate_sorted
 
     if not os.path.isdir(path):
         raise ValueError(f"{path} is no directory: give a run directory or a SavedModel.")
     if os.path.exists(os.path.join(path, CONFIG)):
         load(path)  # a run without a model: says so
     exported = load_saved_model(path)
-    return lambda texts: translate_sorted(lambda rows: exported(rows)[0], texts)
+
+    def translate(texts, prefixes=None):
+        if n_best or search != GREEDY or prefixes is not None:
+            raise ValueError(
+                f"{path} is a SavedModel, which decodes greedily only: leave out the options of "
+                "the search, or give the run directory it was exported from."
+            )
+        return translate_sorted(lambda rows: exported(rows)[0], texts)
+
+    return translate
 
 
 def load_tokenizers(path):
@@ -106,6 +124,108 @@ def read_config(path):
         raise ValueError(f"{path} is no run directory: there is no {CONFIG} in it.") from None
     except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{name} is not a configuration of this version: {error}.") from error
+
+
+def read_state(path):
+    """Reads where a training stands, None before its first validation.
+
+    Returns:
+        Dict with `epoch`, the number of epochs done, and `checkpoints`, a list of dicts of
+        `file`, `epoch` and `score`, in the order of the epochs, among others.
+    """
+    name = os.path.join(path, CHECKPOINTS, STATE)
+    if not os.path.exists(name):
+        return None
+    with open(name, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def write_state(path, state):
+    """Writes where a training stands, whole or not at all."""
+    with replacing(os.path.join(path, CHECKPOINTS, STATE)) as name:
+        with open(name, "w", encoding="utf-8") as file:
+            json.dump(state, file)
+
+
+def rank(state):
+    """The checkpoints of a training, best first; the earlier of equals."""
+    sign = 1 if state["monitor"] == "val_loss" else -1
+    return sorted(state["checkpoints"], key=lambda one: sign * one["score"])
+
+
+def write_model(path, model, checkpoints):
+    """Writes the mean of some checkpoints of a run as its `model.keras`.
+
+    Args:
+        path: The run directory.
+        model: A built `Transformer`; its weights are overwritten.
+        checkpoints: Some of `read_state(path)["checkpoints"]`.
+    """
+    from keras_transformer.averaging import average_checkpoints
+
+    folder = os.path.join(path, CHECKPOINTS)
+    mean = os.path.join(folder, "tmp.mean.weights.h5")
+    average_checkpoints([os.path.join(folder, one["file"]) for one in checkpoints], mean)
+    model.load_weights(mean)
+    os.remove(mean)
+    with replacing(os.path.join(path, MODEL)) as name:
+        model.save(name)
+
+
+def average(path, output, number=5, by="best"):
+    """Makes a run directory whose model is the mean of several checkpoints of another run.
+
+    Args:
+        path: A run directory.
+        output: The directory to make; it holds what is needed to translate, evaluate and export.
+        number: Number of checkpoints; as many must have been kept (`keep_checkpoints`).
+        by: `"best"` or `"last"`.
+
+    Raises:
+        ValueError: If there are not as many checkpoints, or `output` exists.
+    """
+    state = read_state(path)
+    if by not in ("best", "last"):
+        raise ValueError(f'by must be "best" or "last", received {by!r}.')
+    if state is None:
+        raise ValueError(f"There is no checkpoint in {path}: give the --output of a training.")
+    held = len(state["checkpoints"])
+    if not 1 <= number <= held:
+        raise ValueError(
+            f"{path} holds {held} checkpoints, received number={number}: ask for at most as many, "
+            "or train with a larger --keep-checkpoints."
+        )
+    if os.path.exists(output):
+        raise ValueError(f"{output} exists already: choose another name.")
+    chosen = rank(state)[:number] if by == "best" else state["checkpoints"][-number:]
+    temporary = f"{os.fspath(output).rstrip('/')}.tmp"
+    os.makedirs(os.path.join(temporary, CHECKPOINTS))
+    try:
+        for name in (CONFIG, SOURCE, TARGET):
+            shutil.copy(os.path.join(path, name), temporary)
+        for one in chosen:
+            shutil.copy(os.path.join(path, CHECKPOINTS, one["file"]), f"{temporary}/{CHECKPOINTS}")
+        write_model(temporary, load(path).model, chosen)
+        shutil.rmtree(os.path.join(temporary, CHECKPOINTS))
+        os.replace(temporary, output)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+class replacing:
+    """A name to write to; what was written there takes the place of `path` at the end."""
+
+    def __init__(self, path):
+        folder, name = os.path.split(path)
+        self.path = path
+        self.name = os.path.join(folder, f"tmp.{name}")  # Keras goes by the ending
+
+    def __enter__(self):
+        return self.name
+
+    def __exit__(self, error, *_):
+        if error is None:
+            os.replace(self.name, self.path)
 
 
 def _plain(value):

@@ -12,28 +12,37 @@ class TokenTrainer:
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as
     much as one with many, and its progress bar weights batches by their rows. Here gradients and
     reported losses are means over the target tokens of all replicas: how a batch is cut into
-    replicas, padded or ordered changes neither.
+    replicas or parts, padded or ordered changes neither.
 
     Expects batches `(x, y)` or `(x, y, sample_weight)` with ids `y` of shape (B, T), padded with
     PAD; `sample_weight` is (B,) or (B, T).
+
+    Attributes:
+        accumulation_steps: Number of parts that a batch is worked off in, one after the other,
+            before its one update: the update of the whole batch in the memory of a part. Keras'
+            own `gradient_accumulation_steps` fails under a strategy.
+        clip_norm: Largest norm of all gradients together, None for any. The optimizer's own
+            `global_clipnorm` would clip each replica's share by itself.
     """
+
+    accumulation_steps = 1
+    clip_norm = None
 
     def train_step(self, data):
         """Learns from one batch; called by `fit` on each replica."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        tokens = _count_tokens(y, sample_weight)
+        if not self.built:
+            self.build()
+        batch = [part for part in keras.utils.unpack_x_y_sample_weight(data) if part is not None]
         context = tf.distribute.get_replica_context()
-        # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
-        replicas = tf.cast(context.num_replicas_in_sync, tf.float32)
-        all_tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, tokens)
-        share = replicas * tf.math.divide_no_nan(tokens, all_tokens)
-        with tf.GradientTape() as tape:
-            logits = self(x, training=True)
-            loss = self.compute_loss(x, y, logits, sample_weight, training=True)
-            scaled = self.optimizer.scale_loss(loss * share)
-        gradients = tape.gradient(scaled, self.trainable_variables)
+        all_tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, _count_tokens(*batch[1:]))
+        if self.accumulation_steps == 1:
+            gradients = self._gradients(batch, all_tokens)
+        else:
+            gradients = self._accumulate(batch, all_tokens)
+        if self.clip_norm is not None:
+            gradients = self._clip(gradients, context)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return self._report(x, y, logits, sample_weight, loss * replicas, tokens)
+        return self.get_metrics_result()
 
     def test_step(self, data):
         """Scores one batch; called by `evaluate` and by `fit`'s validation."""
@@ -41,16 +50,60 @@ class TokenTrainer:
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         logits = self(x, training=False)
         loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
-        return self._report(x, y, logits, sample_weight, loss, _count_tokens(y, sample_weight))
+        return self._report(x, y, logits, sample_weight, loss)
 
-    def _report(self, x, y, logits, sample_weight, loss, tokens):
+    def _gradients(self, batch, all_tokens):
+        """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(batch))
+        # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        tokens = _count_tokens(y, sample_weight)
+        share = tf.math.divide_no_nan(tokens, all_tokens) * replicas
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True)
+            loss = self.compute_loss(x, y, logits, sample_weight, training=True)
+            scaled = self.optimizer.scale_loss(loss * share)
+        self._report(x, y, logits, sample_weight, loss * replicas)
+        return tape.gradient(scaled, self.trainable_variables)
+
+    def _accumulate(self, batch, all_tokens):
+        """Sums the gradients of the parts of a batch; rows of padding fill the last part up."""
+        parts = self.accumulation_steps
+
+        def cut(x):
+            missing = -tf.shape(x)[0] % parts
+            x = tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)])
+            return tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0))
+
+        batch = tf.nest.map_structure(cut, batch)
+
+        def add(part, sums):
+            own = tf.nest.map_structure(lambda x: x[part], batch)
+            gradients = [tf.convert_to_tensor(g) for g in self._gradients(own, all_tokens)]
+            return part + 1, [a + b for a, b in zip(sums, gradients, strict=True)]
+
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
+        # One part at a time, else the memory of all of them would be taken at once.
+        loop = dict(maximum_iterations=parts, parallel_iterations=1)
+        return tf.while_loop(lambda part, _: part < parts, add, (tf.constant(0), zeros), **loop)[1]
+
+    def _clip(self, gradients, context):
+        """Scales the gradients of all replicas together down to `clip_norm`."""
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        norm = self.clip_norm * self.optimizer.scale_loss(1.0)  # float16's gradients are scaled
+        gradients, _ = tf.clip_by_global_norm(gradients, norm)
+        # The optimizer will sum them over the replicas once more.
+        return [gradient / context.num_replicas_in_sync for gradient in gradients]
+
+    def _report(self, x, y, logits, sample_weight, loss):
         """Updates the running means that the progress bar shows."""
         tracker = next(metric for metric in self.metrics if metric.name == "loss")
-        tracker.update_state(loss, sample_weight=tokens)
+        tracker.update_state(loss, sample_weight=_count_tokens(y, sample_weight))
         return self.compute_metrics(x, y, logits, sample_weight)
 
 
-def _count_tokens(y, sample_weight):
+def _count_tokens(y, sample_weight=None):
     """The number of target tokens of this replica, weighted: a float32 scalar."""
     tokens = tf.cast(tf.not_equal(y, PAD), tf.float32)
     if sample_weight is not None:

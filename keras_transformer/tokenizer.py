@@ -2,11 +2,13 @@
 
 import hashlib
 import io
+import itertools
 import os
 import re
 import tempfile
 import unicodedata
 
+import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
@@ -63,6 +65,7 @@ class SubwordTokenizer(tf.Module):
             )
         self.model = model
         self.vocabulary_size = processor.vocab_size()
+        self._sampler = processor
         self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
         self._processor._model_resource = _LastingModel(model)
 
@@ -79,6 +82,45 @@ class SubwordTokenizer(tf.Module):
             String tensor, scalar or `(B,)`; valid UTF-8.
         """
         return self._processor.detokenize(tf.cast(ids, tf.int32))
+
+    def pieces(self, ids):
+        """What int32 ids stand for, piece by piece: strings of the same shape, ragged or not."""
+        return self._processor.id_to_string(ids)
+
+    def sample(self, texts, strength, seed):
+        """Cuts texts into pieces in one of many ways, which keeps a model from relying on one.
+
+        Of type bpe, BPE-dropout (Provilkov et al., 2020, §3): every merge is left out with a
+        probability of `strength`, usually 0.1. Of type unigram, subword regularisation (Kudo,
+        2018, equation 8): segmentations are drawn with their probability to the power `strength`,
+        so that a smaller one samples more widely. Texts of other types have one segmentation.
+
+        Runs in Python, for training only.
+
+        Args:
+            texts: List of strings.
+            strength: Above 0, at most 1.
+            seed: Non-negative int; the same one gives the same pieces.
+
+        Returns:
+            int32 ragged `(B, None)`.
+
+        Raises:
+            ValueError: If `strength` is out of range.
+        """
+        if not 0 < strength <= 1:
+            raise ValueError(f"strength must be above 0 and at most 1, received {strength}.")
+        sentencepiece.set_random_generator_seed(seed)
+        ids = self._sampler.encode(
+            [text.encode("utf-8", errors="replace") for text in texts],
+            enable_sampling=True,
+            alpha=strength,
+            nbest_size=-1,
+            num_threads=1,  # the order in which threads draw would not be the seed's
+        )
+        # tf.ragged.constant would take longer than everything else.
+        flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
+        return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in ids], validate=False)
 
     @classmethod
     def train(

@@ -15,23 +15,22 @@ import keras
 from keras_nlp.metrics import Perplexity
 
 from keras_transformer import run_directory
-from keras_transformer.callbacks import RunCheckpoint
+from keras_transformer.callbacks import AveragedValidation, TranslationScores
 from keras_transformer.corpora.corpus import Corpus
 from keras_transformer.corpora.dates import LANGUAGES, dates
 from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.data import make_dataset
 from keras_transformer.losses import SmoothedCrossEntropy
-from keras_transformer.metrics import MaskedAccuracy
+from keras_transformer.metrics import MaskedAccuracy, TargetTokens
+from keras_transformer.run_checkpoint import RunCheckpoint
 from keras_transformer.schedules import WarmupInverseSqrt
 from keras_transformer.special_ids import PAD
 from keras_transformer.strategies import make_strategy
 from keras_transformer.tokenizer import SubwordTokenizer
 from keras_transformer.transformer import Transformer
 
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
-
-def train(config, output, resume=False):
+def train(config, output, resume=False, plot=False):
     """Trains a model into a run directory.
 
     Args:
@@ -40,6 +39,7 @@ def train(config, output, resume=False):
         resume: Whether to go on with the training in `output`: from its last whole epoch, on the
             same data and vocabulary, with the loss curve it would have had without the stop.
             Only `epochs` may have changed.
+        plot: Whether to draw the training's curves into `curves.png` in `output`.
 
     Returns:
         Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
@@ -47,7 +47,7 @@ def train(config, output, resume=False):
     Raises:
         ValueError: If the data, the configuration or the directory is at fault.
     """
-    _check_config(config)
+    config.check()
     strategy = make_strategy(config.strategy)
     keras.utils.set_random_seed(config.seed)
 
@@ -56,7 +56,8 @@ def train(config, output, resume=False):
     tokenizers = _open_tokenizers(config, corpus, output, resume)
     options = dict(tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length)
     valid = make_dataset(corpus.valid, *tokenizers, shuffle=False, **options)
-    steps = len(make_dataset(corpus.train, *tokenizers, seed=config.seed, **options))
+    options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
+    steps = config.steps_per_epoch or len(make_dataset(corpus.train, *tokenizers, **options))
 
     # --- model ---
     with strategy.scope():
@@ -68,29 +69,53 @@ def train(config, output, resume=False):
         run_directory.write_config(config, output)
     else:
         _create(output, config, tokenizers)
-    checkpoint = RunCheckpoint(output)
-    first_epoch = checkpoint.restore(model)
-    if first_epoch >= config.epochs:
-        print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
-        return {}
+    checkpoint, callbacks = _make_callbacks(config, output, corpus.valid, tokenizers)
 
     # --- fit ---
-    dataset = make_dataset(
-        corpus.train, *tokenizers, seed=config.seed, first_step=first_epoch * steps, **options
-    ).take((config.epochs - first_epoch) * steps)
+    first_epoch, history = checkpoint.restore(model), {}
+    if first_epoch >= config.epochs or checkpoint.impatient:
+        print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
+    else:
+        options |= dict(first_step=first_epoch * steps)
+        dataset = make_dataset(corpus.train, *tokenizers, **options)
+        print(f"{model.count_params():,} weights, {steps} updates an epoch", file=sys.stderr)
+        history = _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+    if plot:
+        from keras_transformer.visualization import save_run_plot
+
+        print(f"curves drawn into {save_run_plot(output)}", file=sys.stderr)
+    return history
+
+
+def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
+    """`model.fit` on an endless dataset, from one epoch to another."""
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
-        print(f"{model.count_params():,} weights, {steps} batches a pass", file=sys.stderr)
-        history = model.fit(
-            dataset,
+        return model.fit(
+            dataset.take((epochs - first_epoch) * steps),
             validation_data=valid,
             initial_epoch=first_epoch,
-            epochs=config.epochs,
+            epochs=epochs,
             steps_per_epoch=steps,
             shuffle=False,  # the dataset shuffles by itself
-            callbacks=[checkpoint, keras.callbacks.TensorBoard(os.path.join(output, "logs"))],
+            callbacks=callbacks,
             verbose=1 if sys.stderr.isatty() else 2,
-        )
-    return history.history
+        ).history
+
+
+def _make_callbacks(config, output, valid_pairs, tokenizers):
+    """What happens around validations, in the order in which they add to and read the logs."""
+    checkpoint = RunCheckpoint(
+        output,
+        f"val_{config.validate_by}",
+        config.keep_checkpoints,
+        config.average,
+        config.patience,
+    )
+    callbacks = [AveragedValidation()]
+    if config.validate_by == "bleu":
+        callbacks.append(TranslationScores(valid_pairs, *tokenizers, config.bleu_tokenize))
+    board = keras.callbacks.TensorBoard(os.path.join(output, "logs"))
+    return checkpoint, [*callbacks, checkpoint, board]
 
 
 def load_corpus(config):
@@ -156,10 +181,26 @@ def _compile_model(model, config):
         peak=config.peak,
         warmup_steps=config.warmup_steps,
     )
+    optimizer = keras.optimizers.Adam(
+        schedule,
+        beta_1=0.9,
+        beta_2=0.98,
+        epsilon=1e-9,
+        weight_decay=config.weight_decay or None,
+        use_ema=config.ema > 0,
+        ema_momentum=config.ema,
+    )
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    model.clip_norm = config.clip_norm
+    model.accumulation_steps = config.accumulation_steps
     model.compile(
-        optimizer=keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
+        optimizer=optimizer,
         loss=SmoothedCrossEntropy(config.label_smoothing),
-        metrics=[MaskedAccuracy(), Perplexity(from_logits=True, mask_token_id=PAD)],
+        metrics=[
+            MaskedAccuracy(),
+            Perplexity(from_logits=True, mask_token_id=PAD),
+            TargetTokens(),
+        ],
         jit_compile=config.jit_compile,
     )
     model.optimizer.build(model.trainable_variables)
@@ -172,16 +213,6 @@ def _open_tokenizers(config, corpus, output, resume):
         return run_directory.load_tokenizers(output)
     _check_free(output)
     return train_tokenizers(config, corpus.train)
-
-
-def _check_config(config):
-    """Refuses what no layer or tokenizer would notice, or only after minutes."""
-    if config.epochs < 1:
-        raise ValueError(f"epochs must be at least 1, received {config.epochs}.")
-    if config.precision not in PRECISIONS:
-        raise ValueError(
-            f"precision must be one of {', '.join(PRECISIONS)}, received {config.precision!r}."
-        )
 
 
 def _check_free(output):

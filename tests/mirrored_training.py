@@ -1,6 +1,8 @@
 """Trains one small model on one or two replicas and prints what came out, as JSON.
 
-    python tests/mirrored_training.py one|mirrored
+    python tests/mirrored_training.py one|mirrored [plain|options]
+
+With "options": gradients accumulated over parts and clipped, weight decay, a running mean.
 
 A program of its own, because logical devices must be made before TensorFlow starts.
 """
@@ -16,6 +18,8 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
+
+OPTIONS = dict(use_ema=True, ema_momentum=0.9, weight_decay=0.01)
 
 
 def batches():
@@ -41,7 +45,7 @@ def dataset():
     return dataset.apply(tf.data.experimental.assert_cardinality(10))
 
 
-def main(name):
+def main(name, options):
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = 2 if name == "mirrored" else 1
     tf.config.set_logical_device_configuration(
@@ -52,9 +56,11 @@ def main(name):
     with strategy.scope():
         model = kt.Transformer(20, 20, 2, 16, 2, 32, dropout=0.0, share_embeddings="target")
         model.build()
+        if options:
+            model.accumulation_steps, model.clip_norm = 2, 0.5
         model.compile(
             # Plain momentum: Adam would blow up rounding errors of gradients near zero.
-            keras.optimizers.SGD(0.05, momentum=0.9),
+            keras.optimizers.SGD(0.05, momentum=0.9, **OPTIONS if options else {}),
             kt.SmoothedCrossEntropy(0.1),
             metrics=[kt.MaskedAccuracy()],
             jit_compile=False,
@@ -76,4 +82,4 @@ def main(name):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:] == ["options"])

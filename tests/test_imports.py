@@ -32,15 +32,19 @@ ALLOWED = {
     "metrics": ["special_ids"],
     "schedules": ["special_ids"],
     "presets": ["special_ids"],
-    "decoding": ["decoding", "special_ids"],
+    "decoding": ["decoding", "presets", "special_ids"],
     "tokenizer": ["special_ids"],
     "corpora": ["corpora", "tokenizer", "special_ids"],
-    "data": ["corpora", "tokenizer", "special_ids"],
+    "batching": ["special_ids"],
+    "data": ["batching", "corpora", "tokenizer", "special_ids"],
     "strategies": ["special_ids"],
-    "translator": ["decoding", "tokenizer", "special_ids"],
+    "scoring": ["special_ids"],
+    "sentence_batches": [],
+    "text_model": ["scoring", "sentence_batches", "special_ids"],
+    "translator": ["decoding", "presets", "sentence_batches", "special_ids", "text_model"],
 }
 ABOVE_TENSORFLOW = "special_ids layers transformer losses metrics schedules presets".split()
-TOP = ["train", "evaluate", "cli"]
+TOP = ["train", "cli"]
 
 
 def imports_of(module):

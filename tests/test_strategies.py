@@ -14,17 +14,18 @@ from keras_transformer import make_strategy
 PROGRAM = pathlib.Path(__file__).with_name("mirrored_training.py")
 
 
-def run(strategy):
+def run(strategy, recipe):
     result = subprocess.run(
-        [sys.executable, PROGRAM, strategy], capture_output=True, text=True, timeout=300
+        [sys.executable, PROGRAM, strategy, recipe], capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def test_two_replicas_equal_one_device():
+@pytest.mark.parametrize("recipe", ["plain", "options"])
+def test_two_replicas_equal_one_device(recipe):
     """Ten steps, bucketed lengths, uneven halves, a last batch that leaves one replica empty."""
-    one, two = run("one"), run("mirrored")
+    one, two = run("one", recipe), run("mirrored", recipe)
     assert (one["replicas"], two["replicas"]) == (1, 2)
     assert one["steps"] == two["steps"] == 10
     np.testing.assert_allclose(two["weights"], one["weights"], rtol=0, atol=1e-5)

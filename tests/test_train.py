@@ -1,5 +1,6 @@
 """A training leaves a complete run directory, and goes on where it stopped."""
 
+import csv
 import dataclasses
 import os
 import random
@@ -10,6 +11,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import run_directory
+from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.evaluate import corpus_scores
 from keras_transformer.train import train
 
 MODEL = kt.ModelConfig(num_layers=1, d_model=16, num_heads=2, d_ff=32, max_length=32)
@@ -59,7 +62,8 @@ def test_loss_falls(whole):
 
 def test_run_directory_is_complete_and_can_be_moved(whole, config, tmp_path):
     output, _ = whole
-    names = {"model.keras", "source.spm", "target.spm", "config.yaml", "logs", "checkpoints"}
+    names = {"model.keras", "source.spm", "target.spm", "config.yaml", "history.csv"}
+    names |= {"logs", "checkpoints"}
     assert {entry.name for entry in output.iterdir()} == names
     assert any("tfevents" in name for _, _, files in os.walk(output / "logs") for name in files)
     assert run_directory.read_config(output) == config
@@ -87,11 +91,133 @@ def test_resumed_training_has_the_same_loss_curve(whole, config, tmp_path):
 
 
 def test_best_model_is_kept(whole):
-    """model.keras has the validation loss of the best epoch, not of the last."""
+    """One checkpoint, here the best is the last too, what to resume from, and the state."""
     output, history = whole
-    state = (output / "checkpoints" / "last.json").read_text()
-    assert repr(min(history["val_loss"])) in state
-    assert len(list((output / "checkpoints").iterdir())) == 2  # the last weights and the state
+    (kept,) = run_directory.read_state(output)["checkpoints"]
+    assert kept == {"file": "000003.weights.h5", "epoch": 3, "score": min(history["val_loss"])}
+    names = {kept["file"], "3.resume.weights.h5", "resume.json"}
+    assert {entry.name for entry in (output / "checkpoints").iterdir()} == names
+
+
+def test_history(whole, config):
+    """A row per validation, with totals since the training began."""
+    output, history = whole
+    with open(output / "history.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == history["loss"]
+    assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
+    assert all(row["val_bleu"] == "" for row in rows)
+    steps, tokens = ([int(row[name]) for row in rows] for name in ("step", "target_tokens"))
+    assert steps == [steps[0], 2 * steps[0], 3 * steps[0]] and steps[0] > 1
+    with open(config.train_target, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    tokenizer = run_directory.load_tokenizers(output)[1]
+    in_a_pass = int(tokenizer(lines).flat_values.shape[0]) + len(lines)
+    assert tokens == [in_a_pass, 2 * in_a_pass, 3 * in_a_pass]
+    schedule = kt.WarmupInverseSqrt(peak=config.peak, warmup_steps=config.warmup_steps)
+    for row, step in zip(rows, steps, strict=True):
+        assert float(row["learning_rate"]) == pytest.approx(float(schedule(step)), rel=1e-6)
+    minutes = [float(row["minutes"]) for row in rows]
+    assert 0 < minutes[0] < minutes[1] < minutes[2]
+
+
+# Every option of the recipe at once.
+
+
+@pytest.fixture(scope="module")
+def rich_config(config):
+    return dataclasses.replace(
+        config,
+        epochs=4,
+        steps_per_epoch=9,
+        accumulation_steps=2,
+        clip_norm=1.0,
+        weight_decay=0.01,
+        ema=0.8,
+        subword_sampling=0.2,
+        validate_by="bleu",
+        keep_checkpoints=2,
+        average="best",
+    )
+
+
+@pytest.fixture(scope="module")
+def rich(rich_config, tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "rich"
+    return output, train(rich_config, output, plot=True)
+
+
+def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
+    """Sampled subwords, the running mean and the checkpoints to average go on too."""
+    whole, history = rich
+    output = tmp_path / "resumed"
+    first = train(dataclasses.replace(rich_config, epochs=2), output)
+    rest = train(rich_config, output, resume=True)
+    assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
+    for name, values in history.items():
+        np.testing.assert_allclose(first[name] + rest[name], values, rtol=1e-4, err_msg=name)
+    states = [run_directory.read_state(path)["checkpoints"] for path in (whole, output)]
+    assert [one["file"] for one in states[0]] == [one["file"] for one in states[1]]
+    for a, b in zip(*(kt.load(p).model.get_weights() for p in (whole, output)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)
+
+
+def test_model_is_the_mean_of_the_best(rich, tmp_path):
+    output, history = rich
+    best = sorted(range(4), key=lambda i: -history["val_bleu"][i])[:2]
+    files = [output / "checkpoints" / f"{i + 1:06}.weights.h5" for i in best]
+    kt.average_checkpoints(files, tmp_path / "mean.weights.h5")
+    translator = kt.load(output)
+    weights = translator.model.get_weights()
+    translator.model.load_weights(tmp_path / "mean.weights.h5")
+    for a, b in zip(weights, translator.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    # The two best and the two last, what to resume from, the state.
+    kept = {file.name for file in files} | {"000003.weights.h5", "000004.weights.h5"}
+    names = {entry.name for entry in (output / "checkpoints").iterdir()}
+    assert names == kept | {"4.resume.weights.h5", "resume.json"}
+
+
+@pytest.mark.parametrize("by, number", [("last", 2), ("best", 1)])
+def test_average_of_a_run(rich, tmp_path, by, number):
+    output, history = rich
+    run_directory.average(output, tmp_path / "mean", number, by)
+    chosen = [3, 4] if by == "last" else [1 + int(np.argmax(history["val_bleu"]))]
+    files = [output / "checkpoints" / f"{i:06}.weights.h5" for i in chosen]
+    kt.average_checkpoints(files, tmp_path / "mean.weights.h5")
+    model = kt.load(tmp_path / "mean").model
+    weights = model.get_weights()
+    model.load_weights(tmp_path / "mean.weights.h5")
+    for a, b in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert run_directory.read_config(tmp_path / "mean") == run_directory.read_config(output)
+    with pytest.raises(ValueError, match="exists already"):
+        run_directory.average(output, tmp_path / "mean", number, by)
+
+
+def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
+    """Translating with the kept weights gives the BLEU that was logged."""
+    output, history = rich
+    translator = kt.load(output)
+    translator.model.load_weights(output / "checkpoints" / "000004.weights.h5")
+    pairs = read_pairs(rich_config.valid_source, rich_config.valid_target)
+    outputs = translator.translate([pair[0] for pair in pairs])
+    scores = corpus_scores(outputs, [pair[1] for pair in pairs])
+    assert scores["bleu"] == pytest.approx(history["val_bleu"][3])
+    assert scores["chrf"] == pytest.approx(history["val_chrf"][3])
+
+
+def test_curves_are_drawn(rich):
+    output, _ = rich
+    assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_training_ends_when_patience_does(config, tmp_path):
+    """Nothing is learned at this rate: the first epoch stays the best, but for rounding."""
+    stubborn = dataclasses.replace(config, epochs=9, peak=1e-30, patience=2)
+    history = train(stubborn, tmp_path / "run")
+    assert len(history["loss"]) == 3
+    assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
 
 
 def test_output_with_another_run_is_refused(whole, config):
@@ -122,6 +248,17 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
         ({"model_type": "syllable"}, "model_type must be one of"),
         ({"epochs": 0}, "epochs"),
         ({"precision": "float8"}, "precision"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1, received 0"),
+        ({"accumulation_steps": 0}, "accumulation_steps must be at least 1"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints must be at least 1"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"ema": 1.0}, "ema must be at least 0 and below 1"),
+        ({"subword_sampling": -0.1}, "subword_sampling must be at least 0"),
+        ({"subword_sampling": 0.1, "model_type": "char"}, "needs a vocabulary of type bpe"),
+        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
+        ({"validate_by": "ter"}, "validate_by must be one of loss, bleu"),
+        ({"average": "all"}, "average must be one of none, best, last"),
     ],
 )
 def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, message):

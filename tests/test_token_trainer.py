@@ -1,0 +1,84 @@
+"""One update of a batch in parts, and gradients clipped together."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+
+
+def batch(rows=7, seed=0):
+    """Rows with very different numbers of target tokens."""
+    random = np.random.default_rng(seed)
+    source, target = (random.integers(4, 20, (rows, n)).astype("int32") for n in (6, 9))
+    for row in range(rows):
+        target[row, row + 1 :] = kt.PAD
+        source[row, random.integers(2, 7) :] = kt.PAD
+    target_in = np.concatenate([np.full((rows, 1), kt.START, "int32"), target[:, :-1]], axis=1)
+    return (source, target_in), target
+
+
+def fit(steps=3, precision="float32", weights=None, rows=7, **attributes):
+    """Trains on `steps` equal batches; returns the weights, the logs and the starting weights."""
+    keras.utils.set_random_seed(2)
+    model = kt.Transformer(20, 20, 2, 16, 2, 32, dropout=0.0, dtype=precision)
+    model.build()
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    model.compile(
+        keras.optimizers.SGD(0.3, momentum=0.9),
+        kt.SmoothedCrossEntropy(0.1),
+        metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
+        jit_compile=False,
+    )
+    before = model.get_weights()
+    data = batch(rows) if weights is None else (*batch(rows), weights)
+    dataset = tf.data.Dataset.from_tensors(data).repeat(steps)
+    history = model.fit(dataset, shuffle=False, verbose=0).history
+    return model.get_weights(), {name: values[0] for name, values in history.items()}, before
+
+
+def distance(some, others):
+    return max(np.abs(a - b).max() for a, b in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 9])
+@pytest.mark.parametrize("kind", [None, "rows", "tokens"])
+def test_parts_equal_the_whole_batch(parts, kind):
+    """Also where rows do not divide, and where a part has no row at all."""
+    shape = {None: None, "rows": (7,), "tokens": (7, 9)}[kind]
+    weights = None if kind is None else np.random.default_rng(1).random(shape, "float32")
+    whole, whole_logs, before = fit(weights=weights)
+    parted, parted_logs, _ = fit(weights=weights, accumulation_steps=parts)
+    assert distance(whole, before) > 0.01
+    assert distance(whole, parted) < 1e-5
+    assert whole_logs.keys() == parted_logs.keys() == {"loss", "accuracy", "target_tokens"}
+    for name, value in whole_logs.items():
+        assert parted_logs[name] == pytest.approx(value, abs=1e-5), name
+
+
+def test_parts_with_dropout_in_a_graph():
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.5)
+    model.accumulation_steps = 3
+    model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
+    loss = model.fit(*batch(), batch_size=7, epochs=3, shuffle=False, verbose=0).history["loss"]
+    assert np.isfinite(loss).all()
+
+
+def test_target_tokens_are_counted():
+    _, logs, _ = fit(steps=3)
+    assert logs["target_tokens"] == 3 * (1 + 2 + 3 + 4 + 5 + 6 + 7)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_gradients_are_clipped_together(precision, parts):
+    """One SGD step moves all weights together by learning rate × clip_norm, not further."""
+    after, _, before = fit(steps=1, precision=precision, clip_norm=0.01, accumulation_steps=parts)
+    step = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(after, before, strict=True)))
+    assert step == pytest.approx(0.3 * 0.01, rel=1e-2)
+
+
+def test_small_gradients_are_left_alone():
+    assert distance(fit(steps=1)[0], fit(steps=1, clip_norm=1e6)[0]) < 1e-7
