@@ -1,5 +1,6 @@
 """The command line as a user types it: results on stdout, one sentence for a mistake, status 2."""
 
+import io
 import json
 import os
 import subprocess
@@ -7,10 +8,32 @@ import sys
 
 import pytest
 
+from keras_transformer.cli import main
+
 COMMANDS = ("train", "translate", "evaluate", "score", "align", "export", "plot")
 
 
 def run(*arguments, stdin=b""):
+    """The command in this process, where TensorFlow has been loaded already."""
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (stdin, b"", b"")]
+    sys.argv = ["keras-transformer", *map(str, arguments)]
+    sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        main()
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    finally:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+    for stream in streams[1:]:
+        stream.flush()
+    outputs = [stream.buffer.getvalue() for stream in streams[1:]]
+    return subprocess.CompletedProcess(arguments, status, *outputs)
+
+
+def run_process(*arguments, stdin=b""):
+    """The command in a process of its own: nothing but what is meant for the user is printed."""
     program = [sys.executable, "-m", "keras_transformer.cli", *map(str, arguments)]
     # As in a user's shell, whatever other tests have set for their own processes.
     shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
@@ -24,8 +47,9 @@ def reverse_run(tmp_path_factory):
     rows = [f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")]
     (folder / "pairs.tsv").write_text("".join(rows * 5))
     sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
-    result = run(
+    result = run_process(
         *["train", "--preset", "tiny", *sizes, "--output", folder / "run", "--epochs", "2"],
+        *["--steps-per-epoch", "5"],
         *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
         *["--vocabulary-size", "280", "--tokens-per-batch", "128"],
     )
@@ -41,7 +65,9 @@ def test_progress_goes_to_stderr(reverse_run):
 
 def test_translate_gives_a_line_per_line(reverse_run):
     folder, _ = reverse_run
-    result = run("translate", folder / "run", stdin=b"ba gu\n\nx\n\xff\xfe\n" + b"a" * 10_000)
+    result = run_process(
+        "translate", folder / "run", stdin=b"ba gu\n\nx\n\xff\xfe\n" + b"a" * 10_000
+    )
     assert result.returncode == 0, result.stderr.decode()
     lines = result.stdout.decode().split("\n")
     assert len(lines) == 6 and lines[1] == "" and lines[5] == ""
@@ -197,7 +223,8 @@ def test_mistake_gets_one_sentence(name, reverse_run):
     folder, _ = reverse_run
     arguments, message = mistakes(folder)[name]
     before = sorted(path for path in folder.rglob("*"))
-    result = run(*arguments, stdin=b"a\n")
+    in_process = name not in ("unequal", "heads", "no model", "tokenizer")
+    result = (run if in_process else run_process)(*arguments, stdin=b"a\n")
     error = result.stderr.decode()
     assert result.returncode == 2, error
     assert message in error and "Traceback" not in error

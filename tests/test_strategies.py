@@ -22,7 +22,7 @@ def run(strategy, recipe):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("recipe", ["plain", "options"])
+@pytest.mark.parametrize("recipe", ["plain", pytest.param("options", marks=pytest.mark.slow)])
 def test_two_replicas_equal_one_device(recipe):
     """Ten steps, bucketed lengths, uneven halves, a last batch that leaves one replica empty."""
     one, two = run("one", recipe), run("mirrored", recipe)
