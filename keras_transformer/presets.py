@@ -148,11 +148,13 @@ dates = TrainConfig(
     model=ModelConfig(
         num_layers=2, d_model=128, num_heads=4, d_ff=512, max_length=64, share_embeddings="all"
     ),
-    epochs=2,
+    epochs=3,
+    steps_per_epoch=500,
     tokens_per_batch=2048,
     label_smoothing=0.0,
-    peak=1.5e-3,
+    peak=2e-3,
     warmup_steps=200,
+    ema=0.99,
 )
 
 # Wu et al. (ACL 2021), "Transformer-Tiny" for Multi30k: 2.6 M weights.
