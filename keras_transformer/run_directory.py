@@ -5,6 +5,7 @@
 another place on the machine that loading would need, so it can be moved.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -198,16 +199,30 @@ def average(path, output, number=5, by="best"):
     if os.path.exists(output):
         raise ValueError(f"{output} exists already: choose another name.")
     chosen = rank(state)[:number] if by == "best" else state["checkpoints"][-number:]
-    temporary = f"{os.fspath(output).rstrip('/')}.tmp"
-    os.makedirs(os.path.join(temporary, CHECKPOINTS))
-    try:
+    with creating(output) as temporary:
+        os.makedirs(os.path.join(temporary, CHECKPOINTS))
         for name in (CONFIG, SOURCE, TARGET):
             shutil.copy(os.path.join(path, name), temporary)
         for one in chosen:
             shutil.copy(os.path.join(path, CHECKPOINTS, one["file"]), f"{temporary}/{CHECKPOINTS}")
         write_model(temporary, load(path).model, chosen)
         shutil.rmtree(os.path.join(temporary, CHECKPOINTS))
+
+
+@contextlib.contextmanager
+def creating(output):
+    """A directory beside `output` to fill, which takes its place at the end: whole or not at all.
+
+    Raises:
+        ValueError: If a file or directory cannot be made.
+    """
+    temporary = f"{os.fspath(output).rstrip('/')}.tmp"
+    try:
+        os.makedirs(temporary)
+        yield temporary
         os.replace(temporary, output)
+    except OSError as error:
+        raise ValueError(f"{output} cannot be made: {error.strerror}.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -8,7 +8,6 @@
 import contextlib
 import dataclasses
 import os
-import shutil
 import sys
 
 import keras
@@ -239,16 +238,11 @@ def _check_same(config, previous):
 
 def _create(output, config, tokenizers):
     """Makes the run directory, whole or not at all."""
-    temporary = f"{os.fspath(output).rstrip('/')}.tmp"
-    try:
-        for folder in ("logs", "checkpoints"):
+    with run_directory.creating(output) as temporary:
+        for folder in ("logs", run_directory.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         run_directory.write_config(config, temporary)
         for name, tokenizer in zip(
             (run_directory.SOURCE, run_directory.TARGET), tokenizers, strict=True
         ):
             tokenizer.save(os.path.join(temporary, name))
-        os.replace(temporary, output)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise ValueError(f"{output} cannot be made: {error.strerror}.") from error

@@ -10,7 +10,7 @@ import pytest
 
 from keras_transformer.cli import main
 
-COMMANDS = ("train", "translate", "evaluate", "score", "align", "export", "plot")
+COMMANDS = ("train", "translate", "evaluate", "score", "align", "average", "export", "plot")
 
 
 def run(*arguments, stdin=b""):
@@ -149,7 +149,7 @@ def test_help_does_not_load_tensorflow():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def mistakes(folder):
+def mistakes_in_training(folder):
     """Command lines that are wrong, and what the sentence must say."""
     one, two = folder / "one", folder / "two"
     one.write_text("a\n")
@@ -181,6 +181,14 @@ def mistakes(folder):
         "preset": (["train", *out, "--preset", "huge"], "no preset 'huge'"),
         "strategy": (["train", *out, "--strategy", "all"], "no strategy 'all'"),
         "heads": (["train", *out, "--num-heads", "3"], "num_heads=3 does not divide d_model"),
+        "mean of the weights": (["train", *out, "--ema", "2"], "ema must be at least 0 and below"),
+    }
+
+
+def mistakes_with_a_run(folder):
+    """The same for what comes after a training."""
+    one, two, run_dir = folder / "one", folder / "two", folder / "run"
+    return {
         "no run": (["translate", "/none"], "/none is no directory"),
         "no model": (["translate", folder], "saved_model.pb"),
         "no dates": (["evaluate", run_dir], "was not trained on dates"),
@@ -206,6 +214,15 @@ def mistakes(folder):
             "n_bootstrap=-1 is no number of samples",
         ),
         "export": (["export", folder, folder / "base"], "no run directory"),
+        "no checkpoint": (["average", folder, folder / "mean"], "There is no checkpoint in"),
+        "too few": (
+            ["average", run_dir, folder / "mean", "--number", "99"],
+            "checkpoints, received number=99",
+        ),
+        "no place": (
+            ["average", run_dir, one / "mean", "--number", "1"],
+            "mean cannot be made: Not a directory",
+        ),
         "no history": (["plot", folder, "--output", folder / "x.png"], "has no history.csv"),
         "nothing to plot": (["plot", "--output", folder / "x.png"], "nothing to draw"),
     }
@@ -215,13 +232,15 @@ NAMES = [
     *("unequal", "missing", "empty", "not utf-8", "vocabulary", "other run", "preset", "strategy"),
     *("heads", "no run", "no model", "no dates", "half", "tokenizer", "export", "lengths"),
     *("compared lengths", "compared", "samples", "no history", "nothing to plot"),
+    *("no checkpoint", "too few", "no place", "mean of the weights"),
 ]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mistake_gets_one_sentence(name, reverse_run):
     folder, _ = reverse_run
-    arguments, message = mistakes(folder)[name]
+    mistakes = mistakes_in_training(folder) | mistakes_with_a_run(folder)
+    arguments, message = mistakes[name]
     before = sorted(path for path in folder.rglob("*"))
     in_process = name not in ("unequal", "heads", "no model", "tokenizer")
     result = (run if in_process else run_process)(*arguments, stdin=b"a\n")
