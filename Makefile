@@ -7,7 +7,7 @@ TOK ?= ../shared/data/multi30k/tok
 MULTI30K ?= runs/multi30k
 RECIPE ?=
 
-.PHONY: demo multi30k test test-all lint bench clean
+.PHONY: demo multi30k ablations test test-all lint bench clean
 
 # What users install.
 .venv/installed: setup.cfg pyproject.toml
@@ -39,6 +39,10 @@ multi30k: .venv/installed
 	    --source $(TOK)/test_2016_flickr.lc.norm.tok.en.gz \
 	    --target $(TOK)/test_2016_flickr.lc.norm.tok.de.gz
 
+# What each ingredient of that recipe is worth, in short trainings: an hour on two cores.
+ablations: .venv/installed
+	$(BIN)/python tests/ablations.py $(TOK) runs/ablations $(RECIPE)
+
 # A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -50,7 +54,7 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: .venv/installed
+bench: .venv/installed-test
 	$(BIN)/python tests/benchmark.py
 
 clean:

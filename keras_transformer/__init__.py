@@ -18,7 +18,7 @@ _HOMES = {
     "layers.positional_embedding": ("PositionalEmbedding", "sinusoidal_encoding"),
     "transformer": ("Transformer",),
     "losses": ("SmoothedCrossEntropy",),
-    "metrics": ("MaskedAccuracy", "TargetTokens"),
+    "metrics": ("MaskedAccuracy", "Perplexity", "TargetTokens"),
     "schedules": ("WarmupInverseSqrt",),
     "presets": ("ModelConfig", "PRESETS", "SearchConfig", "TrainConfig", "get_preset"),
     "special_ids": ("END", "PAD", "START", "UNK"),

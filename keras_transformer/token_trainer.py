@@ -3,6 +3,9 @@
 import keras
 import tensorflow as tf
 
+from keras_transformer.fused_cross_entropy import TokenPredictions, fused_cross_entropy
+from keras_transformer.losses import SmoothedCrossEntropy
+from keras_transformer.metrics import TargetTokens, TokenMetric
 from keras_transformer.special_ids import PAD
 
 
@@ -52,19 +55,67 @@ class TokenTrainer:
         loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
         return self._report(x, y, logits, sample_weight, loss)
 
+    def softmax_inputs(self, x, training):
+        """What the logits are the product of, for a loss that never sees all of them at once.
+
+        Args:
+            x: What `call` takes.
+            training: Whether to drop.
+
+        Returns:
+            Tensors `(B, T, D)` and `(V, D)`; the second one is transposed in the product.
+        """
+        raise NotImplementedError
+
     def _gradients(self, batch, all_tokens):
         """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(batch))
-        # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         tokens = _count_tokens(y, sample_weight)
-        share = tf.math.divide_no_nan(tokens, all_tokens) * replicas
+        share = tf.math.divide_no_nan(tokens, all_tokens)
+        forward = self._fused_forward if self._can_fuse(sample_weight) else self._forward
         with tf.GradientTape() as tape:
-            logits = self(x, training=True)
-            loss = self.compute_loss(x, y, logits, sample_weight, training=True)
+            loss, predictions = forward(x, y, sample_weight)
             scaled = self.optimizer.scale_loss(loss * share)
-        self._report(x, y, logits, sample_weight, loss * replicas)
+        self._report(x, y, predictions, sample_weight, loss)
         return tape.gradient(scaled, self.trainable_variables)
+
+    def _forward(self, x, y, sample_weight):
+        """The mean loss over the target tokens of this replica, and the logits."""
+        logits = self(x, training=True)
+        loss = self.compute_loss(x, y, logits, sample_weight, training=True)
+        # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
+        return loss * tf.distribute.get_replica_context().num_replicas_in_sync, logits
+
+    def _fused_forward(self, x, y, _):
+        """The same without the logits of the whole batch."""
+        states, matrix = self.softmax_inputs(x, training=True)
+        labels = tf.reshape(tf.cast(y, tf.int32), [-1])
+        weights = tf.cast(tf.not_equal(labels, PAD), tf.float32)
+        states = tf.reshape(states, [-1, states.shape[-1]])
+        loss, of_tokens = fused_cross_entropy(
+            states, matrix, labels, weights, self.loss.label_smoothing
+        )
+        loss = tf.math.divide_no_nan(loss, tf.reduce_sum(weights))
+        shaped = (tf.reshape(values, tf.shape(y)) for values in of_tokens)
+        return tf.add_n([loss, *self.losses]), TokenPredictions(*shaped)
+
+    def _can_fuse(self, sample_weight):
+        """Whether only our own loss and metrics look at the logits, and in our own way."""
+        kind = type(self)
+        owner = next(c for c in kind.__mro__ if "softmax_inputs" in vars(c))
+        return (
+            sample_weight is None
+            and type(self.loss) is SmoothedCrossEntropy
+            and all(getattr(group, "built", True) for group in self.metrics)
+            and all(isinstance(m, (TokenMetric, TargetTokens)) for m in self._compiled_metrics())
+            and kind.call is owner.call
+            and kind.compute_loss is keras.Model.compute_loss
+            and kind.compute_metrics is keras.Model.compute_metrics
+        )
+
+    def _compiled_metrics(self):
+        """What the user gave to `compile` as metrics."""
+        return [m for group in self.metrics for m in getattr(group, "metrics", [])]
 
     def _accumulate(self, batch, all_tokens):
         """Sums the gradients of the parts of a batch; rows of padding fill the last part up."""
@@ -96,11 +147,15 @@ class TokenTrainer:
         # The optimizer will sum them over the replicas once more.
         return [gradient / context.num_replicas_in_sync for gradient in gradients]
 
-    def _report(self, x, y, logits, sample_weight, loss):
+    def _report(self, x, y, predictions, sample_weight, loss):
         """Updates the running means that the progress bar shows."""
         tracker = next(metric for metric in self.metrics if metric.name == "loss")
         tracker.update_state(loss, sample_weight=_count_tokens(y, sample_weight))
-        return self.compute_metrics(x, y, logits, sample_weight)
+        if isinstance(predictions, TokenPredictions):
+            for metric in self._compiled_metrics():
+                metric.update_state(y, predictions)
+            return self.get_metrics_result()
+        return self.compute_metrics(x, y, predictions, sample_weight)
 
 
 def _count_tokens(y, sample_weight=None):

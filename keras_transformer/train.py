@@ -11,7 +11,6 @@ import os
 import sys
 
 import keras
-from keras_nlp.metrics import Perplexity
 
 from keras_transformer import run_directory
 from keras_transformer.callbacks import AveragedValidation, TranslationScores
@@ -20,10 +19,9 @@ from keras_transformer.corpora.dates import LANGUAGES, dates
 from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.data import make_dataset
 from keras_transformer.losses import SmoothedCrossEntropy
-from keras_transformer.metrics import MaskedAccuracy, TargetTokens
+from keras_transformer.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.run_checkpoint import RunCheckpoint
 from keras_transformer.schedules import WarmupInverseSqrt
-from keras_transformer.special_ids import PAD
 from keras_transformer.strategies import make_strategy
 from keras_transformer.tokenizer import SubwordTokenizer
 from keras_transformer.transformer import Transformer
@@ -195,11 +193,7 @@ def _compile_model(model, config):
     model.compile(
         optimizer=optimizer,
         loss=SmoothedCrossEntropy(config.label_smoothing),
-        metrics=[
-            MaskedAccuracy(),
-            Perplexity(from_logits=True, mask_token_id=PAD),
-            TargetTokens(),
-        ],
+        metrics=[MaskedAccuracy(), Perplexity(), TargetTokens()],
         jit_compile=config.jit_compile,
     )
     model.optimizer.build(model.trainable_variables)

@@ -129,7 +129,8 @@ class Transformer(Trainer, keras.Model):
     def call(self, inputs, return_attention_scores=False, training=None):
         source, target = inputs
         memory, encoder_scores = self._encode(source, training)
-        logits, decoder_scores, cross_scores = self._decode(target, memory, source, training)
+        x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
+        logits = self._logits(x)
         if not return_attention_scores:
             return logits
         return logits, {
@@ -162,7 +163,27 @@ class Transformer(Trainer, keras.Model):
         Returns:
             Logits, float32 `(B, T, V)`.
         """
-        return self._decode(target, memory, source, training)[0]
+        return self._logits(self._decode(target, memory, source, training)[0])
+
+    def softmax_inputs(self, inputs, training=False):
+        """What the logits are the product of.
+
+        Args:
+            inputs: As `call` has them.
+            training: Whether to drop.
+
+        Returns:
+            Tensors `(B, T, D')` and `(V, D')` in the compute dtype, the second one transposed in
+            the product: the decoder's output and the embedding, or, where the output has weights
+            and a bias of its own, both with one more column for the bias.
+        """
+        source, target = inputs
+        x = self._decode(target, self._encode(source, training)[0], source, training)[0]
+        if not self.output_projection:
+            return x, ops.cast(self.target_embedding.embeddings, x.dtype)
+        kernel, bias = self.output_projection.kernel, self.output_projection.bias
+        matrix = ops.concatenate([ops.transpose(kernel), ops.expand_dims(bias, 1)], axis=1)
+        return ops.concatenate([x, ops.ones_like(x[..., :1])], axis=-1), ops.cast(matrix, x.dtype)
 
     def initial_state(self, source):
         """Prepares decoding token by token: encodes the source, projects the memory once.
@@ -238,7 +259,7 @@ class Transformer(Trainer, keras.Model):
             return_attention_scores=True,
             training=training,
         )
-        return self._logits(x), decoder_scores, cross_scores
+        return x, decoder_scores, cross_scores
 
     def _logits(self, x):
         logits = self.output_projection or self.target_embedding.logits

@@ -1,10 +1,12 @@
-"""Masked accuracy, by hand."""
+"""Masked accuracy and perplexity, by hand and by keras_nlp."""
 
 import keras
+import keras_nlp
 import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.fused_cross_entropy import TokenPredictions
 
 IDS = np.array([[1, 2, 0, 0], [2, 1, 1, 0]])
 BEST = np.array([[1, 1, 0, 2], [2, 1, 0, 0]])  # right: 1 of 2, and 2 of 3
@@ -49,3 +51,35 @@ def test_configuration_round_trip():
     assert twin.get_config() == metric.get_config()
     assert twin.name == "own"
     assert float(twin(IDS, LOGITS)) == pytest.approx(3 / 5)
+
+
+def test_perplexity_by_hand():
+    """Probabilities 1/4 and 1/2 of the labels: perplexity √8, padding aside."""
+    logits = np.log([[[1.0, 1, 2], [2, 1, 1], [1, 1, 1]]])
+    metric = kt.Perplexity()
+    assert float(metric(np.array([[1, 0, 0]]), logits)) == pytest.approx(4)
+    metric.update_state(np.array([[2, 0, 0]]), logits)
+    assert float(metric.result()) == pytest.approx(8**0.5)
+
+
+def test_perplexity_equals_that_of_keras_nlp():
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(2, 4, 3)).astype("float32")
+    theirs = keras_nlp.metrics.Perplexity(from_logits=True, mask_token_id=kt.PAD)
+    assert float(kt.Perplexity()(IDS, logits)) == pytest.approx(float(theirs(IDS, logits)))
+
+
+@pytest.mark.parametrize("metric", [kt.MaskedAccuracy, kt.Perplexity])
+@pytest.mark.parametrize("weight", [None, np.array([1.0, 3.0])])
+def test_predictions_stand_for_logits(metric, weight):
+    logits = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    log_probs = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    of_label = np.take_along_axis(log_probs, IDS[..., None], axis=-1)[..., 0]
+    predictions = TokenPredictions(of_label, logits.argmax(-1))
+    expected = float(metric()(IDS, logits, weight))
+    assert float(metric()(IDS, predictions, weight)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_perplexity_round_trip():
+    twin = keras.metrics.deserialize(keras.metrics.serialize(kt.Perplexity(name="own")))
+    assert isinstance(twin, kt.Perplexity) and twin.name == "own"

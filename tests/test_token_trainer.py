@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer import token_trainer
 
 
 def batch(rows=7, seed=0):
@@ -82,3 +83,65 @@ def test_gradients_are_clipped_together(precision, parts):
 
 def test_small_gradients_are_left_alone():
     assert distance(fit(steps=1)[0], fit(steps=1, clip_norm=1e6)[0]) < 1e-7
+
+
+# The loss without the logits of the whole batch.
+
+
+class OwnCall(kt.Transformer):
+    """Does not change what is computed, but Keras and we cannot know."""
+
+    def call(self, *args, **kwargs):
+        return super().call(*args, **kwargs)
+
+
+class DoublesLoss(kt.Transformer):
+    def compute_loss(self, *args, **kwargs):
+        return 2 * super().compute_loss(*args, **kwargs)
+
+
+def fit_once(model_class=kt.Transformer, metrics=None, **options):
+    """One update; returns the weights and the logs."""
+    keras.utils.set_random_seed(2)
+    model = model_class(20, 20, 2, 16, 2, 32, dropout=0.0, **options)
+    metrics = [kt.MaskedAccuracy(), kt.Perplexity()] if metrics is None else metrics
+    model.compile(
+        keras.optimizers.SGD(0.3), kt.SmoothedCrossEntropy(0.1), metrics=metrics, jit_compile=False
+    )
+    dataset = tf.data.Dataset.from_tensors(batch())
+    history = model.fit(dataset, shuffle=False, verbose=0).history
+    return model.get_weights(), {name: values[0] for name, values in history.items()}
+
+
+@pytest.mark.parametrize("sharing", ["none", "target", "all"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_fused_loss_equals_that_of_logits(sharing, norm):
+    """A `call` that is not ours goes through the logits; loss, metrics and update are the same."""
+    fused, fused_logs = fit_once(share_embeddings=sharing, norm=norm)
+    plain, plain_logs = fit_once(OwnCall, share_embeddings=sharing, norm=norm)
+    assert distance(fused, plain) < 1e-6
+    assert fused_logs.keys() == plain_logs.keys() == {"loss", "accuracy", "perplexity"}
+    for name, value in plain_logs.items():
+        assert fused_logs[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_who_computes_the_loss():
+    """What looks at the logits gets them; what does not spares them."""
+    calls = []
+    original = token_trainer.fused_cross_entropy
+
+    def counting(*args):
+        calls.append(args)
+        return original(*args)
+
+    foreign = keras.metrics.SparseTopKCategoricalAccuracy(k=3, name="top")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_trainer, "fused_cross_entropy", counting)
+        fit_once()
+        fused = len(calls)
+        assert fused
+        fit_once(OwnCall)
+        fit_once(DoublesLoss)
+        assert fit_once(metrics=[foreign])[1]["top"] > 0
+        assert len(calls) == fused
+    assert fit_once(DoublesLoss)[1]["loss"] == pytest.approx(2 * fit_once()[1]["loss"], rel=1e-5)

@@ -35,6 +35,7 @@ class MultiHeadAttention(AttendingLayer):
         output_shape: Width of the output; the query's width D when left out.
         kernel_initializer: Of the kernels, each seen as one (inputs, outputs) matrix.
         bias_initializer: Of the biases.
+        output_initializer: Of the output's kernel, if it is to be another one.
         seed: Of the dropout.
 
     Call arguments:
@@ -74,6 +75,7 @@ class MultiHeadAttention(AttendingLayer):
         output_shape=None,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
+        output_initializer=None,
         seed=None,
         **kwargs,
     ):
@@ -95,6 +97,9 @@ class MultiHeadAttention(AttendingLayer):
         self.output_dim = _last_dim(output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.output_initializer = keras.initializers.get(
+            self.kernel_initializer if output_initializer is None else output_initializer
+        )
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
 
@@ -103,16 +108,16 @@ class MultiHeadAttention(AttendingLayer):
         heads, key_dim, value_dim = self.num_heads, self.key_dim, self.value_dim
         output_dim = self.output_dim or query_shape[-1]
         self.query_kernel, self.query_bias = self._add_projection(
-            "query", (query_shape[-1], heads, key_dim), 1
+            "query", (query_shape[-1], heads, key_dim), 1, self.kernel_initializer
         )
         self.key_kernel, self.key_bias = self._add_projection(
-            "key", (key_shape[-1], heads, key_dim), 1
+            "key", (key_shape[-1], heads, key_dim), 1, self.kernel_initializer
         )
         self.value_kernel, self.value_bias = self._add_projection(
-            "value", (value_shape[-1], heads, value_dim), 1
+            "value", (value_shape[-1], heads, value_dim), 1, self.kernel_initializer
         )
         self.output_kernel, self.output_bias = self._add_projection(
-            "output", (heads, value_dim, output_dim), 2
+            "output", (heads, value_dim, output_dim), 2, self.output_initializer
         )
         self.built = True
 
@@ -192,14 +197,15 @@ class MultiHeadAttention(AttendingLayer):
             "output_shape": self.output_dim,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "output_initializer": keras.initializers.serialize(self.output_initializer),
             "seed": self.seed,
         }
 
-    def _add_projection(self, name, shape, inputs):
+    def _add_projection(self, name, shape, inputs, initializer):
         """Adds a kernel, of which the first `inputs` axes are read, and its bias."""
         matrix = (math.prod(shape[:inputs]), math.prod(shape[inputs:]))
         # One initializer object gives equal values each time it is called: take a fresh copy.
-        initializer = self.kernel_initializer.clone()
+        initializer = initializer.clone()
         # Drawn as the (inputs, outputs) matrix that it is: on three axes, Glorot's rule would
         # count the width of the model as a convolution's window and start far too small.
         kernel = self.add_weight(

@@ -17,6 +17,8 @@ class FeedForward(keras.layers.Layer):
         d_ff: F, width between the two projections.
         dropout: Share of the inner activations that is dropped in training.
         activation: Name of the inner activation, or a function.
+        kernel_initializer: Of W₁ and W₂.
+        output_initializer: Of W₂, if it is to be another one.
 
     Call arguments:
         x: Tensor of shape `(..., D)`.
@@ -31,16 +33,39 @@ class FeedForward(keras.layers.Layer):
     (2, 10, 512)
     """
 
-    def __init__(self, d_model, d_ff, dropout=0.0, activation="relu", **kwargs):
+    def __init__(
+        self,
+        d_model,
+        d_ff,
+        dropout=0.0,
+        activation="relu",
+        kernel_initializer="glorot_uniform",
+        output_initializer=None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.d_model = d_model
         self.d_ff = d_ff
         self.dropout = dropout
         self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        # One initializer object gives equal values each time it is called: take a fresh copy.
+        self.output_initializer = (
+            self.kernel_initializer.clone()
+            if output_initializer is None
+            else keras.initializers.get(output_initializer)
+        )
         policy = self.dtype_policy
-        self.inner = keras.layers.Dense(d_ff, activation=self.activation, dtype=policy)
-        self.outer = keras.layers.Dense(d_model, dtype=policy)
+        self.inner = keras.layers.Dense(
+            d_ff,
+            activation=self.activation,
+            kernel_initializer=self.kernel_initializer,
+            dtype=policy,
+        )
+        self.outer = keras.layers.Dense(
+            d_model, kernel_initializer=self.output_initializer, dtype=policy
+        )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=policy)
 
     def build(self, x_shape):
@@ -60,4 +85,6 @@ class FeedForward(keras.layers.Layer):
             "d_ff": self.d_ff,
             "dropout": self.dropout,
             "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "output_initializer": keras.initializers.serialize(self.output_initializer),
         }

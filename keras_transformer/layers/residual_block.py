@@ -45,7 +45,7 @@ class ResidualBlock(AttendingLayer):
         self.norm = norm
         self.make_attention_sublayers()
         self.feed_forward = FeedForward(
-            d_model, d_ff, activation=activation, dtype=self.dtype_policy
+            d_model, d_ff, activation=activation, **_initializers(), dtype=self.dtype_policy
         )
         self.feed_forward_norm = self.make_norm()
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
@@ -57,7 +57,9 @@ class ResidualBlock(AttendingLayer):
     def make_attention(self):
         """A `MultiHeadAttention` whose heads share the width of the model."""
         key_dim = self.d_model // self.num_heads
-        return MultiHeadAttention(self.num_heads, key_dim, dtype=self.dtype_policy)
+        return MultiHeadAttention(
+            self.num_heads, key_dim, **_initializers(), dtype=self.dtype_policy
+        )
 
     def make_norm(self):
         """A layer normalisation."""
@@ -97,3 +99,19 @@ class ResidualBlock(AttendingLayer):
             "norm": self.norm,
             "activation": self.feed_forward.get_config()["activation"],
         }
+
+
+def _initializers():
+    """How the sublayers' kernels start: Glorot's variances times 1/2, and 1/10 at the outputs.
+
+    Sublayers that start small leave a block near the identity. With Glorot's own variances, what
+    a deep post-norm encoder says of all positions becomes the same before the decoder has learnt to
+    read it: at 4 + 4 layers on Multi30k attention to the source was uniform after 1,400 updates
+    still, and the perplexity twice as high. 1/2 is that of query, key and value initialised as one
+    matrix; outputs scaled down follow Radford et al. (2019, GPT-2, §2.3).
+    """
+
+    def scaled(scale):
+        return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform")
+
+    return {"kernel_initializer": scaled(0.5), "output_initializer": scaled(0.1)}

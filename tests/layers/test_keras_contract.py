@@ -108,8 +108,13 @@ ARGUMENTS = {
     "MultiHeadAttention": [
         {"dropout": 0.1, "seed": 3, "use_bias": False, "name": "own_name"},
         {"kernel_initializer": "he_normal", "bias_initializer": "ones", "value_dim": None},
+        {"output_initializer": "zeros"},
     ],
-    "FeedForward": [{"dropout": 0.2, "activation": "gelu"}, {"activation": keras.ops.tanh}],
+    "FeedForward": [
+        {"dropout": 0.2, "activation": "gelu"},
+        {"activation": keras.ops.tanh},
+        {"kernel_initializer": "he_normal", "output_initializer": "zeros"},
+    ],
     "Transformer": [
         {"share_embeddings": "target", "activation": "silu"},
         {"share_embeddings": "all", "positions": "learned", "dropout": 0.1},

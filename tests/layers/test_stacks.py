@@ -1,5 +1,6 @@
 """Feed-forward network, encoder and decoder: equal to the formulas and to keras_nlp."""
 
+import keras
 import keras_nlp
 import numpy as np
 import pytest
@@ -30,6 +31,22 @@ def test_feed_forward_activation():
     layer, linear = build("FeedForward", activation="tanh"), build("FeedForward")
     w1, b1, w2, b2 = (w.astype("float64") for w in linear.get_weights())
     assert_close(layer(X), np.tanh(X @ w1 + b1) @ w2 + b2)
+
+
+def test_kernels_start_apart():
+    """Initializers with a copy each; blocks start near the identity."""
+    layer = build("FeedForward", kernel_initializer=keras.initializers.RandomNormal())
+    w1, _, w2, _ = layer.get_weights()
+    assert not np.intersect1d(w1, w2).size
+    block = kt.DecoderLayer(d_model=64, num_heads=4, d_ff=128)
+    block.build((None, None, 64))
+    attention, feed_forward = block.cross_attention, block.feed_forward
+    glorot = {64: (2 / 128) ** 0.5, 128: (2 / 192) ** 0.5}  # deviations, by the inner width
+    for kernel in (attention.query_kernel, attention.key_kernel, attention.value_kernel):
+        assert np.std(kernel) == pytest.approx(glorot[64] * 0.5**0.5, rel=0.05)
+    assert np.std(attention.output_kernel) == pytest.approx(glorot[64] * 0.1**0.5, rel=0.05)
+    assert np.std(feed_forward.inner.kernel) == pytest.approx(glorot[128] * 0.5**0.5, rel=0.05)
+    assert np.std(feed_forward.outer.kernel) == pytest.approx(glorot[128] * 0.1**0.5, rel=0.05)
 
 
 def test_feed_forward_drops_inner_activations():

@@ -1,0 +1,74 @@
+"""What each ingredient of the recipe is worth on Multi30k: `make ablations`.
+
+Trains short runs that share one budget, differing in one ingredient each, and prints a Markdown
+table of their BLEU on the validation set. Runs that are there already are not trained again, and
+those cut off go on; nothing else should run beside it.
+
+    python tests/ablations.py CORPUS RUNS [option of keras-transformer train ...]
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+COMMAND = os.path.join(os.path.dirname(sys.executable), "keras-transformer")
+# A tenth of the full budget, its warm-up shortened alike.
+BUDGET = ["--epochs", "6", "--steps-per-epoch", "150", "--warmup-steps", "400"]
+VARIANTS = {
+    "the recipe": [],
+    "no label smoothing": ["--label-smoothing", "0"],
+    "separate vocabularies": ["--model.share-embeddings", "target"],
+    "with BPE-dropout 0.1": ["--subword-sampling", "0.1"],
+    "pre-norm": ["--model.norm", "pre"],
+}
+
+
+def main(corpus, runs, *options):
+    """Trains what is missing, evaluates everything, prints the table."""
+    os.makedirs(runs, exist_ok=True)
+    rows = []
+    for name, changes in VARIANTS.items():
+        run = os.path.join(runs, name.replace(" ", "-"))
+        train(corpus, run, [*options, *changes])
+        rows.append((f"{name}, beam 5", evaluate(corpus, run, "--beam-size", "5")))
+        if not changes:
+            rows.append((f"{name}, greedy", evaluate(corpus, run)))
+            best = os.path.join(runs, "best-checkpoint")
+            if not os.path.exists(best):
+                command("average", run, best, "--number", "1", "--by", "best")
+            rows.append(("no averaging, beam 5", evaluate(corpus, best, "--beam-size", "5")))
+    print("| | BLEU on val | difference |\n|---|---|---|")
+    reference = rows[0][1]
+    for name, bleu in rows:
+        print(f"| {name} | {bleu:.1f} | {bleu - reference:+.1f} |")
+
+
+def train(corpus, run, options):
+    """Trains into `run`, or goes on where it was cut off."""
+    files = []
+    for part, option in (("train", "train"), ("val", "valid")):
+        for language, side in (("en", "source"), ("de", "target")):
+            files += [f"--{option}-{side}", f"{corpus}/{part}.lc.norm.tok.{language}.gz"]
+    resume = ["--resume"] if os.path.exists(run) else []
+    recipe = ["--preset", "tiny", "--bleu-tokenize", "none", *BUDGET, *options]
+    command("train", *recipe, *files, "--output", run, *resume)
+
+
+def evaluate(corpus, run, *options):
+    """BLEU of a run on the validation set."""
+    files = ["--source", f"{corpus}/val.lc.norm.tok.en.gz"]
+    files += ["--target", f"{corpus}/val.lc.norm.tok.de.gz"]
+    flags = ["--bleu-tokenize", "none", "--n-bootstrap", "0", "--json"]
+    return json.loads(command("evaluate", run, *files, *flags, *options))["bleu"]
+
+
+def command(*arguments):
+    """Runs `keras-transformer`; its progress goes to stderr, what it returns is its stdout."""
+    return subprocess.run([COMMAND, *arguments], check=True, stdout=subprocess.PIPE).stdout
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
