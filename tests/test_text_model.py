@@ -60,8 +60,8 @@ def test_score_is_what_the_search_says():
     equal = 0
     for source, target, (score, _), n_best in zip(SOURCES, TARGETS, scores, found, strict=True):
         log_probs = [log_prob for text, log_prob in n_best if text == target and source]
-        equal += bool(log_probs)
-        assert not log_probs or score in [pytest.approx(value, abs=1e-4) for value in log_probs]
+        # Other pieces, such as a space at the end, may give the same text and a better score.
+        equal += score in [pytest.approx(value, abs=1e-4) for value in log_probs]
     assert equal > 3
 
 
