@@ -20,6 +20,10 @@ class TokenTrainer:
     Expects batches `(x, y)` or `(x, y, sample_weight)` with ids `y` of shape (B, T), padded with
     PAD; `sample_weight` is (B,) or (B, T).
 
+    A model that has a method `softmax_inputs(x, training)` beside its `call`, returning tensors
+    (B, T, D) and (V, D) whose product, the second one transposed, are the logits, trains with
+    `SmoothedCrossEntropy` without ever holding the logits of a whole batch.
+
     Attributes:
         accumulation_steps: Number of parts that a batch is worked off in, one after the other,
             before its one update: the update of the whole batch in the memory of a part. Keras'
@@ -54,18 +58,6 @@ class TokenTrainer:
         logits = self(x, training=False)
         loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
         return self._report(x, y, logits, sample_weight, loss)
-
-    def softmax_inputs(self, x, training):
-        """What the logits are the product of, for a loss that never sees all of them at once.
-
-        Args:
-            x: What `call` takes.
-            training: Whether to drop.
-
-        Returns:
-            Tensors `(B, T, D)` and `(V, D)`; the second one is transposed in the product.
-        """
-        raise NotImplementedError
 
     def _gradients(self, batch, all_tokens):
         """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`."""
@@ -102,13 +94,16 @@ class TokenTrainer:
     def _can_fuse(self, sample_weight):
         """Whether only our own loss and metrics look at the logits, and in our own way."""
         kind = type(self)
-        owner = next(c for c in kind.__mro__ if "softmax_inputs" in vars(c))
+
+        def definer(name):
+            return next((c for c in kind.__mro__ if name in vars(c)), None)
+
         return (
             sample_weight is None
             and type(self.loss) is SmoothedCrossEntropy
             and all(getattr(group, "built", True) for group in self.metrics)
             and all(isinstance(m, (TokenMetric, TargetTokens)) for m in self._compiled_metrics())
-            and kind.call is owner.call
+            and definer("softmax_inputs") is definer("call")
             and kind.compute_loss is keras.Model.compute_loss
             and kind.compute_metrics is keras.Model.compute_metrics
         )

@@ -65,7 +65,10 @@ def evaluate(corpus, run, *options):
 
 def command(*arguments):
     """Runs `keras-transformer`; its progress goes to stderr, what it returns is its stdout."""
-    return subprocess.run([COMMAND, *arguments], check=True, stdout=subprocess.PIPE).stdout
+    done = subprocess.run([COMMAND, *arguments], stdout=subprocess.PIPE)
+    if done.returncode:
+        sys.exit(done.returncode)  # the command has said why
+    return done.stdout
 
 
 if __name__ == "__main__":

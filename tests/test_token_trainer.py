@@ -100,6 +100,21 @@ class DoublesLoss(kt.Transformer):
         return 2 * super().compute_loss(*args, **kwargs)
 
 
+class Bigrams(token_trainer.TokenTrainer, keras.Model):
+    """A model that cannot say what its logits are the product of."""
+
+    def __init__(self, *_, **options):
+        super().__init__()
+        self.table = keras.layers.Embedding(20, 20)
+
+    def call(self, inputs, training=None):
+        return self.table(inputs[1])
+
+    def build(self, input_shape=None):
+        self.table.build((None, None))
+        self.built = True
+
+
 def fit_once(model_class=kt.Transformer, metrics=None, **options):
     """One update; returns the weights and the logs."""
     keras.utils.set_random_seed(2)
@@ -142,6 +157,7 @@ def test_who_computes_the_loss():
         assert fused
         fit_once(OwnCall)
         fit_once(DoublesLoss)
+        assert fit_once(Bigrams)[1]["loss"] > 0
         assert fit_once(metrics=[foreign])[1]["top"] > 0
         assert len(calls) == fused
     assert fit_once(DoublesLoss)[1]["loss"] == pytest.approx(2 * fit_once()[1]["loss"], rel=1e-5)

@@ -35,8 +35,8 @@ class MultiHeadAttention(AttendingLayer):
         output_shape: Width of the output; the query's width D when left out.
         kernel_initializer: Of the kernels, each seen as one (inputs, outputs) matrix.
         bias_initializer: Of the biases.
-        output_initializer: Of the output's kernel, if it is to be another one.
         seed: Of the dropout.
+        output_initializer: Of the output's kernel, if it is to be another one.
 
     Call arguments:
         query: Tensor of shape `(B, T, D)`.
@@ -75,8 +75,8 @@ class MultiHeadAttention(AttendingLayer):
         output_shape=None,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
-        output_initializer=None,
         seed=None,
+        output_initializer=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -197,8 +197,8 @@ class MultiHeadAttention(AttendingLayer):
             "output_shape": self.output_dim,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "output_initializer": keras.initializers.serialize(self.output_initializer),
             "seed": self.seed,
+            "output_initializer": keras.initializers.serialize(self.output_initializer),
         }
 
     def _add_projection(self, name, shape, inputs, initializer):

@@ -106,9 +106,9 @@ def _initializers():
 
     Sublayers that start small leave a block near the identity. With Glorot's own variances, what
     a deep post-norm encoder says of all positions becomes the same before the decoder has learnt to
-    read it: at 4 + 4 layers on Multi30k attention to the source was uniform after 1,400 updates
-    still, and the perplexity twice as high. 1/2 is that of query, key and value initialised as one
-    matrix; outputs scaled down follow Radford et al. (2019, GPT-2, §2.3).
+    read it: on Multi30k, the attention of 4 + 4 layers to the source was still uniform after 1,400
+    updates. 1/2 is the variance of query, key and value initialised as one matrix; outputs scaled
+    down follow Radford et al. (2019, GPT-2, §2.3).
     """
 
     def scaled(scale):
