@@ -35,7 +35,8 @@ def test_feed_forward_activation():
 
 def test_kernels_start_apart():
     """Initializers with a copy each; blocks start near the identity."""
-    layer = build("FeedForward", kernel_initializer=keras.initializers.RandomNormal())
+    layer = kt.FeedForward(8, 16, kernel_initializer=keras.initializers.RandomNormal())
+    layer.build((None, 8))
     w1, _, w2, _ = layer.get_weights()
     assert not np.intersect1d(w1, w2).size
     block = kt.DecoderLayer(d_model=64, num_heads=4, d_ff=128)
