@@ -23,6 +23,7 @@ class DecoderLayer(ResidualBlock):
         dropout: Share of each sublayer's output that is dropped in training.
         norm: `"post"` (the paper) or `"pre"`.
         activation: Of the feed-forward network.
+        depth: Layers of the stack it belongs to; deeper ones start with smaller sublayers.
 
     Call arguments:
         x: Tensor of shape `(B, T, D)`. Position t sees positions 0 … t only.
@@ -45,6 +46,8 @@ class DecoderLayer(ResidualBlock):
     >>> layer(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
     (2, 7, 512)
     """
+
+    num_sublayers = 3
 
     def make_attention_sublayers(self):
         self.self_attention = self.make_attention()

@@ -21,6 +21,7 @@ class EncoderLayer(ResidualBlock):
         dropout: Share of each sublayer's output that is dropped in training.
         norm: `"post"` (the paper) or `"pre"`.
         activation: Of the feed-forward network.
+        depth: Layers of the stack it belongs to; deeper ones start with smaller sublayers.
 
     Call arguments:
         x: Tensor of shape `(B, S, D)`.
@@ -40,6 +41,8 @@ class EncoderLayer(ResidualBlock):
     >>> layer(np.ones((2, 10, 512))).shape
     (2, 10, 512)
     """
+
+    num_sublayers = 2
 
     def make_attention_sublayers(self):
         self.self_attention = self.make_attention()

@@ -37,7 +37,14 @@ class Stack(AttendingLayer):
         self.num_layers = num_layers
         self.layers = [
             self.layer_class(
-                d_model, num_heads, d_ff, dropout, norm, activation, dtype=self.dtype_policy
+                d_model,
+                num_heads,
+                d_ff,
+                dropout,
+                norm,
+                activation,
+                depth=num_layers,
+                dtype=self.dtype_policy,
             )
             for _ in range(num_layers)
         ]

@@ -34,20 +34,21 @@ def test_feed_forward_activation():
 
 
 def test_kernels_start_apart():
-    """Initializers with a copy each; blocks start near the identity."""
+    """Initializers with a copy each; the layers of a deep stack start near the identity."""
     layer = kt.FeedForward(8, 16, kernel_initializer=keras.initializers.RandomNormal())
     layer.build((None, 8))
     w1, _, w2, _ = layer.get_weights()
     assert not np.intersect1d(w1, w2).size
-    block = kt.DecoderLayer(d_model=64, num_heads=4, d_ff=128)
-    block.build((None, None, 64))
+    decoder = kt.Decoder(4, d_model=64, num_heads=4, d_ff=128)
+    decoder.build((None, None, 64), (None, None, 64))
+    block = decoder.layers[1]
     attention, feed_forward = block.cross_attention, block.feed_forward
     glorot = {64: (2 / 128) ** 0.5, 128: (2 / 192) ** 0.5}  # deviations, by the inner width
     for kernel in (attention.query_kernel, attention.key_kernel, attention.value_kernel):
         assert np.std(kernel) == pytest.approx(glorot[64] * 0.5**0.5, rel=0.05)
-    assert np.std(attention.output_kernel) == pytest.approx(glorot[64] * 0.1**0.5, rel=0.05)
+    assert np.std(attention.output_kernel) == pytest.approx(glorot[64] * (1 / 12) ** 0.5, rel=0.05)
     assert np.std(feed_forward.inner.kernel) == pytest.approx(glorot[128] * 0.5**0.5, rel=0.05)
-    assert np.std(feed_forward.outer.kernel) == pytest.approx(glorot[128] * 0.1**0.5, rel=0.05)
+    assert np.std(feed_forward.outer.kernel) == pytest.approx(glorot[128] * (1 / 12) ** 0.5, rel=0.05)
 
 
 def test_feed_forward_drops_inner_activations():
