@@ -35,6 +35,7 @@ _HOMES = {
     "run_directory": ("load",),
     "saved_model": ("export", "load_saved_model"),
     "saved_model_check": ("check_structure",),
+    "optimizer": ("MeanAdam",),
     "visualization": (
         "plot_attention",
         "plot_history",

@@ -26,6 +26,9 @@ class TranslationScores(keras.callbacks.Callback):
     `fit(…, steps_per_epoch=N)` makes that every N updates. Where the optimizer keeps a running mean
     of the weights, that is what translates. Must come before the callbacks that read the logs.
 
+    A translation ends after twice as many tokens as the longest reference has: an untrained model
+    would go on to its `max_length`, for minutes.
+
     Args:
         pairs: Sequence of (source, target) strings.
         source_tokenizer, target_tokenizer: `SubwordTokenizer`s of the model.
@@ -46,7 +49,8 @@ class TranslationScores(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Adds the scores of greedy translations to `logs`."""
         if self._translator is None or self._translator.model is not self.model:
-            self._translator = Translator(self.model, *self.tokenizers)
+            longest = 2 * max(self.tokenizers[1](self.targets).row_lengths(), default=0)
+            self._translator = Translator(self.model, *self.tokenizers, int(longest) + 10)
         with averaged_weights(self.model):
             outputs = self._translator.translate(self.sources, batch_size=self.batch_size)
         scores = corpus_scores(outputs, self.targets, self.bleu_tokenize)

@@ -20,6 +20,7 @@ from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.data import make_dataset
 from keras_transformer.losses import SmoothedCrossEntropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity, TargetTokens
+from keras_transformer.optimizer import MeanAdam
 from keras_transformer.run_checkpoint import RunCheckpoint
 from keras_transformer.schedules import WarmupInverseSqrt
 from keras_transformer.strategies import make_strategy
@@ -178,7 +179,7 @@ def _compile_model(model, config):
         peak=config.peak,
         warmup_steps=config.warmup_steps,
     )
-    optimizer = keras.optimizers.Adam(
+    optimizer = MeanAdam(
         schedule,
         beta_1=0.9,
         beta_2=0.98,

@@ -28,6 +28,8 @@ class Translator(TextModel):
     Args:
         model: A built `Transformer`.
         source_tokenizer, target_tokenizer: `SubwordTokenizer`s, the same object when shared.
+        longest_output: Tokens that a translation may have; the model's `max_length` when left out
+            or larger.
 
     Raises:
         ValueError: If a vocabulary is not of the size that the model was built for.
@@ -39,9 +41,11 @@ class Translator(TextModel):
     ['1998-05-09']
     """
 
-    def __init__(self, model, source_tokenizer, target_tokenizer):
-        super().__init__(model, source_tokenizer, target_tokenizer, name="translator")
-        self.serve = tf.function(self._translate_batch, input_signature=[TEXT])
+    def __init__(self, model, source_tokenizer, target_tokenizer, longest_output=None):
+        super().__init__(
+            model, source_tokenizer, target_tokenizer, longest_output, name="translator"
+        )
+        self.serve = tf.function(self._translate_batch, input_signature=[TEXT], autograph=False)
 
     def translate(self, texts, batch_size=64, search=GREEDY, prefixes=None):
         """Translates a list of sentences.
@@ -110,7 +114,7 @@ class Translator(TextModel):
             self.model.step,
             self.model.initial_state(source),
             tf.shape(source)[0],
-            self.model.max_length,
+            self.longest_output,
         )
         output = self._write(tokens)
         return {
@@ -126,7 +130,7 @@ class Translator(TextModel):
             self.model.step,
             self.model.initial_state(source),
             rows,
-            self.model.max_length,
+            self.longest_output,
             search,
             prefix,
             seeds,

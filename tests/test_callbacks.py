@@ -52,6 +52,20 @@ def test_scores_are_those_of_the_sacrebleu_command(trained, tmp_path):
     assert 0 < history["val_bleu"][-1] < 100, "scores that could differ"
 
 
+def test_untrained_model_does_not_go_on_for_long():
+    """A translation ends after twice as many tokens as the longest reference has, and ten."""
+    tokenizer = toy_tokenizer()
+    size = tokenizer.vocabulary_size
+    model = kt.Transformer(size, size, 1, 8, 2, 16, max_length=5000)
+    model.compile(keras.optimizers.SGD(0.0), kt.SmoothedCrossEntropy(), jit_compile=False)
+    pairs = toy_pairs(3)
+    scores = kt.TranslationScores(pairs, tokenizer, tokenizer, "char")
+    dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 512, 12)
+    model.fit(dataset, shuffle=False, callbacks=[scores], verbose=0)
+    longest = max(len(tokenizer(target)) for _, target in pairs)
+    assert scores._translator.longest_output == 2 * longest + 10
+
+
 def test_validation_uses_the_running_mean():
     keras.utils.set_random_seed(1)
     model = kt.Transformer(9, 9, 1, 8, 2, 16, dropout=0.0)

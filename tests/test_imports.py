@@ -41,6 +41,7 @@ ALLOWED = {
     "strategies": ["special_ids"],
     "scoring": ["special_ids"],
     "sentence_batches": [],
+    "optimizer": [],
     "text_model": ["scoring", "sentence_batches", "special_ids"],
     "translator": ["decoding", "presets", "sentence_batches", "special_ids", "text_model"],
 }

@@ -5,6 +5,7 @@ import keras
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.layer_normalization import LayerNormalization
 
 
 class ResidualBlock(AttendingLayer):
@@ -76,7 +77,7 @@ class ResidualBlock(AttendingLayer):
 
     def make_norm(self):
         """A layer normalisation."""
-        return keras.layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy)
+        return LayerNormalization(dtype=self.dtype_policy)
 
     def residual(self, x, norm, sublayer, training=None):
         """Wraps a sublayer in residual connection, dropout and layer normalisation.

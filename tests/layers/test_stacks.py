@@ -48,7 +48,9 @@ def test_kernels_start_apart():
         assert np.std(kernel) == pytest.approx(glorot[64] * 0.5**0.5, rel=0.05)
     assert np.std(attention.output_kernel) == pytest.approx(glorot[64] * (1 / 12) ** 0.5, rel=0.05)
     assert np.std(feed_forward.inner.kernel) == pytest.approx(glorot[128] * 0.5**0.5, rel=0.05)
-    assert np.std(feed_forward.outer.kernel) == pytest.approx(glorot[128] * (1 / 12) ** 0.5, rel=0.05)
+    assert np.std(feed_forward.outer.kernel) == pytest.approx(
+        glorot[128] * (1 / 12) ** 0.5, rel=0.05
+    )
 
 
 def test_feed_forward_drops_inner_activations():
