@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.presets import SearchConfig
+from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END, START
+from keras_transformer.translator import Translator
 from tests.decoding.toy_steps import log_softmax
-from tests.toy_translator import SOURCES, random_translator, trained_translator
+from tests.toy_translator import SOURCES, random_translator, toy_tokenizer, trained_translator
 
 TARGETS = ["ABC", "HGFA", "", "x", "BBBB", "東", "H", "HB", "GFEDCBA", ""]
 
@@ -126,3 +127,18 @@ def test_sources_are_cut_as_in_translation():
 def test_mistakes(call, message):
     with pytest.raises(ValueError, match=message):
         call(trained_translator())
+
+
+@pytest.mark.parametrize(
+    "search", [GREEDY, SearchConfig(beam_size=3), SearchConfig(sample=True)], ids=str
+)
+def test_translations_have_a_longest_length(search):
+    model, tokenizer = random_translator(seed=1).model, toy_tokenizer()
+    bounded = Translator(model, tokenizer, tokenizer, longest_output=3)
+    whole = Translator(model, tokenizer, tokenizer, longest_output=10**6)
+    short = bounded.translate(SOURCES, search=search)
+    long = whole.translate(SOURCES, search=search)
+    assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
+    assert long == random_translator(seed=1).translate(SOURCES, search=search)
+    with pytest.raises(ValueError, match="longest_output must be at least 1, received 0"):
+        Translator(model, tokenizer, tokenizer, longest_output=0)

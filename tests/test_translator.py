@@ -209,20 +209,6 @@ def test_searches_that_cannot_be(translator, options, message):
         translator.translate(["ab", "c"], **options)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-def test_translations_have_a_longest_length(name):
-    """The same beginnings, cut; for beams, at least no more tokens."""
-    model, tokenizer = random_translator(seed=1).model, toy_tokenizer()
-    bounded = Translator(model, tokenizer, tokenizer, longest_output=3)
-    whole = Translator(model, tokenizer, tokenizer, longest_output=10**6)
-    short = bounded.translate(SOURCES, search=SEARCHES[name])
-    long = whole.translate(SOURCES, search=SEARCHES[name])
-    assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
-    assert long == random_translator(seed=1).translate(SOURCES, search=SEARCHES[name])
-    with pytest.raises(ValueError, match="longest_output must be at least 1, received 0"):
-        Translator(model, tokenizer, tokenizer, longest_output=0)
-
-
 # Content.
 
 
