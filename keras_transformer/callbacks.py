@@ -26,8 +26,8 @@ class TranslationScores(keras.callbacks.Callback):
     `fit(…, steps_per_epoch=N)` makes that every N updates. Where the optimizer keeps a running mean
     of the weights, that is what translates. Must come before the callbacks that read the logs.
 
-    A translation ends after twice as many tokens as the longest reference has: an untrained model
-    would go on to its `max_length`, for minutes.
+    A translation ends after ten tokens more than twice as many as the longest reference has: an
+    untrained model would go on to its `max_length`, for minutes.
 
     Args:
         pairs: Sequence of (source, target) strings.

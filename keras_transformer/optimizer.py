@@ -27,6 +27,4 @@ class MeanAdam(keras.optimizers.Adam):
         self._largest_momentum = value
 
     def get_config(self):
-        largest = self._largest_momentum
-        config = super().get_config()
-        return config | {"ema_momentum": largest}
+        return super().get_config() | {"ema_momentum": self._largest_momentum}

@@ -55,7 +55,7 @@ class TrainConfig:
     warmup_steps: int = 4000  # updates until the learning rate peaks
     clip_norm: float | None = None  # largest norm of all gradients together
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
-    ema: float = 0.0  # running mean of the weights, used instead of them: momentum, 0 for none
+    ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
     precision: str = "float32"  # float32, mixed_bfloat16 or mixed_float16
     strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape

@@ -25,7 +25,8 @@ class TextModel(tf.Module):
             or larger.
 
     Raises:
-        ValueError: If a vocabulary is not of the size that the model was built for.
+        ValueError: If a vocabulary is not of the size that the model was built for, or
+            `longest_output` is not positive.
     """
 
     def __init__(self, model, source_tokenizer, target_tokenizer, longest_output=None, name=None):

@@ -32,7 +32,8 @@ class Translator(TextModel):
             or larger.
 
     Raises:
-        ValueError: If a vocabulary is not of the size that the model was built for.
+        ValueError: If a vocabulary is not of the size that the model was built for, or
+            `longest_output` is not positive.
 
     Example:
 

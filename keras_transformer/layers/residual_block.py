@@ -25,7 +25,8 @@ class ResidualBlock(AttendingLayer):
             the smaller, the deeper the stack.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model` or `norm` is unknown.
+        ValueError: If `num_heads` does not divide `d_model`, `norm` is unknown or `depth` is not
+            positive.
     """
 
     num_sublayers = None  # set by the subclass
@@ -44,6 +45,8 @@ class ResidualBlock(AttendingLayer):
         super().__init__(**kwargs)
         if norm not in ("post", "pre"):
             raise ValueError(f'norm must be "post" or "pre", received {norm!r}.')
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, received {depth}.")
         if num_heads < 1 or d_model % num_heads:
             raise ValueError(
                 f"num_heads={num_heads} does not divide d_model={d_model}: every head takes an "

@@ -27,6 +27,10 @@ CONSTRUCTION = {
     "heads do not divide": (lambda: kt.EncoderLayer(8, 3, 16), "num_heads=3 does not divide d_mod"),
     "heads in a stack": (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 does not divide d_model=8"),
     "heads in the model": (lambda: transformer(num_heads=5), "num_heads=5 does not divide d_mo"),
+    "no depth": (
+        lambda: kt.EncoderLayer(8, 2, 16, depth=0),
+        "depth must be at least 1, received 0",
+    ),
     "no head": (lambda: kt.DecoderLayer(8, 0, 16), "num_heads=0 does not divide"),
     "no head in attention": (
         lambda: kt.MultiHeadAttention(0, 4),

@@ -115,6 +115,10 @@ ARGUMENTS = {
         {"activation": keras.ops.tanh},
         {"kernel_initializer": "he_normal", "output_initializer": "zeros"},
     ],
+    **dict.fromkeys(
+        ("EncoderLayer", "DecoderLayer"),
+        [{"dropout": 0.1, "activation": "gelu", "dtype": "mixed_bfloat16"}, {"depth": 3}],
+    ),
     "Transformer": [
         {"share_embeddings": "target", "activation": "silu"},
         {"share_embeddings": "all", "positions": "learned", "dropout": 0.1},
