@@ -53,6 +53,7 @@ class TrainConfig:
     label_smoothing: float = 0.1  # share spread evenly over the vocabulary
     peak: float | None = None  # highest learning rate; None: the paper's, (D · warm-up)^-0.5
     warmup_steps: int = 4000  # updates until the learning rate peaks
+    cooldown_steps: int = 0  # updates at the end in which it also falls to zero, linearly
     clip_norm: float | None = None  # largest norm of all gradients together
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
     ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to

@@ -14,13 +14,20 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
     `D^−0.5 · min(step^−0.5, step · warmup_steps^−1.5)`. Steps count from 1, so the first update
     already has a learning rate. Give either `d_model`, for the paper's height, or `peak`.
 
+    With `cooldown_steps`, that many steps at the end also fall linearly, down to zero: Zhai et al.
+    (2022), "Scaling Vision Transformers", §3.5. Until they begin, nothing depends on how long the
+    training will last.
+
     Args:
         d_model: D; the peak is then `(D · warmup_steps)^−0.5`.
         peak: The highest learning rate, reached after `warmup_steps` steps.
         warmup_steps: Number of steps, at least 1.
+        cooldown_steps: Number of steps; 0: no cooldown.
+        total_steps: Number of steps of the whole training, which a cooldown needs.
 
     Raises:
-        ValueError: If not exactly one of `d_model` and `peak` is given, or one is not positive.
+        ValueError: If not exactly one of `d_model` and `peak` is given, one is not positive, or
+            the cooldown is longer than the training.
 
     Example:
 
@@ -28,7 +35,9 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
     0.000699
     """
 
-    def __init__(self, d_model=None, peak=None, warmup_steps=4000):
+    def __init__(
+        self, d_model=None, peak=None, warmup_steps=4000, cooldown_steps=0, total_steps=None
+    ):
         super().__init__()
         if (d_model is None) == (peak is None):
             raise ValueError(
@@ -39,14 +48,26 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
                 "d_model, peak and warmup_steps must be positive, received "
                 f"d_model={d_model}, peak={peak} and warmup_steps={warmup_steps}."
             )
+        if cooldown_steps and not 0 < cooldown_steps <= (total_steps or 0):
+            raise ValueError(
+                "cooldown_steps must be at least 0 and at most total_steps, received "
+                f"cooldown_steps={cooldown_steps} and total_steps={total_steps}."
+            )
         self.d_model = d_model
         self.peak = peak
         self.warmup_steps = warmup_steps
+        self.cooldown_steps = cooldown_steps
+        self.total_steps = total_steps
 
     def __call__(self, step):
         height = self.peak or 1 / math.sqrt(self.d_model * self.warmup_steps)
-        share = (ops.cast(step, "float32") + 1.0) / self.warmup_steps
-        return height * ops.minimum(share, ops.rsqrt(share))
+        step = ops.cast(step, "float32")
+        share = (step + 1.0) / self.warmup_steps
+        rate = height * ops.minimum(share, ops.rsqrt(share))
+        if not self.cooldown_steps:
+            return rate
+        return rate * ops.clip((self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)
 
     def get_config(self):
-        return {"d_model": self.d_model, "peak": self.peak, "warmup_steps": self.warmup_steps}
+        names = ("d_model", "peak", "warmup_steps", "cooldown_steps", "total_steps")
+        return {name: getattr(self, name) for name in names}

@@ -36,7 +36,8 @@ def train(config, output, resume=False, plot=False):
         output: Directory to make. It may exist only if it is empty, or with `resume`.
         resume: Whether to go on with the training in `output`: from its last whole epoch, on the
             same data and vocabulary, with the loss curve it would have had without the stop.
-            Only `epochs` may have changed.
+            Only `epochs` and `cooldown_steps` may have changed: the curve is the same until a
+            cooldown begins.
         plot: Whether to draw the training's curves into `curves.png` in `output`.
 
     Returns:
@@ -60,7 +61,7 @@ def train(config, output, resume=False, plot=False):
     # --- model ---
     with strategy.scope():
         model = build_model(config, *tokenizers)
-        _compile_model(model, config)
+        _compile_model(model, config, steps * config.epochs)
 
     # --- run directory: nothing is written before everything above has succeeded ---
     if resume:
@@ -172,12 +173,14 @@ def build_model(config, source_tokenizer, target_tokenizer):
     return model
 
 
-def _compile_model(model, config):
+def _compile_model(model, config, total_steps):
     """Gives a model its optimizer ("Attention Is All You Need", §5.3), loss and metrics."""
     schedule = WarmupInverseSqrt(
         d_model=None if config.peak else config.model.d_model,
         peak=config.peak,
         warmup_steps=config.warmup_steps,
+        cooldown_steps=config.cooldown_steps,
+        total_steps=total_steps,
     )
     optimizer = MeanAdam(
         schedule,
@@ -224,10 +227,11 @@ def _check_same(config, previous):
     """Refuses to go on with another recipe than the one begun."""
     for field in dataclasses.fields(config):
         old, new = getattr(previous, field.name), getattr(config, field.name)
-        if old != new and field.name != "epochs":
+        if old != new and field.name not in ("epochs", "cooldown_steps"):
             raise ValueError(
                 f"This run was begun with {field.name}={old!r}, received {new!r}: resume it with "
-                "the options it was begun with (only epochs may change), or start another one."
+                "the options it was begun with (only epochs and cooldown_steps may change), or "
+                "start another one."
             )
 
 

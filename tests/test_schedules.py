@@ -33,6 +33,16 @@ def test_peak():
     assert max(rates) == rates[9] == pytest.approx(0.02)
 
 
+def test_cooldown():
+    """The last four of ten steps are at 4/4, 3/4, 2/4 and 1/4 of the height; then nothing moves."""
+    plain = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2)
+    schedule = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, cooldown_steps=4, total_steps=10)
+    shares = [float(schedule(step) / plain(step)) for step in range(12)]
+    assert shares == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0])
+    whole = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, cooldown_steps=4, total_steps=4)
+    assert float(whole(1)) == pytest.approx(0.1 * 0.75)  # may begin in the warm-up
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_in_a_graph(dtype):
     schedule = kt.WarmupInverseSqrt(d_model=512)
@@ -53,7 +63,14 @@ def test_optimizer_follows_it():
     assert positions == pytest.approx([-0.5, -1.5, -1.5 - 1.5**-0.5])
 
 
-@pytest.mark.parametrize("arguments", [{"d_model": 64}, {"peak": 0.1, "warmup_steps": 7}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"d_model": 64},
+        {"peak": 0.1, "warmup_steps": 7},
+        {"peak": 0.1, "cooldown_steps": 5, "total_steps": 6},
+    ],
+)
 def test_configuration_round_trip(arguments):
     schedule = kt.WarmupInverseSqrt(**arguments)
     described = keras.optimizers.schedules.serialize(schedule)
@@ -71,6 +88,9 @@ def test_configuration_round_trip(arguments):
         ({"d_model": 8, "warmup_steps": 0}, "must be positive, received .*warmup_steps=0"),
         ({"d_model": 0}, "must be positive, received d_model=0"),
         ({"peak": -0.1}, "must be positive, received .*peak=-0.1"),
+        ({"peak": 1, "cooldown_steps": 2}, "received cooldown_steps=2 and total_steps=None"),
+        ({"peak": 1, "cooldown_steps": 2, "total_steps": 1}, "at most total_steps"),
+        ({"peak": 1, "cooldown_steps": -1, "total_steps": 1}, "received cooldown_steps=-1"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -131,6 +131,7 @@ def rich_config(config):
         epochs=4,
         steps_per_epoch=9,
         accumulation_steps=2,
+        cooldown_steps=18,
         clip_norm=1.0,
         weight_decay=0.01,
         ema=0.8,
@@ -148,10 +149,13 @@ def rich(rich_config, tmp_path_factory):
 
 
 def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
-    """Sampled subwords, the running mean and the checkpoints to average go on too."""
+    """Sampled subwords, the running mean and the checkpoints to average go on too.
+
+    The cooldown may be decided upon when it begins.
+    """
     whole, history = rich
     output = tmp_path / "resumed"
-    first = train(dataclasses.replace(rich_config, epochs=2), output)
+    first = train(dataclasses.replace(rich_config, epochs=2, cooldown_steps=0), output)
     rest = train(rich_config, output, resume=True)
     assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
     for name, values in history.items():
@@ -160,6 +164,13 @@ def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
     assert [one["file"] for one in states[0]] == [one["file"] for one in states[1]]
     for a, b in zip(*(kt.load(p).model.get_weights() for p in (whole, output)), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)
+
+
+def test_learning_rate_cools_down(rich):
+    output, _ = rich
+    with open(output / "history.csv", encoding="utf-8", newline="") as file:
+        rates = [float(row["learning_rate"]) for row in csv.DictReader(file)]
+    assert rates[1] > rates[2] > rates[3] == 0
 
 
 def test_model_is_the_mean_of_the_best(rich, tmp_path):
@@ -196,11 +207,14 @@ def test_average_of_a_run(rich, tmp_path, by, number):
 
 
 def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
-    """Translating with the kept weights gives the BLEU that was logged."""
+    """Translating with the kept weights, to the same longest output, gives the logged BLEU."""
     output, history = rich
-    translator = kt.load(output)
-    translator.model.load_weights(output / "checkpoints" / "000004.weights.h5")
+    model = kt.load(output).model
+    model.load_weights(output / "checkpoints" / "000004.weights.h5")
     pairs = read_pairs(rich_config.valid_source, rich_config.valid_target)
+    tokenizers = run_directory.load_tokenizers(output)
+    longest = max(len(ids) for ids in tokenizers[1]([pair[1] for pair in pairs]))
+    translator = kt.Translator(model, *tokenizers, longest_output=2 * longest + 10)
     outputs = translator.translate([pair[0] for pair in pairs])
     scores = corpus_scores(outputs, [pair[1] for pair in pairs])
     assert scores["bleu"] == pytest.approx(history["val_bleu"][3])
