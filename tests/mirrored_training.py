@@ -2,7 +2,8 @@
 
     python tests/mirrored_training.py one|mirrored [plain|options]
 
-With "options": gradients accumulated over parts and clipped, weight decay, a running mean.
+With "options": gradients accumulated over parts and clipped, weight decay, the recipe's optimizer
+with its running mean.
 
 A program of its own, because logical devices must be made before TensorFlow starts.
 """
@@ -58,9 +59,15 @@ def main(name, options):
         model.build()
         if options:
             model.accumulation_steps, model.clip_norm = 2, 0.5
+        # Plain momentum, or so large an epsilon that Adam comes near it: otherwise Adam would blow
+        # up rounding errors of gradients near zero.
+        optimizer = (
+            kt.MeanAdam(0.05, epsilon=1.0, **OPTIONS)
+            if options
+            else keras.optimizers.SGD(0.05, momentum=0.9)
+        )
         model.compile(
-            # Plain momentum: Adam would blow up rounding errors of gradients near zero.
-            keras.optimizers.SGD(0.05, momentum=0.9, **OPTIONS if options else {}),
+            optimizer,
             kt.SmoothedCrossEntropy(0.1),
             metrics=[kt.MaskedAccuracy()],
             jit_compile=False,
