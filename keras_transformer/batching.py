@@ -80,8 +80,9 @@ def bucket_boundaries(max_length):
 def plan_batches(corpus, tokens_per_batch, boundaries, seed):
     """Decides which pairs make up a batch.
 
-    Sorts by bucket of the source and, within it, of the target, upwards and downwards in turn so
-    that neighbours are always alike, and cuts where the budget is full.
+    Sorts by bucket of the longer side and, within it, by how much longer the source is than the
+    target, upwards and downwards in turn so that neighbours are always alike, and cuts where the
+    budget is full.
 
     Args:
         corpus: `EncodedPairs`.
@@ -97,8 +98,9 @@ def plan_batches(corpus, tokens_per_batch, boundaries, seed):
     ties = np.arange(len(corpus))
     if seed is not None:
         np.random.default_rng(seed).shuffle(ties)
-    order = np.lexsort((ties, np.where(source % 2, -target, target), source))
-    padded = np.asarray(boundaries)[np.maximum(source, target)]
+    longer, difference = np.maximum(source, target), source - target
+    order = np.lexsort((ties, np.where(longer % 2, -difference, difference), longer))
+    padded = np.asarray(boundaries)[longer]
     batches, start, longest = [], 0, 0
     for end, row in enumerate(order):
         longest = max(longest, padded[row])
