@@ -13,6 +13,7 @@ import sys
 
 import tyro
 
+from keras_transformer.cli_serving import check, export
 from keras_transformer.cli_text import DEFAULTS, SearchOptions, align, score, translate
 from keras_transformer.presets import PRESETS, TrainConfig, get_preset
 
@@ -106,22 +107,6 @@ def average(
     run_directory.average(path, output, number, by)
 
 
-def export(
-    path: tyro.conf.Positional[str], base: tyro.conf.Positional[str], version: int | None = None
-) -> None:
-    """Write a run as base/<version>/, a SavedModel that TF Serving takes as it is.
-
-    Args:
-        path: A run directory.
-        base: Directory of the versions of this model.
-        version: A free positive integer; by default one more than the highest there is.
-    """
-    from keras_transformer.run_directory import load
-    from keras_transformer.saved_model import export as publish
-
-    print(publish(load(path), base, version))
-
-
 def plot(runs: tyro.conf.Positional[tuple[str, ...]], output: str = "curves.png") -> None:
     """Draw learning rate, losses, BLEU and chrF of one or several trainings into a picture.
 
@@ -151,6 +136,7 @@ def main() -> None:
                 "plot": plot,
                 "average": average,
                 "export": export,
+                "check": check,
             },
             prog="keras-transformer",
             description="Train, use and export Transformers that translate text.",

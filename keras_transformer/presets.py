@@ -142,6 +142,24 @@ class SearchConfig:
 
 GREEDY = SearchConfig()
 
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig:
+    """What an exported version can be asked, and how its weights are stored."""
+
+    # What clients can ask for; serving_default is always there.
+    signatures: tuple[str, ...] = ("beam", "sample", "score", "attention", "tokens")
+    beam_size: int = 5  # hypotheses that the signature beam answers with
+    length_penalty: float = 1.0  # α of the signature beam
+    precision: str = "float32"  # of stored weights: float32, bfloat16 or int8
+    longest_output: int | None = None  # tokens of a translation; None: the model's max_length
+
+    @property
+    def search(self):
+        """The `SearchConfig` of the signature `beam`."""
+        return SearchConfig(beam_size=self.beam_size, length_penalty=self.length_penalty)
+
+
 # Written dates to ISO 8601, in minutes on two cores: `make demo`.
 dates = TrainConfig(
     vocabulary_size=None,

@@ -1,8 +1,8 @@
 """A training's directory: everything needed to translate, to resume and to look back.
 
 `model.keras` (the best weights), `source.spm` and `target.spm` (equal when shared), `config.yaml`,
-`history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing in it names
-another place on the machine that loading would need, so it can be moved.
+`data.json`, `history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing
+in it names another place on the machine that loading would need, so it can be moved.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import yaml
 from keras_transformer.presets import GREEDY, ModelConfig, TrainConfig
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
+DATA = "data.json"  # how much text was trained on, and its fingerprint
 HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
 
 
@@ -53,7 +54,9 @@ def load(path):
     from keras_transformer.translator import Translator
 
     model = keras.saving.load_model(os.path.join(path, MODEL), compile=False)
-    return Translator(model, *load_tokenizers(path))
+    translator = Translator(model, *load_tokenizers(path))
+    translator.card = describe(path)
+    return translator
 
 
 def open_translator(path, search=GREEDY, n_best=False):
@@ -100,6 +103,47 @@ def load_tokenizers(path):
     from keras_transformer.tokenizer import SubwordTokenizer
 
     return tuple(SubwordTokenizer.load(os.path.join(path, name)) for name in (SOURCE, TARGET))
+
+
+def describe(path):
+    """What a model card should say about a run: recipe, data and scores, no places on this machine.
+
+    Returns:
+        Dict of `recipe`, `data` and `metrics`, dicts that JSON can hold; empty where nothing is
+        known.
+    """
+    if not os.path.exists(os.path.join(path, CONFIG)):
+        return {}
+    recipe = _plain(dataclasses.asdict(read_config(path)))
+    del recipe["model"]  # the card has it from the model itself
+    for field in ("train_source", "train_target", "valid_source", "valid_target"):
+        del recipe[field]
+    data, state = os.path.join(path, DATA), read_state(path)
+    known = {}
+    if os.path.exists(data):
+        with open(data, encoding="utf-8") as file:
+            known = json.load(file)
+    metrics = {}
+    if state and state["checkpoints"]:
+        best = rank(state)[0]["epoch"]
+        row = state["history"][best - 1]
+        metrics = {name: value for name, value in row.items() if value is not None}
+    return {"recipe": recipe, "data": known, "metrics": metrics}
+
+
+def valid_pairs(path):
+    """Reads the pairs that a run was validated by.
+
+    Raises:
+        ValueError: If the files are not where they were.
+    """
+    from keras_transformer.corpora.dates import LANGUAGES, dates
+    from keras_transformer.corpora.text_files import read_pairs
+
+    config = read_config(path)
+    if config.train_source is None:
+        return dates(config.languages or LANGUAGES).valid
+    return read_pairs(config.valid_source, config.valid_target)
 
 
 def write_config(config, path):
@@ -201,8 +245,9 @@ def average(path, output, number=5, by="best"):
     chosen = rank(state)[:number] if by == "best" else state["checkpoints"][-number:]
     with creating(output) as temporary:
         os.makedirs(os.path.join(temporary, CHECKPOINTS))
-        for name in (CONFIG, SOURCE, TARGET):
-            shutil.copy(os.path.join(path, name), temporary)
+        for name in (CONFIG, SOURCE, TARGET, DATA):
+            if os.path.exists(os.path.join(path, name)):
+                shutil.copy(os.path.join(path, name), temporary)
         for one in chosen:
             shutil.copy(os.path.join(path, CHECKPOINTS, one["file"]), f"{temporary}/{CHECKPOINTS}")
         write_model(temporary, load(path).model, chosen)

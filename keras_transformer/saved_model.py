@@ -5,6 +5,7 @@ complete or not. So a version is written beside its place under a name the serve
 out there, flushed to disk, and moved into place by one rename.
 """
 
+import contextlib
 import operator
 import os
 import re
@@ -13,74 +14,67 @@ import uuid
 
 import tensorflow as tf
 
-from keras_transformer.saved_model_check import SIGNATURE, check_structure
-from keras_transformer.saved_model_trial import answers, check_answers
+from keras_transformer import model_card
+from keras_transformer.precision_comparison import compare_precision
+from keras_transformer.presets import ExportConfig
+from keras_transformer.saved_model_trial import HOSTILE_ROWS, check
+from keras_transformer.served_translator import functions_of
+from keras_transformer.signatures import DEFAULT, SIGNATURES, make_inputs
+from keras_transformer.warm_up import write_warm_up
+
+DEFAULTS = ExportConfig()
 
 LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
 VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")
 
 
-def export(translator, base, version=None):
+def export(translator, base, version=None, config=DEFAULTS, pairs=(), report=None):
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
     The version appears complete or not at all, and one that is there is never touched. Before it
-    is published, its structure is checked (see `check_structure`), and it is loaded afresh, by
-    TensorFlow and as a server does it, and has to give the translator's answers.
+    is published it is tried (`check`): its structure, and, in a process that loads it as a server
+    does, whether it gives the answers of the model in memory, to anything that may come.
 
     Args:
-        translator: a tf.Module whose `serve` is a tf.function with the input signature
-            `[TensorSpec([None], tf.string, name="text")]` that returns
-            `{"text": string [None], "log_prob": float32 [None]}`.
+        translator: a `Translator`; or a tf.Module whose `serve` is a tf.function with the inputs
+            and outputs of `serving_default`, which is then the only signature.
         base: path of the directory that holds all versions of the model; made when missing.
         version: a positive integer; by default the highest version in `base` plus one.
+        config: `ExportConfig`.
+        pairs: pairs of strings, source and translation, best the validation set: for warm-up
+            requests, the examples of the model card and, with less than float32, the comparison
+            of translations.
+        report: function that is called with the `Finding`s, whatever they are.
 
     Returns:
         The path of the published directory.
 
     Raises:
         ValueError: if `translator` is no translator, `base` is a file, the version is taken or
-            not a positive int64, or the saved model is not fit to be served.
+            not a positive int64, an option is out of its range, or the saved model is not fit to
+            be served.
 
     Example:
         >>> path = export(translator, "export/models/dates")  # export/models/dates/1
     """
-    if not hasattr(getattr(translator, "serve", None), "get_concrete_function"):
-        raise ValueError(
-            f"Expected a translator, got {type(translator).__name__}, whose serve is not a "
-            "tf.function; pass a keras_transformer.Translator."
-        )
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
-    target = os.path.join(base, str(version))
-    # Inside base, so that the rename stays on one file system. Made by os.mkdir: tempfile's
-    # directories are closed to other users, and the server is often another user.
-    temporary = os.path.join(base, f".tmp-{version}-{uuid.uuid4().hex}")
-    try:
-        os.makedirs(base, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ValueError(
-            f"{base} is not a directory and cannot become one; pass the directory that is to "
-            "hold the model's versions."
-        ) from error
-    os.mkdir(temporary)
-    try:
-        signatures = {SIGNATURE: translator.serve.get_concrete_function()}
-        tf.saved_model.save(translator, temporary, signatures=signatures)
-        problems = check_structure(temporary)
-        if problems:
-            more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
-            raise ValueError(
-                "The translator was not exported, for a server could not run it. "
-                + " ".join(problems[:5])
-                + more
-            )
-        check_answers(translator, temporary)
+    module, functions = functions_of(translator, config)
+    with _temporary_version(base, version) as temporary:
+        _save(module, functions, temporary)
+        card = model_card.describe(translator, functions, config, pairs)
+        if config.precision != "float32" and pairs:
+            card["comparison"] = compare_precision(translator, temporary, pairs, _save)
+        model_card.write_card(temporary, card)
+        write_warm_up(temporary, _warm_up_requests(functions, pairs))
+        findings = _try_out(translator, functions, temporary)
+        if report:
+            report(findings)
+        _refuse_problems(findings)
         _flush_tree(temporary)
-        _publish(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
-    return target
+        _publish(temporary, os.path.join(base, str(version)))
+    return os.path.join(base, str(version))
 
 
 def load_saved_model(path):
@@ -104,18 +98,18 @@ def load_saved_model(path):
     # Imported for its side effect: it registers the SentencePiece ops the graph is made of.
     import tensorflow_text  # noqa: F401
 
-    version_dir = _version_dir(os.fspath(path))
+    directory = version_dir(os.fspath(path))
     try:
-        loaded = tf.saved_model.load(version_dir)
+        loaded = tf.saved_model.load(directory)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{version_dir} cannot be loaded as a SavedModel; export it again ({reason})."
+            f"{directory} cannot be loaded as a SavedModel; export it again ({reason})."
         ) from error
-    signature = getattr(loaded, "signatures", {}).get(SIGNATURE)
+    signature = getattr(loaded, "signatures", {}).get(DEFAULT)
     if signature is None or set(signature.structured_outputs) != {"text", "log_prob"}:
         raise ValueError(
-            f"{version_dir} is not an exported translator: its signature {SIGNATURE!r} should "
+            f"{directory} is not an exported translator: its signature {DEFAULT!r} should "
             "return text and log_prob; export one with keras_transformer.export."
         )
 
@@ -125,10 +119,69 @@ def load_saved_model(path):
         # A lone surrogate is not text; "?" is what is left of it, rather than an error.
         rows = [x.encode(errors="replace") if isinstance(x, str) else x for x in texts]
         # A signature does not keep its model alive, so this closure does.
-        texts, log_probs = answers(loaded.signatures[SIGNATURE], rows)
-        return [text.decode(errors="replace") for text in texts], log_probs
+        outputs = loaded.signatures[DEFAULT](text=tf.constant(rows, tf.string, [len(rows)]))
+        texts = [text.decode(errors="replace") for text in outputs["text"].numpy()]
+        return texts, outputs["log_prob"].numpy().tolist()
 
     return translate
+
+
+@contextlib.contextmanager
+def _temporary_version(base, version):
+    """A directory that servers ignore, on the same file system as its place will be; then gone."""
+    temporary = os.path.join(base, f".tmp-{version}-{uuid.uuid4().hex}")
+    try:
+        os.makedirs(base, exist_ok=True)
+        # Not by tempfile, whose directories are closed to other users: a server often is one.
+        os.mkdir(temporary)
+    except OSError as error:
+        raise ValueError(
+            f"{base} is not a directory that can be written to ({error.strerror}); pass the one "
+            "that is to hold the model's versions."
+        ) from error
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
+
+
+def _save(module, functions, directory):
+    signatures = {name: function.get_concrete_function() for name, function in functions.items()}
+    tf.saved_model.save(module, directory, signatures=signatures)
+
+
+def _warm_up_requests(functions, pairs):
+    """Requests with one row and with 32, to every signature that a server may batch."""
+    requests = []
+    sources, targets = zip(*pairs, strict=True) if pairs else (model_card.EXAMPLES,) * 2
+    for name in functions:
+        for rows in (1, 32) if SIGNATURES[name].batchable else ():
+            inputs = make_inputs(name, sources[:rows], targets[:rows])
+            specs = SIGNATURES[name].inputs
+            tensors = {key: tf.constant(inputs[key], specs[key].dtype) for key in specs}
+            requests.append((name, tensors))
+    return requests
+
+
+def _try_out(translator, functions, directory):
+    """The `Finding`s on a version that is not published yet."""
+    answers = [
+        model_card.answer(functions, name, make_inputs(name, HOSTILE_ROWS)) for name in functions
+    ]
+    model = getattr(translator, "model", None)
+    precise = model is None or model.compute_dtype == "float32"
+    return check(directory, answers, precise)
+
+
+def _refuse_problems(findings):
+    problems = [problem for finding in findings for problem in finding.problems]
+    if problems:
+        more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
+        raise ValueError(
+            "The translator was not exported, for a server could not use it. "
+            + " ".join(problems[:5])
+            + more
+        )
 
 
 def _free_version(base, version):
@@ -162,8 +215,12 @@ def _versions(base):
     return {number: name for number, name in numbers.items() if number <= LARGEST_VERSION}
 
 
-def _version_dir(path):
-    """`path` itself when it holds a SavedModel, else its highest version."""
+def version_dir(path):
+    """`path` itself when it holds a SavedModel, else its highest version.
+
+    Raises:
+        ValueError: If there is none.
+    """
     candidates = [path]
     versions = _versions(path)
     if versions:

@@ -14,16 +14,17 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 
 from keras_transformer.saved_model_loops import is_bounded
+from keras_transformer.signatures import DEFAULT, SIGNATURES
 
-SIGNATURE = "serving_default"
-INPUTS = {"text": (tf.string, [-1])}
-OUTPUTS = {"text": (tf.string, [-1]), "log_prob": (tf.float32, [-1])}
+NOT_FOR_REQUESTS = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 
 # `tf.raw_ops` is the list of TensorFlow's own ops. The op registry is not: it also holds
 # whatever libraries this process happens to have loaded.
 CORE_OPS = frozenset(vars(tf.raw_ops))
-# Older servers carry older tensorflow-text kernels; these three are in all of them.
-CUSTOM_OPS = frozenset({"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"})
+# Older servers carry older tensorflow-text kernels; these four are in all of them, unchanged.
+CUSTOM_OPS = frozenset(
+    f"Sentencepiece{name}Op" for name in ("", "Tokenize", "Detokenize", "IdToString")
+)
 PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 WHILE_OPS = frozenset({"While", "StatelessWhile"})
 # TensorFlow 1 wrote loops as cycles in the graph, where a bound cannot be read off.
@@ -92,29 +93,45 @@ def _variables_problems(directory):
 
 
 def _signature_problems(meta_graph):
-    if SIGNATURE not in meta_graph.signature_def:
-        names = sorted(meta_graph.signature_def)
-        return [f"Expected a signature named {SIGNATURE!r}, got {names}."]
-    signature = meta_graph.signature_def[SIGNATURE]
+    names = sorted(set(meta_graph.signature_def) - NOT_FOR_REQUESTS)
+    if DEFAULT not in names:
+        return [f"Expected a signature named {DEFAULT!r}, got {names}."]
     problems = []
-    for kind, tensors, expected in (
-        ("inputs", signature.inputs, INPUTS),
-        ("outputs", signature.outputs, OUTPUTS),
-    ):
-        found = {
-            key: (tf.dtypes.as_dtype(info.dtype), _shape(info)) for key, info in tensors.items()
-        }
-        if found != expected:
+    for name in names:
+        if name not in SIGNATURES:
+            problems.append(f"The signature {name!r} is none of {', '.join(SIGNATURES)}.")
+            continue
+        signature = meta_graph.signature_def[name]
+        for kind, tensors, specs in (
+            ("inputs", signature.inputs, SIGNATURES[name].inputs),
+            ("outputs", signature.outputs, SIGNATURES[name].outputs),
+        ):
+            found = {
+                key: (tf.dtypes.as_dtype(info.dtype), _shape(info)) for key, info in tensors.items()
+            }
+            if found.keys() != specs.keys() or not all(
+                _fits(*found[key], spec) for key, spec in specs.items()
+            ):
+                expected = {
+                    key: (spec.dtype, [-1 if size is None else size for size in spec.shape])
+                    for key, spec in specs.items()
+                }
+                problems.append(
+                    f"The {kind} of {name!r} are {_describe(found)}, "
+                    f"expected {_describe(expected)}."
+                )
+        if signature.method_name != "tensorflow/serving/predict":
             problems.append(
-                f"The {kind} of {SIGNATURE!r} are {_describe(found)}, "
-                f"expected {_describe(expected)}."
+                f"The method of {name!r} is {signature.method_name!r}, "
+                "expected 'tensorflow/serving/predict'."
             )
-    if signature.method_name != "tensorflow/serving/predict":
-        problems.append(
-            f"The method of {SIGNATURE!r} is {signature.method_name!r}, "
-            "expected 'tensorflow/serving/predict'."
-        )
     return problems
+
+
+def _fits(dtype, shape, spec):
+    """Whether a tensor is what the contract says; how wide a beam is, the export has decided."""
+    same_rank = shape is not None and len(shape) == len(spec.shape)
+    return dtype == spec.dtype and same_rank and shape[0] == -1
 
 
 def _shape(tensor_info):
@@ -221,7 +238,8 @@ def _restore_problems(meta_graph):
     `tf.saved_model.load` works nevertheless.
     """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
-    outputs = meta_graph.signature_def[SIGNATURE].outputs.values()
+    signatures = meta_graph.signature_def.values()
+    outputs = [info for signature in signatures for info in signature.outputs.values()]
     restored = _ancestors(nodes, [meta_graph.saver_def.restore_op_name])
     read = _ancestors(nodes, [info.name for info in outputs])
     return [

@@ -24,10 +24,8 @@ def log_prob(model, source, target):
     return tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
 
 
-def most_attended(model, source, target, layers, heads):
-    """The source position that each target token attends to most while it is predicted.
-
-    END is left out with the padding: heads rest on it where a token has no counterpart.
+def attention_to_source(model, source, target, layers, heads):
+    """What target tokens attend to while they are predicted.
 
     Args:
         model, source, target: As `log_prob` has them.
@@ -35,12 +33,26 @@ def most_attended(model, source, target, layers, heads):
             attention to the source is averaged.
 
     Returns:
-        int32 `(B, T)`. What stands at END, at padding, and in rows without a source token, means
-        nothing.
+        float32 `(B, T, S)`.
     """
     _, scores = model((source, _shift(target)), return_attention_scores=True)
     chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
-    mean = tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])  # (B, T, S)
+    return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])
+
+
+def most_attended(model, source, target, layers, heads):
+    """The source position that each target token attends to most.
+
+    END is left out with the padding: heads rest on it where a token has no counterpart.
+
+    Args:
+        model, source, target, layers, heads: As `attention_to_source` has them.
+
+    Returns:
+        int32 `(B, T)`. What stands at END, at padding, and in rows without a source token, means
+        nothing.
+    """
+    mean = attention_to_source(model, source, target, layers, heads)
     readable = tf.not_equal(source, PAD) & tf.not_equal(source, END)
     mean = tf.where(readable[:, tf.newaxis], mean, -1.0)
     return tf.argmax(mean, axis=-1, output_type=tf.int32)
@@ -48,4 +60,5 @@ def most_attended(model, source, target, layers, heads):
 
 def _shift(target):
     """What the decoder is fed: START, then all but the last token."""
-    return tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=START)
+    # Cut last: without rows, a target may have no column to take off.
+    return tf.pad(target, [[0, 0], [1, 0]], constant_values=START)[:, : tf.shape(target)[1]]

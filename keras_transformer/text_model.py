@@ -60,6 +60,11 @@ class TextModel(tf.Module):
         """The `Transformer`."""
         return self._get_model()
 
+    @property
+    def default_layer(self):
+        """The decoder layer whose attention to the source is looked at; see `align`."""
+        return max(self.model.num_layers - 2, self.model.num_layers // 2)
+
     def score(self, sources, targets, batch_size=64):
         """Computes how probable given translations are.
 
@@ -80,7 +85,7 @@ class TextModel(tf.Module):
         rows = as_bytes(sources)
         ids = self.read_targets("target", targets, len(rows), END)
         lengths = ids.row_lengths().numpy()
-        score = self.compiled(self._score_batch, (TEXT, TARGET))
+        score = self.compiled(self.score_batch, (TEXT, TARGET))
 
         def score_batch(chosen):
             target = tf.gather(ids, chosen).to_tensor(PAD)
@@ -109,8 +114,7 @@ class TextModel(tf.Module):
             ValueError: As `score` does, or if there is no such layer or head.
         """
         model = self.model
-        default = max(model.num_layers - 2, model.num_layers // 2)
-        layers = (default,) if layers is None else layers
+        layers = (self.default_layer,) if layers is None else layers
         layers = _numbers("layer", layers, model.num_layers)
         heads = _numbers(
             "head", range(model.num_heads) if heads is None else heads, model.num_heads
@@ -139,15 +143,29 @@ class TextModel(tf.Module):
 
         return in_batches(align_batch, lengths, batch_size)
 
-    def read_source(self, text):
-        """Ids `(B, S)`, cut, closed by END and padded; and which rows have no token."""
+    def clean(self, text):
+        """Text `(B,)` as it is: a tensor of another rank is refused, what is no UTF-8 replaced."""
         text = tf.ensure_shape(text, [None])
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-        ids = self.source_tokenizer(text)
+        return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+
+    def close(self, ids):
+        """Ragged ids to `(B, T)`, cut, closed by END and padded; and which rows had no token."""
         empty = tf.equal(ids.row_lengths(), 0)
         ids = ids[:, : self.model.max_length - 1]
         ids = tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
         return ids.to_tensor(PAD), empty
+
+    def read_source(self, text):
+        """Ids `(B, S)`, cut, closed by END and padded; and which rows have no token."""
+        return self.close(self.source_tokenizer(self.clean(text)))
+
+    def score_batch(self, text, target):
+        """Log-probabilities `(B,)` of target ids `(B, T)`, closed by END; and their numbers."""
+        source, empty = self.read_source(text)
+        lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
+        asked = tf.logical_not(empty & tf.equal(lengths, 1))
+        values = tf.where(asked, log_prob(self.model, source, target), 0.0)
+        return values, tf.where(asked, lengths, 0)
 
     def read_targets(self, name, texts, count, *closing):
         """Cuts texts that the target has to hold whole into pieces.
@@ -178,13 +196,6 @@ class TextModel(tf.Module):
                     f"is {limit}: shorten it."
                 )
         return ids
-
-    def _score_batch(self, text, target):
-        source, empty = self.read_source(text)
-        lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
-        asked = tf.logical_not(empty & tf.equal(lengths, 1))
-        values = tf.where(asked, log_prob(self.model, source, target), 0.0)
-        return values, tf.where(asked, lengths, 0)
 
     def _align_batch(self, text, target, layers, heads):
         source, _ = self.read_source(text)

@@ -7,6 +7,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 
@@ -14,7 +15,7 @@ import keras
 
 from keras_transformer import run_directory
 from keras_transformer.callbacks import AveragedValidation, TranslationScores
-from keras_transformer.corpora.corpus import Corpus
+from keras_transformer.corpora.corpus import Corpus, fingerprint
 from keras_transformer.corpora.dates import LANGUAGES, dates
 from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.data import make_dataset
@@ -67,7 +68,7 @@ def train(config, output, resume=False, plot=False):
     if resume:
         run_directory.write_config(config, output)
     else:
-        _create(output, config, tokenizers)
+        _create(output, config, tokenizers, corpus)
     checkpoint, callbacks = _make_callbacks(config, output, corpus.valid, tokenizers)
 
     # --- fit ---
@@ -235,9 +236,12 @@ def _check_same(config, previous):
             )
 
 
-def _create(output, config, tokenizers):
+def _create(output, config, tokenizers, corpus):
     """Makes the run directory, whole or not at all."""
     with run_directory.creating(output) as temporary:
+        data = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
+        with open(os.path.join(temporary, run_directory.DATA), "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
         for folder in ("logs", run_directory.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         run_directory.write_config(config, temporary)

@@ -46,7 +46,7 @@ class Translator(TextModel):
         super().__init__(
             model, source_tokenizer, target_tokenizer, longest_output, name="translator"
         )
-        self.serve = tf.function(self._translate_batch, input_signature=[TEXT], autograph=False)
+        self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
 
     def translate(self, texts, batch_size=64, search=GREEDY, prefixes=None):
         """Translates a list of sentences.
@@ -91,7 +91,7 @@ class Translator(TextModel):
         if prefixes is not None:
             prefixes = self.read_targets("prefix", prefixes, len(rows))
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
-        translate = self.compiled(self._search_batch, inputs, search=search)
+        translate = self.compiled(self.search_batch, inputs, search=search)
 
         def translate_batch(chosen):
             batch = [[rows[i] for i in chosen], (search.seed << 32) + np.array(chosen)]
@@ -109,21 +109,34 @@ class Translator(TextModel):
 
         return in_batches(translate_batch, [len(row) for row in rows], batch_size)
 
-    def _translate_batch(self, text):
-        source, empty = self.read_source(text)
-        tokens, _, log_prob = greedy_search(
+    def translate_batch(self, text, search=greedy_search):
+        """What `serve` does.
+
+        Args:
+            text: String tensor `(B,)`.
+            search: Function called like `greedy_search`.
+
+        Returns:
+            `{"text": (B,), "log_prob": (B,)}`.
+        """
+        return self.translate_ids(*self.read_source(text), search)[1]
+
+    def translate_ids(self, source, empty, search=greedy_search):
+        """The same from ids `(B, S)`, as `close` makes them: target ids `(B, T)`, and what
+        `translate_batch` returns."""
+        tokens, _, log_prob = search(
             self.model.step,
             self.model.initial_state(source),
             tf.shape(source)[0],
             self.longest_output,
         )
         output = self._write(tokens)
-        return {
+        return tokens, {
             "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
             "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
         }
 
-    def _search_batch(self, text, seeds, prefix=None, search=GREEDY):
+    def search_batch(self, text, seeds=None, prefix=None, search=GREEDY):
         """Translations and their log-probabilities, `(B, N)` each; -inf where there is none."""
         source, empty = self.read_source(text)
         rows, beam_size = tf.shape(source)[0], search.beam_size

@@ -115,7 +115,7 @@ def test_model_compiled_by_xla_fails_on_the_first_request(tmp_path):
 
 
 def test_server_without_sentencepiece_ops_cannot_load(version_dir):
-    with pytest.raises(RuntimeError, match="Op type not registered 'SentencepieceOp'"):
+    with pytest.raises(ValueError, match="Op type not registered 'SentencepieceOp'"):
         run_through_c_api(version_dir, [["a cat"]], ops=False)
 
 

@@ -1,60 +1,16 @@
 """The command line as a user types it: results on stdout, one sentence for a mistake, status 2."""
 
-import io
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
-from keras_transformer.cli import main
+from tests.command_line import run, run_process
 
-COMMANDS = ("train", "translate", "evaluate", "score", "align", "average", "export", "plot")
-
-
-def run(*arguments, stdin=b""):
-    """The command in this process, where TensorFlow has been loaded already."""
-    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
-    streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (stdin, b"", b"")]
-    sys.argv = ["keras-transformer", *map(str, arguments)]
-    sys.stdin, sys.stdout, sys.stderr = streams
-    try:
-        main()
-        status = 0
-    except SystemExit as end:
-        status = end.code or 0
-    finally:
-        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
-    for stream in streams[1:]:
-        stream.flush()
-    outputs = [stream.buffer.getvalue() for stream in streams[1:]]
-    return subprocess.CompletedProcess(arguments, status, *outputs)
-
-
-def run_process(*arguments, stdin=b""):
-    """The command in a process of its own: nothing but what is meant for the user is printed."""
-    program = [sys.executable, "-m", "keras_transformer.cli", *map(str, arguments)]
-    # As in a user's shell, whatever other tests have set for their own processes.
-    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    return subprocess.run(program, input=stdin, capture_output=True, timeout=600, env=shell)
-
-
-@pytest.fixture(scope="module")
-def reverse_run(tmp_path_factory):
-    """A tiny training by the command line, from a table of a word and its translation."""
-    folder = tmp_path_factory.mktemp("cli")
-    rows = [f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")]
-    (folder / "pairs.tsv").write_text("".join(rows * 5))
-    sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
-    result = run_process(
-        *["train", "--preset", "tiny", *sizes, "--output", folder / "run", "--epochs", "2"],
-        *["--steps-per-epoch", "5"],
-        *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
-        *["--vocabulary-size", "280", "--tokens-per-batch", "128"],
-    )
-    assert result.returncode == 0, result.stderr.decode()
-    return folder, result
+COMMANDS = (
+    *("train", "translate", "evaluate", "score", "align", "average", "export", "check", "plot"),
+)
 
 
 def test_progress_goes_to_stderr(reverse_run):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer
+from keras_transformer.presets import ExportConfig
 from keras_transformer.saved_model import export, load_saved_model
 from keras_transformer.saved_model_check import check_structure
 from tests.sample_text import BYTES, TEXTS
@@ -38,7 +39,9 @@ class Exported:
         self.memory = {key: serve(translator, texts) for key, texts in BATCHES.items()}
         write_run(translator, folder / "run")
         loaded = keras_transformer.load(folder / "run")
-        path = keras_transformer.export(loaded, folder / "written" / "toy")
+        path = keras_transformer.export(
+            loaded, folder / "written" / "toy", config=ExportConfig(signatures=())
+        )
         assert path == str(folder / "written" / "toy" / "1")
         self.version_dir = shutil.move(path, folder / "7")
         shutil.rmtree(folder / "written")

@@ -43,6 +43,13 @@ ALLOWED = {
     "sentence_batches": [],
     "optimizer": [],
     "text_model": ["scoring", "sentence_batches", "special_ids"],
+    "signatures": [],
+    "stored_weights": [],
+    "served_translator": ["decoding", "scoring", "presets", "signatures", "special_ids"]
+    + ["stored_weights", "translator"],
+    "c_api": [],
+    "server_process": [],
+    "warm_up": [],
     "translator": ["decoding", "presets", "sentence_batches", "special_ids", "text_model"],
 }
 ABOVE_TENSORFLOW = "special_ids layers transformer losses metrics schedules presets".split()

@@ -1,5 +1,6 @@
 """The three parts of a data set."""
 
+import hashlib
 from dataclasses import dataclass
 
 from keras_transformer.corpora.pair import Pair
@@ -18,3 +19,18 @@ class Corpus:
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
+
+
+def fingerprint(pairs):
+    """What tells one set of pairs from another: their number, and a hash of them in their order.
+
+    Args:
+        pairs: list of `Pair`.
+
+    Returns:
+        Dict of `pairs`, a count, and `sha256`, of UTF-8 lines of source, tab and target.
+    """
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update(f"{pair[0]}\t{pair[1]}\n".encode(errors="replace"))
+    return {"pairs": len(pairs), "sha256": digest.hexdigest()}

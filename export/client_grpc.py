@@ -1,0 +1,166 @@
+"""Asks TF Serving for translations over gRPC. Needs the package tensorflow-serving-api.
+
+    python export/client_grpc.py --model dates < text
+
+To be imported as well:
+
+    with GrpcClient("localhost:8500", "dates") as client:
+        client.translate(["samedi 9 mai 1998"])
+        client.predict({"text": ["samedi 9 mai 1998"]}, "beam")
+"""
+
+import argparse
+import itertools
+import os
+import random
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import grpc  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc  # noqa: E402
+
+LARGEST_MESSAGE = 64 << 20  # bytes; gRPC's own limit is 4 MiB
+
+
+class ClientError(Exception):
+    """What went wrong, in one sentence."""
+
+
+class GrpcClient:
+    """A model on a server.
+
+    Args:
+        address: Host and port.
+        model: Name that the server knows the model by.
+        version: Number of a version; by default the server chooses.
+        label: Name of a version, such as "stable", instead of its number.
+        timeout: Seconds that an answer may take, all tries together.
+        retries: Times that a request is sent again while the server is unavailable. Nothing else
+            is tried again: it would fail again, or be done twice.
+    """
+
+    def __init__(self, address, model, version=None, label=None, timeout=30.0, retries=4):
+        self.address = address
+        self.model = model
+        self.version = version
+        self.label = label
+        self.timeout = timeout
+        self.retries = retries
+        options = [
+            ("grpc.max_send_message_length", LARGEST_MESSAGE),
+            ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+            ("grpc.enable_retries", 0),  # one place decides what is tried again: `_send`
+        ]
+        self._channel = grpc.insecure_channel(address, options)
+        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._channel.close()
+
+    def translate(self, texts):
+        """Translates a list of strings, or of bytes, in one request.
+
+        Returns:
+            List of strings.
+        """
+        if not texts:
+            return []
+        texts = self.predict({"text": texts})["text"]
+        return [text.decode(errors="replace") for text in texts.tolist()]
+
+    def predict(self, inputs, signature="serving_default"):
+        """Sends one request.
+
+        Args:
+            inputs: {name: list or array}; integers are sent as int32, unless an array says
+                otherwise, floats as float32.
+            signature: Name of what is asked for.
+
+        Returns:
+            {name: array}; strings as bytes.
+
+        Raises:
+            ClientError: If there is no answer.
+        """
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = self.model
+        request.model_spec.signature_name = signature
+        if self.version is not None:
+            request.model_spec.version.value = self.version
+        if self.label is not None:
+            request.model_spec.version_label = self.label
+        for name, value in inputs.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        reply = self._send(request)
+        return {name: tf.make_ndarray(tensor) for name, tensor in reply.outputs.items()}
+
+    def _send(self, request):
+        deadline = time.monotonic() + self.timeout
+        for tries in itertools.count():
+            try:
+                return self._stub.Predict(request, timeout=max(deadline - time.monotonic(), 0.001))
+            except grpc.RpcError as error:
+                code = error.code()
+                reason = " ".join((error.details() or "no reason given").split())
+                if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise ClientError(
+                        f"{self.address} did not answer within {self.timeout:g} seconds."
+                    ) from error
+                if code != grpc.StatusCode.UNAVAILABLE:
+                    raise ClientError(f"The server answered {code.name}: {reason}") from error
+                # The doubled pause, shortened at random, so that clients do not come back at once.
+                pause = 0.1 * 2**tries * random.uniform(0.5, 1)
+                if tries == self.retries or time.monotonic() + pause >= deadline:
+                    raise ClientError(
+                        f"{self.address} is unavailable: {reason} (tried {tries + 1} times)"
+                    ) from error
+                time.sleep(pause)
+
+
+def batches_of(lines, size):
+    """Lines of a binary file without their ends, so many at a time."""
+    lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in lines)
+    while batch := list(itertools.islice(lines, size)):
+        yield batch
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Translate stdin, line by line, over gRPC.")
+    parser.add_argument("--address", default="localhost:8500", help="host:port")
+    parser.add_argument("--model", default="dates", help="its name on the server")
+    parser.add_argument("--version", type=int, help="a number; by default the server chooses")
+    parser.add_argument("--label", help="such as stable, instead of a number")
+    parser.add_argument("--batch-size", type=int, default=32, help="lines in a request")
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds for a request")
+    parser.add_argument("--retries", type=int, default=4, help="while the server is unavailable")
+    options = parser.parse_args()
+    if options.version is not None and options.label is not None:
+        parser.error("--version and --label exclude each other")
+    if options.batch_size < 1:
+        parser.error(f"--batch-size must be at least 1, received {options.batch_size}")
+    try:
+        with GrpcClient(
+            options.address,
+            options.model,
+            options.version,
+            options.label,
+            options.timeout,
+            options.retries,
+        ) as client:
+            for batch in batches_of(sys.stdin.buffer, options.batch_size):
+                for text in client.translate(batch):
+                    print(" ".join(text.splitlines()), flush=True)
+    except ClientError as error:
+        sys.exit(f"client_grpc.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""What several files of tests share."""
+
+import pytest
+
+from tests.command_line import run_process
+
+
+@pytest.fixture(scope="session")
+def reverse_run(tmp_path_factory):
+    """A tiny training by the command line, from a table of a word and its translation."""
+    folder = tmp_path_factory.mktemp("cli")
+    rows = [f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")]
+    (folder / "pairs.tsv").write_text("".join(rows * 5))
+    sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
+    result = run_process(
+        *["train", "--preset", "tiny", *sizes, "--output", folder / "run", "--epochs", "2"],
+        *["--steps-per-epoch", "5"],
+        *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
+        *["--vocabulary-size", "280", "--tokens-per-batch", "128"],
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    return folder, result

@@ -1,0 +1,83 @@
+"""Our strongest outside oracle: CTranslate2 with the same weights gives the same translations."""
+
+import os
+import sys
+
+import ctranslate2
+import pytest
+
+from keras_transformer.ctranslate2_writer import export_ctranslate2
+from keras_transformer.presets import SearchConfig
+from keras_transformer.tokenizer import SubwordTokenizer
+from tests.toy_translator import MAX_LENGTH, random_translator, toy_pairs, trained_translator
+
+SOURCES = [source for source, _ in toy_pairs(100, seed=3)]
+MAKERS = {
+    "trained": trained_translator,
+    "pre-norm, learned": lambda: random_translator(
+        seed=3, norm="pre", positions="learned", num_layers=2
+    ),
+    "deep, own softmax": lambda: random_translator(seed=4, num_layers=3, activation="silu"),
+    "target shared": lambda: random_translator(seed=5, share_embeddings="target"),
+}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def pair(request, tmp_path_factory):
+    """A translator, and the directory that was written of it."""
+    translator = MAKERS[request.param]()
+    output = tmp_path_factory.mktemp("ct2") / "model"
+    return translator, export_ctranslate2(translator, output)
+
+
+def translate(path, texts, beam_size):
+    """What CTranslate2 answers to texts, with nothing of ours but the vocabulary files."""
+    tokenizers = [
+        SubwordTokenizer.load(os.path.join(path, f"{x}.spm")) for x in ("source", "target")
+    ]
+    pieces = tokenizers[0].pieces(tokenizers[0](texts)).to_list()
+    engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
+    results = engine.translate_batch(
+        [[piece.decode() for piece in row] for row in pieces],
+        beam_size=beam_size,
+        length_penalty=0,
+        max_decoding_length=MAX_LENGTH,
+        return_scores=True,
+    )
+    size = tokenizers[1].vocabulary_size
+    ids = {piece.decode(): i for i, piece in enumerate(tokenizers[1].pieces(range(size)).numpy())}
+    found = []
+    for result in results:
+        text = tokenizers[1].detokenize([ids[piece] for piece in result.hypotheses[0]])
+        found.append((text.numpy().decode(), result.scores[0]))
+    return found
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_translations_are_equal(pair, beam_size):
+    translator, path = pair
+    search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
+    ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
+    theirs = translate(path, SOURCES, beam_size)
+    same = [a == b for (a, _), (b, _) in zip(ours, theirs, strict=True)]
+    assert sum(same) >= 0.995 * len(same) - 0.5
+    assert len({text for text, _ in ours}) > 20  # not one answer to all
+    for equal, (_, a), (_, b) in zip(same, ours, theirs, strict=True):
+        if equal:
+            assert a == pytest.approx(b, abs=5e-3)
+
+
+def test_directory_is_made_whole_or_not_at_all(tmp_path):
+    translator = random_translator()
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ValueError, match="taken exists already"):
+        export_ctranslate2(translator, tmp_path / "taken")
+    with pytest.raises(ValueError, match="no activation 'elu'"):
+        export_ctranslate2(random_translator(activation="elu"), tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_engine_is_optional(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
+    with pytest.raises(ValueError, match=r'pip install "keras_transformer\[bench\]"'):
+        export_ctranslate2(random_translator(), tmp_path / "new")
