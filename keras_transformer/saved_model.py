@@ -68,7 +68,7 @@ def export(translator, base, version=None, config=DEFAULTS, pairs=(), report=Non
             card["comparison"] = compare_precision(translator, temporary, pairs, _save)
         model_card.write_card(temporary, card)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
-        findings = _try_out(translator, functions, temporary)
+        findings = _try_out(functions, temporary)
         if report:
             report(findings)
         _refuse_problems(findings)
@@ -163,14 +163,12 @@ def _warm_up_requests(functions, pairs):
     return requests
 
 
-def _try_out(translator, functions, directory):
+def _try_out(functions, directory):
     """The `Finding`s on a version that is not published yet."""
     answers = [
         model_card.answer(functions, name, make_inputs(name, HOSTILE_ROWS)) for name in functions
     ]
-    model = getattr(translator, "model", None)
-    precise = model is None or model.compute_dtype == "float32"
-    return check(directory, answers, precise)
+    return check(directory, answers)
 
 
 def _refuse_problems(findings):

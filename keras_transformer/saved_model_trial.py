@@ -50,15 +50,14 @@ class Answer(NamedTuple):
     outputs: dict
 
 
-def check(version_dir, answers=(), precise=True):
+def check(version_dir, answers=()):
     """Says whether a version is fit to be served.
 
     Args:
         version_dir: path of the directory that holds `saved_model.pb`.
         answers: `Answer`s of the model in memory. Those that the model card holds are always
-            compared.
-        precise: whether texts have to be equal to the letter; a model that computes in half
-            precision may decide a tie differently in a larger batch.
+            compared: texts to the letter, unless the card says that the model computes in half
+            precision, which may decide a tie differently in a larger batch.
 
     Returns:
         List of `Finding`s.
@@ -70,7 +69,7 @@ def check(version_dir, answers=(), precise=True):
         with ServerProcess(version_dir) as server:
             detail = f"in {server.load_seconds:.2f} s, XLA off, SentencePiece ops only"
             findings.append(Finding("loads", [], detail))
-            return findings + _Trial(server, version_dir, precise).findings(answers)
+            return findings + _Trial(server, version_dir).findings(answers)
     except (ValueError, RuntimeError) as error:
         return [*findings, Finding("loads and runs", [str(error)])]
 
@@ -78,11 +77,12 @@ def check(version_dir, answers=(), precise=True):
 class _Trial:
     """A conversation with one server process."""
 
-    def __init__(self, server, version_dir, precise):
+    def __init__(self, server, version_dir):
         self.server = server
         self.version_dir = version_dir
-        self.precise = precise
         self.card = _read_card(version_dir)
+        computation = self.card.get("precision", {}).get("computation", "float32")
+        self.precise = computation == "float32"
         self.names = [name for name in SIGNATURES if name in server.signatures]
 
     def findings(self, answers):
@@ -104,6 +104,8 @@ class _Trial:
         for title, function, items in rows:
             problems = [problem for item in items for problem in function(item)]
             what = "signatures" if items is self.names else "requests"
+            if function in (self._compare, self._alone) and not self.precise:
+                what += ", number of rows only: half precision"
             findings.append(Finding(title, problems, f"{len(items)} {what}"))
         return findings
 

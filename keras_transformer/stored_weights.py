@@ -60,9 +60,7 @@ def _scaled(variable, scale):
 
 def _inputs(weight):
     """The axes of a matrix that its output channels sum over; none for what is no matrix."""
-    if weight.name.endswith(
-        "embeddings"
-    ):  # a row is an input to the model, an output of the softmax
+    if weight.name.endswith("embeddings"):  # a row is what comes in, or what the softmax gives
         return (1,)
     if not weight.name.endswith("kernel"):
         return ()
