@@ -26,12 +26,12 @@ def answer(functions, name, inputs):
         inputs: {name of an input: nested lists}.
 
     Returns:
-        `Answer`, of plain lists, strings and numbers.
+        `Answer`: the inputs as they came; the outputs as lists, strings and numbers.
     """
     specs = SIGNATURES[name].inputs
     tensors = [tf.constant(inputs[key], spec.dtype) for key, spec in specs.items()]
     outputs = {key: _plain(value.numpy()) for key, value in functions[name](*tensors).items()}
-    return Answer(name, {key: _plain(inputs[key]) for key in specs}, outputs)
+    return Answer(name, {key: inputs[key] for key in specs}, outputs)
 
 
 def describe(translator, functions, config, pairs):

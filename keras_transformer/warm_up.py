@@ -12,6 +12,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 PATH = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_RECORDS = 1000  # of a file; TF Serving refuses more
+FRAME = 16  # bytes around every record of a TFRecord file: its length and checksums
 
 
 def write_warm_up(version_dir, requests):
@@ -51,9 +52,10 @@ def read_warm_up(version_dir):
     path = os.path.join(version_dir, PATH)
     if not os.path.exists(path):
         return []
-    requests = []
+    requests, size = [], 0
     try:
         for record in tf.data.TFRecordDataset(path):
+            size += FRAME + len(record.numpy())
             log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
             if log.WhichOneof("log_type") != "predict_log":
                 raise ValueError(f"{PATH} holds a record that is no prediction.")
@@ -64,6 +66,8 @@ def read_warm_up(version_dir):
             requests.append((request.model_spec.signature_name, inputs))
     except (tf.errors.OpError, DecodeError) as error:
         raise ValueError(f"{PATH} is damaged: {error}.") from error
+    if size != os.path.getsize(path):  # readers take a cut-off record for the end
+        raise ValueError(f"{PATH} is damaged: it ends within a record.")
     if len(requests) > MOST_RECORDS:
         raise ValueError(f"{PATH} holds {len(requests)} records; a server takes {MOST_RECORDS}.")
     return requests
