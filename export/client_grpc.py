@@ -71,7 +71,8 @@ class GrpcClient:
         """
         if not texts:
             return []
-        texts = self.predict({"text": texts})["text"]
+        rows = [text.encode(errors="replace") if isinstance(text, str) else text for text in texts]
+        texts = self.predict({"text": rows})["text"]
         return [text.decode(errors="replace") for text in texts.tolist()]
 
     def predict(self, inputs, signature="serving_default"):

@@ -17,7 +17,9 @@ MAKERS = {
     "pre-norm, learned": lambda: random_translator(
         seed=3, norm="pre", positions="learned", num_layers=2
     ),
-    "deep, own softmax": lambda: random_translator(seed=4, num_layers=3, activation="silu"),
+    "deep, own softmax": lambda: random_translator(
+        seed=4, deviation=0.2, num_layers=3, activation="silu"
+    ),
     "target shared": lambda: random_translator(seed=5, share_embeddings="target"),
 }
 
@@ -59,12 +61,17 @@ def test_translations_are_equal(pair, beam_size):
     search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
     ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
     theirs = translate(path, SOURCES, beam_size)
-    same = [a == b for (a, _), (b, _) in zip(ours, theirs, strict=True)]
-    assert sum(same) >= 0.995 * len(same) - 0.5
     assert len({text for text, _ in ours}) > 20  # not one answer to all
-    for equal, (_, a), (_, b) in zip(same, ours, theirs, strict=True):
-        if equal:
-            assert a == pytest.approx(b, abs=5e-3)
+    same = 0
+    for (text, a), (other, b) in zip(ours, theirs, strict=True):
+        same += text == other
+        if text == other:
+            assert a == pytest.approx(b, rel=1e-3, abs=1e-3)
+        elif beam_size > 1:
+            # It overlooks an END that is not among a row's best N candidates. These models, unlike
+            # trained ones, are so unsure that this counts.
+            assert a > b
+    assert same >= (99 if beam_size == 1 else 90)
 
 
 def test_directory_is_made_whole_or_not_at_all(tmp_path):

@@ -45,7 +45,9 @@ def trained_translator():
     return Translator(model, tokenizer, tokenizer)
 
 
-def random_translator(source_tokenizer=None, target_tokenizer=None, seed=0, **options):
+def random_translator(
+    source_tokenizer=None, target_tokenizer=None, seed=0, deviation=0.4, **options
+):
     """A translator with weights at random, large enough for its answers to differ."""
     source_tokenizer = source_tokenizer or toy_tokenizer()
     target_tokenizer = target_tokenizer or source_tokenizer
@@ -55,5 +57,5 @@ def random_translator(source_tokenizer=None, target_tokenizer=None, seed=0, **op
     generator = np.random.default_rng(seed)
     for weight in model.trainable_variables:
         if weight.name not in ("gamma", "beta"):
-            weight.assign(generator.normal(0, 0.4, weight.shape))
+            weight.assign(generator.normal(0, deviation, weight.shape))
     return Translator(model, source_tokenizer, target_tokenizer)
