@@ -99,10 +99,11 @@ def open_translator(path, search=GREEDY, n_best=False):
 
 
 def load_tokenizers(path):
-    """Reads a run's source and target tokenizer."""
+    """Reads a run's source and target tokenizer: one object if they are the same."""
     from keras_transformer.tokenizer import SubwordTokenizer
 
-    return tuple(SubwordTokenizer.load(os.path.join(path, name)) for name in (SOURCE, TARGET))
+    source, target = (SubwordTokenizer.load(os.path.join(path, name)) for name in (SOURCE, TARGET))
+    return source, source if source.model == target.model else target
 
 
 def describe(path):

@@ -29,9 +29,6 @@ class ServedTranslator(tf.Module):
         translator: `Translator`.
         config: `ExportConfig`.
 
-    Attributes:
-        functions: {name: tf.function}, called with the tensors that `SIGNATURES` names.
-
     Raises:
         ValueError: If there is no such signature or precision, or the beam is wider than the
             target vocabulary.
@@ -53,7 +50,14 @@ class ServedTranslator(tf.Module):
         # A Keras model that tf.saved_model.save met would be traced on its own terms.
         self._get_translator = lambda: translator
         self._search = search
-        self.functions = {name: self._function(name) for name in check_names(config.signatures)}
+        functions = {name: self._function(name) for name in check_names(config.signatures)}
+        # Out of sight as well: an attribute would be saved beside the signatures, once more.
+        self._get_functions = lambda: functions
+
+    @property
+    def functions(self):
+        """{name: tf.function}, called with the tensors that `SIGNATURES` names."""
+        return self._get_functions()
 
     def _function(self, name):
         """The tf.function of a signature."""

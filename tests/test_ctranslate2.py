@@ -1,14 +1,12 @@
 """Our strongest outside oracle: CTranslate2 with the same weights gives the same translations."""
 
-import os
 import sys
 
-import ctranslate2
 import pytest
 
 from keras_transformer.ctranslate2_writer import export_ctranslate2
 from keras_transformer.presets import SearchConfig
-from keras_transformer.tokenizer import SubwordTokenizer
+from tests.ctranslate2_oracle import translate_with_ctranslate2
 from tests.toy_translator import MAX_LENGTH, random_translator, toy_pairs, trained_translator
 
 SOURCES = [source for source, _ in toy_pairs(100, seed=3)]
@@ -32,35 +30,12 @@ def pair(request, tmp_path_factory):
     return translator, export_ctranslate2(translator, output)
 
 
-def translate(path, texts, beam_size):
-    """What CTranslate2 answers to texts, with nothing of ours but the vocabulary files."""
-    tokenizers = [
-        SubwordTokenizer.load(os.path.join(path, f"{x}.spm")) for x in ("source", "target")
-    ]
-    pieces = tokenizers[0].pieces(tokenizers[0](texts)).to_list()
-    engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
-    results = engine.translate_batch(
-        [[piece.decode() for piece in row] for row in pieces],
-        beam_size=beam_size,
-        length_penalty=0,
-        max_decoding_length=MAX_LENGTH,
-        return_scores=True,
-    )
-    size = tokenizers[1].vocabulary_size
-    ids = {piece.decode(): i for i, piece in enumerate(tokenizers[1].pieces(range(size)).numpy())}
-    found = []
-    for result in results:
-        text = tokenizers[1].detokenize([ids[piece] for piece in result.hypotheses[0]])
-        found.append((text.numpy().decode(), result.scores[0]))
-    return found
-
-
 @pytest.mark.parametrize("beam_size", [1, 5])
 def test_translations_are_equal(pair, beam_size):
     translator, path = pair
     search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
     ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
-    theirs = translate(path, SOURCES, beam_size)
+    theirs = translate_with_ctranslate2(path, SOURCES, beam_size, MAX_LENGTH)
     assert len({text for text, _ in ours}) > 20  # not one answer to all
     same = 0
     for (text, a), (other, b) in zip(ours, theirs, strict=True):
