@@ -5,7 +5,8 @@ import statistics
 import tempfile
 import time
 
-from keras_transformer.evaluate import corpus_scores
+import sacrebleu
+
 from keras_transformer.presets import ExportConfig
 from keras_transformer.sentence_batches import translate_sorted
 from keras_transformer.served_translator import ServedTranslator
@@ -44,7 +45,8 @@ def compare_precision(translator, version_dir, pairs, save):
                         lambda rows, server=server: server.predict(rows)["text"], sources
                     )
                     seconds[name].append(time.perf_counter() - started)
-                    report["bleu"][name] = round(corpus_scores(outputs, targets)["bleu"], 2)
+                    bleu = sacrebleu.corpus_bleu(outputs, [targets]).score
+                    report["bleu"][name] = round(bleu, 2)
             for name, (_, directory) in systems.items():
                 median = statistics.median(seconds[name][1:])
                 report["lines_per_second"][name] = round(len(sources) / median, 1)

@@ -14,6 +14,7 @@ import keras_transformer
 from keras_transformer.presets import ExportConfig
 from keras_transformer.saved_model import export, load_saved_model
 from keras_transformer.saved_model_check import check_structure
+from keras_transformer.served_translator import ServedTranslator
 from tests.sample_text import BYTES, TEXTS
 from tests.serving import run_through_c_api
 from tests.toy_translator import SOURCES, random_translator, trained_translator
@@ -156,8 +157,9 @@ def test_twin_compiled_by_xla_is_refused(compiled_twin, tmp_path):
 
 
 def test_twin_compiled_by_xla_fails_in_a_server(compiled_twin, tmp_path):
-    signatures = {"serving_default": compiled_twin.serve.get_concrete_function()}
-    tf.saved_model.save(compiled_twin, str(tmp_path), signatures=signatures)
+    served = ServedTranslator(compiled_twin, ExportConfig(signatures=()))
+    signatures = {"serving_default": served.functions["serving_default"].get_concrete_function()}
+    tf.saved_model.save(served, str(tmp_path), signatures=signatures)
     problems = check_structure(tmp_path)
     assert problems and all("is to be compiled by XLA" in problem for problem in problems)
     (reply,) = run_through_c_api(tmp_path, [["abc"]])
