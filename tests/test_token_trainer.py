@@ -44,13 +44,18 @@ def distance(some, others):
     return max(np.abs(a - b).max() for a, b in zip(some, others, strict=True))
 
 
+@pytest.fixture(scope="module", params=[None, (7,), (7, 9)], ids=["none", "rows", "tokens"])
+def whole_batch(request):
+    """Weights of the tokens, and what training on the whole batch comes to."""
+    shape = request.param
+    weights = None if shape is None else np.random.default_rng(1).random(shape, "float32")
+    return weights, fit(weights=weights)
+
+
 @pytest.mark.parametrize("parts", [2, 3, 7, 9])
-@pytest.mark.parametrize("kind", [None, "rows", "tokens"])
-def test_parts_equal_the_whole_batch(parts, kind):
+def test_parts_equal_the_whole_batch(parts, whole_batch):
     """Also where rows do not divide, and where a part has no row at all."""
-    shape = {None: None, "rows": (7,), "tokens": (7, 9)}[kind]
-    weights = None if kind is None else np.random.default_rng(1).random(shape, "float32")
-    whole, whole_logs, before = fit(weights=weights)
+    weights, (whole, whole_logs, before) = whole_batch
     parted, parted_logs, _ = fit(weights=weights, accumulation_steps=parts)
     assert distance(whole, before) > 0.01
     assert distance(whole, parted) < 1e-5
