@@ -147,8 +147,7 @@ def _temporary_version(base, version):
 
 def _save(module, functions, directory):
     signatures = {name: function.get_concrete_function() for name, function in functions.items()}
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # nobody will learn
-    tf.saved_model.save(module, directory, signatures=signatures, options=options)
+    tf.saved_model.save(module, directory, signatures=signatures)
 
 
 def _warm_up_requests(functions, pairs):
