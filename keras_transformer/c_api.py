@@ -32,7 +32,6 @@ import itertools
 import json
 import math
 import os
-import resource
 import sys
 import time
 
@@ -271,6 +270,16 @@ def answer(server, line):
         return json.dumps({"error": str(error)})
 
 
+def largest_memory():
+    """The most that this process has had in memory, in MiB.
+
+    Not getrusage's ru_maxrss: that one counts the parent's memory before exec as well.
+    """
+    with open("/proc/self/status") as file:
+        (kibibytes,) = [line.split()[1] for line in file if line.startswith("VmHWM:")]
+    return int(kibibytes) // 1024
+
+
 def main(arguments):
     """Loads a version and answers the requests on stdin; returns the exit status."""
     options = {x.partition("=")[0]: x.partition("=")[2] for x in arguments if x.startswith("--")}
@@ -290,8 +299,7 @@ def main(arguments):
         run = pool.map if threads > 1 else map
         for reply in run(answer, itertools.repeat(server), sys.stdin):
             print(reply, flush=True)
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"largest memory: {largest / 1024:.0f} MiB", file=sys.stderr)
+    print(f"largest memory: {largest_memory()} MiB", file=sys.stderr)
     return 3 if "tensorflow" in sys.modules else 0
 
 

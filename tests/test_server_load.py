@@ -12,7 +12,7 @@ from keras_transformer.saved_model import export
 from keras_transformer.server_process import ServerProcess
 from tests.toy_translator import SOURCES, toy_pairs, trained_translator
 
-MOST_MEMORY = 1536  # MiB, TensorFlow's own libraries included
+MOST_MEMORY = 1024  # MiB, nearly half of it TensorFlow's own libraries
 
 
 @pytest.fixture(scope="module")
