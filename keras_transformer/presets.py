@@ -121,6 +121,7 @@ class SearchConfig:
     top_k: int = 0  # of sampling: only from the so many most probable tokens; 0: all
     top_p: float = 1.0  # of sampling: only from the fewest tokens with this share of probability
     seed: int = 1  # of sampling
+    longest_output: int | None = None  # tokens of a translation; None: the model's max_length
 
     def __post_init__(self):
         ranges = {
@@ -130,6 +131,10 @@ class SearchConfig:
             "top_k": (self.top_k >= 0, "at least 0, which stands for all tokens"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "seed": (0 <= self.seed < 2**31, "at least 0 and less than 2^31"),
+            "longest_output": (
+                self.longest_output is None or self.longest_output >= 1,
+                "at least 1",
+            ),
         }
         for name, (good, expected) in ranges.items():
             if not good:

@@ -167,7 +167,7 @@ class TextModel(tf.Module):
         values = tf.where(asked, log_prob(self.model, source, target), 0.0)
         return values, tf.where(asked, lengths, 0)
 
-    def read_targets(self, name, texts, count, *closing):
+    def read_targets(self, name, texts, count, *closing, longest=None):
         """Cuts texts that the target has to hold whole into pieces.
 
         Args:
@@ -175,14 +175,16 @@ class TextModel(tf.Module):
             texts: Strings.
             count: How many there have to be.
             *closing: END, or nothing.
+            longest: Tokens that each may have; the model's `max_length` when left out.
 
         Returns:
             Ragged int32 `(B, None)`.
 
         Raises:
-            ValueError: If there are more or fewer, or one is longer than the model's `max_length`.
+            ValueError: If there are more or fewer, or one has too many tokens.
         """
-        texts, limit = as_bytes(texts), self.model.max_length
+        texts, limit = as_bytes(texts), longest or self.model.max_length
+        bound = "longest_output" if limit < self.model.max_length else "the model's max_length"
         if len(texts) != count:
             raise ValueError(
                 f"Expected a {name} for each source, received {len(texts)} for {count} sources."
@@ -192,8 +194,8 @@ class TextModel(tf.Module):
         for number, length in enumerate(ids.row_lengths().numpy(), 1):
             if length > limit:
                 raise ValueError(
-                    f"{name.capitalize()} {number} has {length} tokens, but the model's max_length "
-                    f"is {limit}: shorten it."
+                    f"{name.capitalize()} {number} has {length} tokens, but {bound} is {limit}: "
+                    "shorten it."
                 )
         return ids
 

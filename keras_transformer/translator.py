@@ -63,7 +63,7 @@ class Translator(TextModel):
 
         Raises:
             ValueError: If `texts` is one string, the beam is wider than the vocabulary, or a
-                prefix has more tokens than the model's `max_length`.
+                prefix has more tokens than the translation may have.
         """
         n_best = self.translate_n_best(texts, batch_size, search, prefixes)
         return [hypotheses[0][0] for hypotheses in n_best]
@@ -89,7 +89,8 @@ class Translator(TextModel):
                 "smaller beam_size."
             )
         if prefixes is not None:
-            prefixes = self.read_targets("prefix", prefixes, len(rows))
+            longest = self._longest(search)
+            prefixes = self.read_targets("prefix", prefixes, len(rows), longest=longest)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
         translate = self.compiled(self.search_batch, inputs, search=search)
 
@@ -144,7 +145,7 @@ class Translator(TextModel):
             self.model.step,
             self.model.initial_state(source),
             rows,
-            self.longest_output,
+            self._longest(search),
             search,
             prefix,
             seeds,
@@ -154,6 +155,10 @@ class Translator(TextModel):
         only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, float("-inf"))
         empty = empty[:, tf.newaxis]
         return tf.where(empty, "", output), tf.where(empty, only, log_prob)
+
+    def _longest(self, search):
+        """Tokens that a translation may have when searched for like this."""
+        return min(search.longest_output or self.longest_output, self.longest_output)
 
     def _write(self, tokens):
         """Ids `(B, T)` to text `(B,)`."""

@@ -1,5 +1,6 @@
 """What the model says about given pairs: how probable they are, what a token attends to."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -140,5 +141,10 @@ def test_translations_have_a_longest_length(search):
     long = whole.translate(SOURCES, search=search)
     assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
     assert long == random_translator(seed=1).translate(SOURCES, search=search)
+    asked = dataclasses.replace(search, longest_output=3)
+    assert whole.translate(SOURCES, search=asked) == short
+    assert bounded.translate(SOURCES, search=dataclasses.replace(search, longest_output=4)) == short
+    with pytest.raises(ValueError, match="Prefix 1 has 5 tokens, but longest_output is 3: shorten"):
+        whole.translate(["abc"], search=asked, prefixes=["ABCD"])
     with pytest.raises(ValueError, match="longest_output must be at least 1, received 0"):
         Translator(model, tokenizer, tokenizer, longest_output=0)
