@@ -206,8 +206,7 @@ class Server:
         self.library.TF_DeleteTensor(tensor)
 
     def _shape(self, tensor):
-        rank = self.library.TF_NumDims(tensor)
-        return [self.library.TF_Dim(tensor, axis) for axis in range(rank)]
+        return [self.library.TF_Dim(tensor, i) for i in range(self.library.TF_NumDims(tensor))]
 
     def _value(self, tensor):
         """The content of a tensor as nested lists."""
@@ -219,9 +218,7 @@ class Server:
             # An empty tensor may have no memory at all.
             flat = list((NUMBERS[dtype] * size).from_address(start)) if size else []
         else:
-            raise TensorFlowError(
-                f"An output has the TF_DataType {dtype}, which is not known here."
-            )
+            raise TensorFlowError(f"An output has the unknown TF_DataType {dtype}.")
         return unflatten(self._shape(tensor), iter(flat))
 
     def _string(self, address):
@@ -271,13 +268,9 @@ def answer(server, line):
 
 
 def largest_memory():
-    """The most that this process has had in memory, in MiB.
-
-    Not getrusage's ru_maxrss: that one counts the parent's memory before exec as well.
-    """
+    """The most this process has had, in MiB; getrusage counts the parent's before exec as well."""
     with open("/proc/self/status") as file:
-        (kibibytes,) = [line.split()[1] for line in file if line.startswith("VmHWM:")]
-    return int(kibibytes) // 1024
+        return int(file.read().partition("VmHWM:")[2].split()[0]) // 1024
 
 
 def main(arguments):

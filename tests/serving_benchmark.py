@@ -4,7 +4,8 @@
 
 BASE is a version directory or the one above. It is loaded as a server loads it: TensorFlow's C++
 loader, XLA off, in a process of its own (`ServerProcess`). With a run directory and sentences, the
-run's greedy and beam translations are compared with CTranslate2's of the same weights.
+run's greedy and beam translations are compared with CTranslate2's of the same weights. How fast
+this machine multiplies in bfloat16 is said as well.
 """
 
 import argparse
@@ -41,6 +42,7 @@ def main():
     print_sizes(directory)
     print_latencies(directory)
     print_ops(directory)
+    print_bfloat16()
     if arguments.run:
         print_agreement(load(arguments.run), read_lines(arguments.source))
 
@@ -86,30 +88,48 @@ def print_ops(directory):
     print(f"\n{len(nodes)} nodes, {len(ops)} ops: " + ", ".join(sorted(ops)))
 
 
+def print_bfloat16():
+    """Products of a step of decoding in both precisions: why exports compute in float32."""
+    import tensorflow as tf
+
+    print("\n| rows × inputs × outputs | float32, ms | bfloat16, ms | ratio |\n|---|---|---|---|")
+    for sizes in ((32, 128, 384), (32, 128, 9900), (32, 512, 2048), (1, 512, 2048)):
+        rows, inputs, outputs = sizes
+        medians = []
+        for dtype in (tf.float32, tf.bfloat16):
+            a = tf.cast(tf.random.normal([rows, inputs]), dtype)
+            b = tf.cast(tf.random.normal([inputs, outputs]), dtype)
+            multiply = tf.function(tf.matmul, autograph=False)
+            times = []
+            for _ in range(1 + ROUNDS):
+                started = time.perf_counter()
+                for _ in range(20):
+                    product = multiply(a, b)
+                product[0, 0].numpy()
+                times.append(1e3 * (time.perf_counter() - started) / 20)
+            medians.append(statistics.median(times[1:]))
+        single, half = medians
+        print(
+            f"| {' × '.join(map(str, sizes))} | {single:.2f} | {half:.2f} | {half / single:.1f} |"
+        )
+
+
 def print_agreement(translator, sources):
     from keras_transformer.ctranslate2_writer import export_ctranslate2
 
-    print("\n| search | sentences | equal | ours more probable | lines/s, ours | CTranslate2 |")
-    print("|---|---|---|---|---|---|")
+    print("\n| search | sentences | equal | of the others, ours more probable |\n|---|---|---|---|")
     longest = translator.model.max_length
     with tempfile.TemporaryDirectory() as parent:
         path = export_ctranslate2(translator, os.path.join(parent, "model"))
         for beam_size in (1, 5):
             search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
-            translator.translate_n_best(sources[:64], search=search)  # traces the graph
-            started = time.perf_counter()
             ours = [best[0] for best in translator.translate_n_best(sources, search=search)]
-            between = time.perf_counter()
             theirs = translate_with_ctranslate2(path, sources, beam_size, longest, os.cpu_count())
-            ended = time.perf_counter()
             both = list(zip(ours, theirs, strict=True))
             equal = sum(a == b for (a, _), (b, _) in both)
             better = sum(a != b and x > y for (a, x), (b, y) in both)
-            count = len(sources)
-            print(
-                f"| beam {beam_size} | {count} | {100 * equal / count:.2f} % | {better} "
-                f"| {count / (between - started):.0f} | {count / (ended - between):.0f} |"
-            )
+            share = 100 * equal / len(sources)
+            print(f"| beam {beam_size} | {len(sources)} | {share:.2f} % | {better} |")
 
 
 if __name__ == "__main__":

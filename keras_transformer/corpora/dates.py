@@ -270,5 +270,5 @@ def _check_one_target_each(pairs: list[Pair]) -> None:
 
 if __name__ == "__main__":  # python -m keras_transformer.corpora.dates 12: that many test dates
     count = int(sys.argv[1])
-    test = dates().test[: len(LANGUAGES)]  # one in each language
+    test = dates().test[: max(count, len(LANGUAGES))]  # the first ones: one in each language
     print(*(test[i * len(test) // count].source for i in range(count)), sep="\n")

@@ -1,0 +1,194 @@
+"""Times this package beside what users would pick instead, in one run: `make bench`.
+
+Systems take turns, each in a process of its own with all cores. Times on a shared machine mean
+little by themselves: the ratios of medians are what to look at.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Literal
+
+import tyro
+
+from tests.benchmark.report import bars, plot_scaling, table
+from tests.benchmark.side_by_side import System, time_systems
+
+PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
+PART = Literal["training", "decoding", "beam", "text", "scaling"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Times this package beside what users would pick instead.
+
+    Args:
+        parts: What to measure.
+        shapes: Sizes of the models; see tests/benchmark/shapes.py.
+        rounds: Timed rounds, after one for warming up.
+        steps: Updates in a round of training.
+        corpus: Directory of the tokenised Multi30k, for the part text.
+        run: A run trained on it; without one, the part text is left out.
+        output: Directory for results.json and scaling.png.
+    """
+
+    parts: tuple[PART, ...] = ("training", "decoding", "beam", "text", "scaling")
+    shapes: tuple[str, ...] = ("small", "base")
+    rounds: int = 5
+    steps: int = 2
+    corpus: str = "../shared/data/multi30k/tok"
+    run: str | None = None
+    output: str = "runs/benchmark"
+
+
+def main(options: Options) -> None:
+    versions = {name: _version(name) for name in PACKAGES}
+    machine = {"processor": _processor(), "cores": os.cpu_count(), "versions": versions}
+    print(f"{machine['processor']}, {machine['cores']} cores; ", end="")
+    print(", ".join(f"{name} {version}" for name, version in versions.items() if version))
+    results = {}
+    for title, systems in measurements(options):
+        timings = time_systems(systems, options.rounds)
+        results[title] = timings
+        print(f"\n{title}, {options.rounds} rounds\n\n{table(timings)}", flush=True)
+    print(f"\n{bars(results, options.shapes)}")
+    os.makedirs(options.output, exist_ok=True)
+    if "scaling" in options.parts:
+        print(plot_scaling(results, os.path.join(options.output, "scaling.png")))
+    path = os.path.join(options.output, "results.json")
+    with open(path, "w", encoding="utf-8") as file:
+        found = {title: [vars(t) for t in timings] for title, timings in results.items()}
+        json.dump({"machine": machine, "rounds": options.rounds, "results": found}, file, indent=1)
+    print(path)
+
+
+def measurements(options):
+    """(title, systems) of everything that is asked for."""
+    parts = {"training": training, "decoding": decoding, "beam": beam, "scaling": scaling}
+    for part, make in parts.items():
+        if part in options.parts:
+            for shape in options.shapes:
+                yield from make(shape, options.steps)
+    if "text" in options.parts:
+        if options.run and os.path.isdir(options.corpus):
+            yield from real_text(options.corpus, options.run)
+        else:
+            print("The part text is left out: it needs --run and --corpus.", file=sys.stderr)
+
+
+def training(shape, steps):
+    ours = [
+        System(
+            f"ours, {precision}, {'XLA' if jit_compile else 'graph'}",
+            "ours",
+            "training",
+            dict(shape=shape, precision=precision, jit_compile=jit_compile, steps=steps),
+            work=steps,
+        )
+        for precision in ("float32", "mixed_bfloat16")
+        for jit_compile in (False, True)
+    ]
+    options = dict(shape=shape, steps=steps)
+    peers = [
+        System("PyTorch nn.Transformer", "peers", "pytorch_training", options, steps),
+        System("KerasHub layers", "peers", "keras_hub_training", options, steps),
+        System("Hugging Face Marian", "peers", "marian_training", options, steps),
+    ]
+    peak = System("2048³ matrix product", "ours", "matrix_product", {"repetitions": 4}, work=4)
+    yield f"training step, {shape}", [*ours, *peers, peak]
+
+
+def decoding(shape, _):
+    for rows in (1, 32):
+        options = dict(shape=shape, rows=rows)
+        yield (
+            f"greedy, {shape}, batch {rows}",
+            [
+                System("ours in memory, graph", "ours", "decoding", options),
+                System("ours in memory, XLA", "ours", "decoding", options | {"jit_compile": True}),
+                System("ours exported, XLA off", "ours", "exported_decoding", options),
+                System("CTranslate2 float32", "peers", "ctranslate2_decoding", options),
+                System(
+                    "CTranslate2 int8",
+                    "peers",
+                    "ctranslate2_decoding",
+                    options | {"compute_type": "int8"},
+                ),
+                System("Hugging Face Marian", "peers", "marian_decoding", options),
+                System("no cache, whole batch", "ours", "decoding_without_cache", options),
+                System(
+                    "no cache, one by one, as the tutorial",
+                    "ours",
+                    "decoding_without_cache",
+                    options | {"one_by_one": True},
+                ),
+            ],
+        )
+
+
+def beam(shape, _):
+    options = dict(shape=shape, rows=32, beam_size=4)
+    yield (
+        f"beam 4, {shape}, batch 32",
+        [
+            System("ours in memory, graph", "ours", "decoding", options),
+            System("ours exported, XLA off", "ours", "exported_decoding", options),
+            System("CTranslate2 float32", "peers", "ctranslate2_decoding", options),
+            System("Hugging Face Marian", "peers", "marian_decoding", options),
+        ],
+    )
+
+
+def scaling(shape, _):
+    for axis, function, name, values in (
+        ("source length", "encoding", "length", (32, 64, 128, 256, 512)),
+        ("target length", "decoding", "length", (16, 32, 64, 128, 256)),
+        ("batch size", "decoding", "rows", (1, 4, 16, 64)),
+    ):
+        fixed = {"shape": shape} | ({"length": 16} if name == "rows" else {})
+        yield (
+            f"{axis}, {shape}",
+            [System(str(value), "scaling", function, fixed | {name: value}) for value in values],
+        )
+
+
+def real_text(corpus, run):
+    options = dict(corpus=corpus, run=run)
+    yield (
+        "Multi30k, 10 updates of the preset tiny",
+        [System("ours, float32, graph", "real_text", "training", options)],
+    )
+    yield "Multi30k, share of padding", [System("source, target", "real_text", "padding", options)]
+    for beam_size in (1, 5):
+        searching = options | {"beam_size": beam_size}
+        systems = [
+            System("ours in memory, graph", "real_text", "translation", searching),
+            System("CTranslate2 float32", "real_text", "ctranslate2_translation", searching),
+        ]
+        if beam_size == 1:
+            served = System("ours exported, XLA off", "real_text", "exported_translation", options)
+            systems.insert(1, served)
+        yield f"Multi30k test, text to text, beam {beam_size}", systems
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
+        return names[0]
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

@@ -1,0 +1,126 @@
+"""Our systems: what `make bench` times of this package."""
+
+import functools
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.presets import ExportConfig
+from keras_transformer.saved_model import export
+from keras_transformer.server_process import ServerProcess
+from tests.benchmark.shapes import SHAPES
+from tests.benchmark.vocabulary import synthetic_tokenizer
+
+
+def make_model(shape, precision="float32", **options):
+    """A `Transformer` with weights as they start, whose END can never be the best token."""
+    keras.utils.set_random_seed(0)
+    sizes = (shape.layers, shape.d_model, shape.heads, shape.d_ff, shape.dropout)
+    options = {"share_embeddings": "all", "dtype": precision} | options
+    model = kt.Transformer(shape.vocabulary, shape.vocabulary, *sizes, **options)
+    model.build()
+    embeddings = model.target_embedding.embeddings
+    # Special tokens get the logit 0, and of thousands of random ones some are above.
+    embeddings.assign(np.concatenate([np.zeros((4, shape.d_model)), embeddings[4:]]))
+    return model
+
+
+def training(shape, precision="float32", jit_compile=False, steps=1):
+    """`steps` updates of `model.fit`."""
+    shape = SHAPES[shape]
+    model = make_model(shape, precision)
+    model.compile(
+        keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=jit_compile
+    )
+    source, target_in, target_out = shape.batch()
+    dataset = tf.data.Dataset.from_tensors(((source, target_in), target_out)).repeat(steps)
+
+    def fit():
+        model.fit(dataset, shuffle=False, verbose=0)
+
+    return fit
+
+
+def decoding(shape, rows, beam_size=1, jit_compile=False):
+    """Decoding in memory, ids to ids."""
+    shape = SHAPES[shape]
+    model = make_model(shape)
+    config = kt.SearchConfig(beam_size=beam_size)
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def translate(source):
+        return kt.search(model.step, model.initial_state(source), rows, shape.steps, config)
+
+    source = tf.constant(shape.ids(rows, shape.steps, 2))
+    return lambda: _check(translate(source)[0].numpy()[:, 0], rows, shape.steps)
+
+
+def decoding_without_cache(shape, rows, one_by_one=False):
+    """Reads the whole prefix anew at every step; `one_by_one`, as the official tutorial does it."""
+    shape = SHAPES[shape]
+    model = make_model(shape)
+
+    @functools.partial(tf.function, reduce_retracing=True)
+    def translate(source):
+        memory = model.encode(source)
+        written = tf.TensorArray(tf.int32, shape.steps + 1, clear_after_read=False)
+        written = written.write(0, tf.fill([tf.shape(source)[0]], kt.START))
+        for position in tf.range(shape.steps):
+            prefix = tf.transpose(written.gather(tf.range(position + 1)))
+            logits = model.decode(prefix, memory, source)[:, -1]
+            written = written.write(position + 1, tf.argmax(logits, -1, tf.int32))
+        return tf.transpose(written.stack())[:, 1:]
+
+    source = tf.constant(shape.ids(rows, shape.steps, 2))
+    parts = tf.split(source, rows) if one_by_one else [source]
+
+    def run():
+        found = [translate(part).numpy() for part in parts]
+        _check(np.concatenate(found), rows, shape.steps)
+
+    return run
+
+
+def exported_decoding(shape, rows, beam_size=1):
+    """Decoding by the exported SavedModel, loaded as a server loads it, XLA off."""
+    shape = SHAPES[shape]
+    tokenizer = synthetic_tokenizer(shape.vocabulary)
+    translator = kt.Translator(make_model(shape), tokenizer, tokenizer)
+    signature = "tokens" if beam_size == 1 else "beam"
+    config = ExportConfig(signatures=(signature,), beam_size=beam_size, longest_output=shape.steps)
+    with tempfile.TemporaryDirectory() as folder:
+        server = ServerProcess(export(translator, folder, config=config))
+    ids = shape.ids(rows, shape.steps, 2)
+    if signature == "tokens":
+        request = ids[:, :-1].tolist()  # END is added
+        return lambda: _check(np.array(server.predict(request, "tokens")["ids"]), rows, shape.steps)
+    texts = [text.decode() for text in tokenizer.detokenize(ids[:, :-1]).numpy()]
+
+    def translate():
+        outputs = server.predict(texts, "beam")["text"]
+        best = [tokenizer(found[0]).numpy() for found in outputs]
+        _check(np.array(best), rows, shape.steps)
+
+    return translate
+
+
+def matrix_product(size=2048, repetitions=4):
+    """The largest matrix products of the machine, float32: what everything is measured against."""
+    random = np.random.default_rng(0)
+    a, b = (tf.constant(random.normal(size=(size, size)), tf.float32) for _ in range(2))
+
+    def multiply():
+        for _ in range(repetitions):
+            product = tf.matmul(a, b)
+        product.numpy()
+
+    return multiply
+
+
+def _check(ids, rows, steps):
+    """Every system has to take all the steps."""
+    if ids.shape != (rows, steps) or (ids < 4).any():
+        raise RuntimeError(f"Expected {rows} × {steps} tokens, got {ids.shape}: {ids[:2]}.")

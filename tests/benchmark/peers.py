@@ -1,0 +1,217 @@
+"""What users would take instead, for the same sizes: `make bench` times these beside ours.
+
+Every function imports its library itself, so that what is not installed is left out alone.
+"""
+
+import os
+
+import numpy as np
+
+from tests.benchmark.shapes import SHAPES
+
+LABEL_SMOOTHING = 0.1
+
+
+def keras_hub_training(shape, steps=1):
+    """KerasHub's layers as its guides put them together, `model.fit`, float32.
+
+    Keras' cross-entropy of integer labels has no label smoothing, so this one does less.
+    """
+    import keras
+    import keras_nlp
+    import tensorflow as tf
+
+    shape = SHAPES[shape]
+    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+    embedding = keras_nlp.layers.ReversibleEmbedding(
+        shape.vocabulary, shape.d_model, tie_weights=True, mask_zero=True
+    )
+    positions = keras_nlp.layers.SinePositionEncoding()
+    sizes = dict(intermediate_dim=shape.d_ff, num_heads=shape.heads, dropout=shape.dropout)
+
+    def embed(ids):
+        x = embedding(ids)
+        return x + positions(x)
+
+    memory, x = embed(source), embed(target)
+    for _ in range(shape.layers):
+        memory = keras_nlp.layers.TransformerEncoder(**sizes)(memory)
+    for _ in range(shape.layers):
+        x = keras_nlp.layers.TransformerDecoder(**sizes)(x, memory)
+    model = keras.Model((source, target), embedding(x, reverse=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-4), loss, jit_compile=False)
+    source, target_in, target_out = shape.batch()
+    dataset = tf.data.Dataset.from_tensors(((source, target_in), target_out)).repeat(steps)
+
+    def fit():
+        model.fit(dataset, shuffle=False, verbose=0)
+
+    return fit
+
+
+def pytorch_training(shape, steps=1):
+    """`torch.nn.Transformer` with shared embeddings and label-smoothed cross-entropy, float32."""
+    import torch
+
+    torch.set_num_threads(os.cpu_count())
+    torch.manual_seed(0)
+    shape = SHAPES[shape]
+    embedding = torch.nn.Embedding(shape.vocabulary, shape.d_model, padding_idx=0)
+    transformer = torch.nn.Transformer(
+        shape.d_model,
+        shape.heads,
+        shape.layers,
+        shape.layers,
+        shape.d_ff,
+        shape.dropout,
+        batch_first=True,
+    )
+    positions = torch.from_numpy(_positions(shape.length, shape.d_model))
+    dropout = torch.nn.Dropout(shape.dropout)
+    optimizer = torch.optim.Adam([*embedding.parameters(), *transformer.parameters()], 1e-4)
+    source, target_in, target_out = (torch.from_numpy(x.astype("int64")) for x in shape.batch())
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(shape.length)
+
+    def embed(ids):
+        return dropout(embedding(ids) * shape.d_model**0.5 + positions)
+
+    def fit():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            padding = source == 0
+            x = transformer(
+                embed(source),
+                embed(target_in),
+                tgt_mask=causal,
+                src_key_padding_mask=padding,
+                memory_key_padding_mask=padding,
+                tgt_is_causal=True,
+            )
+            logits = x.flatten(0, 1) @ embedding.weight.T
+            loss = torch.nn.functional.cross_entropy(
+                logits, target_out.flatten(), ignore_index=0, label_smoothing=LABEL_SMOOTHING
+            )
+            loss.backward()
+            optimizer.step()
+
+    return fit
+
+
+def marian_training(shape, steps=1):
+    """Hugging Face's Marian in PyTorch, label-smoothed cross-entropy, float32."""
+    import torch
+
+    shape = SHAPES[shape]
+    model = _marian(shape).train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    source, target_in, target_out = (torch.from_numpy(x.astype("int64")) for x in shape.batch())
+
+    def fit():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            mask = (source != 0).long()
+            logits = model(source, attention_mask=mask, decoder_input_ids=target_in).logits
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1),
+                target_out.flatten(),
+                ignore_index=0,
+                label_smoothing=LABEL_SMOOTHING,
+            )
+            loss.backward()
+            optimizer.step()
+
+    return fit
+
+
+def marian_decoding(shape, rows, beam_size=1):
+    """`generate` of the same."""
+    import torch
+
+    shape = SHAPES[shape]
+    model = _marian(shape).eval()
+    source = torch.from_numpy(shape.ids(rows, shape.steps, 2).astype("int64"))
+
+    def generate():
+        found = model.generate(
+            source,
+            attention_mask=(source != 0).long(),
+            num_beams=beam_size,
+            do_sample=False,
+            min_new_tokens=shape.steps,
+            max_new_tokens=shape.steps,
+        )
+        if found.shape != (rows, shape.steps + 1):  # START is returned too
+            raise RuntimeError(f"Expected {rows} × {shape.steps} tokens, got {found.shape}.")
+
+    return generate
+
+
+def ctranslate2_decoding(shape, rows, beam_size=1, compute_type="float32"):
+    """CTranslate2 with our weights, pieces to pieces."""
+    import tempfile
+
+    import ctranslate2
+
+    import keras_transformer as kt
+    from keras_transformer.ctranslate2_writer import export_ctranslate2
+    from tests.benchmark.ours import make_model
+    from tests.benchmark.vocabulary import synthetic_tokenizer
+
+    shape = SHAPES[shape]
+    tokenizer = synthetic_tokenizer(shape.vocabulary)
+    translator = kt.Translator(make_model(shape), tokenizer, tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        path = export_ctranslate2(translator, os.path.join(folder, "model"))
+        engine = ctranslate2.Translator(
+            path, compute_type=compute_type, intra_threads=os.cpu_count()
+        )
+    ids = shape.ids(rows, shape.steps, 2)[:, :-1]  # END is added
+    source = [[piece.decode() for piece in row] for row in tokenizer.pieces(ids).numpy()]
+
+    def translate():
+        results = engine.translate_batch(
+            source,
+            beam_size=beam_size,
+            min_decoding_length=shape.steps,
+            max_decoding_length=shape.steps,
+        )
+        if any(len(result.hypotheses[0]) != shape.steps for result in results):
+            raise RuntimeError(f"Expected {shape.steps} tokens of each sentence.")
+
+    return translate
+
+
+def _marian(shape):
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.set_num_threads(os.cpu_count())
+    torch.manual_seed(0)
+    config = MarianConfig(
+        vocab_size=shape.vocabulary,
+        d_model=shape.d_model,
+        encoder_layers=shape.layers,
+        decoder_layers=shape.layers,
+        encoder_attention_heads=shape.heads,
+        decoder_attention_heads=shape.heads,
+        encoder_ffn_dim=shape.d_ff,
+        decoder_ffn_dim=shape.d_ff,
+        dropout=shape.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=0,
+        eos_token_id=3,
+        decoder_start_token_id=2,
+        forced_eos_token_id=None,
+        max_position_embeddings=512,
+    )
+    return MarianMTModel(config)
+
+
+def _positions(length, width):
+    """Sines and cosines, float32 `(length, width)`."""
+    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, width).astype("float32")

@@ -1,0 +1,113 @@
+"""Real sentences: how full training batches are, and translation from text to text."""
+
+import os
+
+import numpy as np
+
+import keras_transformer as kt
+from keras_transformer.corpora.text_files import read_lines, read_pairs
+from keras_transformer.presets import get_preset
+
+SPLITS = {"train": "train", "test": "test_2016_flickr"}
+
+
+def file(corpus, split, language):
+    """One of the tokenised files of Multi30k."""
+    return os.path.join(corpus, f"{SPLITS[split]}.lc.norm.tok.{language}.gz")
+
+
+def training(corpus, run, steps=10):
+    """`steps` updates of the preset tiny on batches as its training reads them.
+
+    The result is the number of target tokens, padding left out.
+    """
+    import keras
+
+    preset, tokenizer = get_preset("tiny"), kt.load(run).target_tokenizer
+    dataset = _batches(corpus, run)
+    keras.utils.set_random_seed(1)
+    sizes = vars(preset.model)
+    model = kt.Transformer(tokenizer.vocabulary_size, tokenizer.vocabulary_size, **sizes)
+    model.compile(
+        keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=preset.jit_compile
+    )
+    part = dataset.take(steps).cache()
+    tokens = sum(int(np.count_nonzero(target)) for _, target in part.as_numpy_iterator())
+
+    def fit():
+        model.fit(part, shuffle=False, verbose=0)
+        return tokens
+
+    return fit
+
+
+def padding(corpus, run):
+    """Shares of padding in a pass over the training data, source and target, as the result."""
+    dataset = _batches(corpus, run)
+
+    def count():
+        sizes, filled = np.zeros(2), np.zeros(2)
+        for (source, _), target in dataset.as_numpy_iterator():
+            sizes += source.size, target.size
+            filled += np.count_nonzero(source), np.count_nonzero(target)
+        return (1 - filled / sizes).tolist()
+
+    return count
+
+
+def translation(corpus, run, beam_size=1):
+    """Our translator in memory, text to text; the result is the number of sentences."""
+    translator, sources = kt.load(run), read_lines(file(corpus, "test", "en"))
+    search = kt.SearchConfig(beam_size=beam_size)
+    return lambda: len(translator.translate(sources, search=search))
+
+
+def exported_translation(corpus, run):
+    """The same through the exported SavedModel, loaded as a server loads it, XLA off."""
+    import tempfile
+
+    from keras_transformer.presets import ExportConfig
+    from keras_transformer.saved_model import export
+    from keras_transformer.sentence_batches import translate_sorted
+    from keras_transformer.server_process import ServerProcess
+
+    sources = read_lines(file(corpus, "test", "en"))
+    with tempfile.TemporaryDirectory() as folder:
+        config = ExportConfig(signatures=())
+        server = ServerProcess(export(kt.load(run), folder, config=config))
+    return lambda: len(translate_sorted(lambda rows: server.predict(rows)["text"], sources))
+
+
+def ctranslate2_translation(corpus, run, beam_size=1, compute_type="float32"):
+    """CTranslate2 with the same weights, from text to text by sentencepiece."""
+    import tempfile
+
+    import ctranslate2
+    import sentencepiece
+
+    from keras_transformer.ctranslate2_writer import export_ctranslate2
+
+    translator, sources = kt.load(run), read_lines(file(corpus, "test", "en"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = export_ctranslate2(translator, os.path.join(folder, "model"))
+        engine = ctranslate2.Translator(
+            path, compute_type=compute_type, intra_threads=os.cpu_count()
+        )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=translator.source_tokenizer.model)
+
+    def translate():
+        pieces = processor.encode(sources, out_type=str)
+        results = engine.translate_batch(pieces, beam_size=beam_size, max_batch_size=64)
+        return len(processor.decode([result.hypotheses[0] for result in results]))
+
+    return translate
+
+
+def _batches(corpus, run):
+    """The training set in batches, cut into the pieces of a run."""
+    preset, translator = get_preset("tiny"), kt.load(run)
+    pairs = read_pairs(*(file(corpus, "train", language) for language in ("en", "de")))
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    return kt.make_dataset(
+        pairs, *tokenizers, preset.tokens_per_batch, max_length=preset.model.max_length
+    )

@@ -1,0 +1,116 @@
+"""Tables, bars and pictures of what was measured."""
+
+from tests.benchmark.shapes import SHAPES
+
+
+def table(timings):
+    """Median, spread and memory of each system, as Markdown; times as multiples of the first's."""
+    lines = ["| system | median ms | spread | ÷ first | MiB |", "|---|---|---|---|---|"]
+    first = timings[0].median if timings else 1
+    for timing in timings:
+        low, high = 1e3 * min(timing.seconds), 1e3 * max(timing.seconds)
+        lines.append(
+            f"| {timing.name} | {1e3 * timing.median:.1f} | {low:.1f}–{high:.1f} "
+            f"| {timing.median / first:.2f} | {timing.memory} |"
+        )
+        if timing.result is not None:
+            lines[-1] += f" {timing.result}"
+    return "\n".join(lines)
+
+
+def bars(results, shapes):
+    """What has to be reached and what was, as Markdown: ratios above 1 say that we are faster.
+
+    Args:
+        results: {title: list of `Timing`}.
+        shapes: Names of `SHAPES`.
+    """
+    lines = ["| work | against | at least | reached | ours |", "|---|---|---|---|---|"]
+    for shape in shapes:
+        lines += _training_bars(shape, _Found(results.get(f"training step, {shape}", ())))
+        for rows in (1, 32):
+            found = _Found(results.get(f"greedy, {shape}, batch {rows}", ()))
+            lines += _decoding_bars(f"{shape}, batch {rows}", shape, rows, found)
+        found = _Found(results.get(f"beam 4, {shape}, batch 32", ()))
+        lines += found.bar(f"beam 4, {shape}, batch 32", "CTranslate2 float32", 0.7, "ours")
+    return "\n".join(lines)
+
+
+def _training_bars(shape, found):
+    work = f"train, {shape}"
+    single = "ours, float32"
+    lines = found.bar(f"● {work}, float32", "PyTorch nn.Transformer", 1.6, single)
+    lines += found.bar(f"● {work}, any precision", "KerasHub layers", 1.1, "ours")
+    lines += found.bar(f"{work}, any precision", "Hugging Face Marian", None, "ours")
+    ours, product = found.best(single), found.best("2048³")
+    if ours and product:
+        speed = SHAPES[shape].training_flops() / ours.median
+        peak = 2 * 2048**3 / product.median
+        lines.append(
+            f"| ● {work}, float32 | matrix products, {peak / 1e9:.0f} GF/s | 0.75 "
+            f"| {speed / peak:.2f} | {ours.name} |"
+        )
+    return lines + found.bar(f"{work}, mixed_bfloat16", single, 1.2, "ours, mixed_bfloat16")
+
+
+def _decoding_bars(work, shape, rows, found):
+    memory, exported = "ours in memory", "ours exported"
+    wide = shape != "small"
+    if rows == 1:
+        lines = found.bar(f"decode in memory, {work}", "CTranslate2 float32", 0.75, memory)
+        return lines + found.bar(f"decode exported, {work}", "CTranslate2 float32", 0.35, exported)
+    lines = found.bar(
+        f"● decode in memory, {work}", "CTranslate2 float32", 1.4 if wide else 1.0, memory
+    )
+    lines += found.bar(f"decode in memory, {work}", "CTranslate2 int8", None, memory)
+    lines += found.bar(
+        f"● decode exported, {work}", "CTranslate2 float32", 1.4 if wide else 0.8, exported
+    )
+    lines += found.bar(f"● decode, {work}", "no cache, one by one", 10, "ours")
+    return lines + found.bar(f"● decode, {work}", "Hugging Face Marian", 2, "ours")
+
+
+class _Found:
+    """The timings of one comparison, by how their names begin."""
+
+    def __init__(self, timings):
+        self.timings = timings
+
+    def best(self, start):
+        found = [timing for timing in self.timings if timing.name.startswith(start)]
+        return min(found, key=lambda timing: timing.median, default=None)
+
+    def bar(self, work, against, at_least, ours):
+        """One line of the table; none where one of the two was not measured."""
+        best, other = self.best(ours), self.best(against)
+        if not best or not other:
+            return []
+        ratio = f"{other.median / best.median:.2f}"
+        return [f"| {work} | {against} | {at_least or ''} | {ratio} | {best.name} |"]
+
+
+def plot_scaling(results, path):
+    """Draws time and memory against source length, target length and batch size."""
+    from matplotlib.figure import Figure
+
+    titles = [title for title in results if title.startswith(("source", "target l", "batch"))]
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    axes = figure.subplots(2, 3)
+    for title in titles:
+        axis, shape = title.split(", ")
+        column = ("source length", "target length", "batch size").index(axis)
+        values = [int(timing.name) for timing in results[title]]
+        seconds = [timing.median for timing in results[title]]
+        memory = [timing.memory for timing in results[title]]
+        axes[0][column].plot(values, seconds, marker="o", label=shape)
+        axes[1][column].plot(values, memory, marker="o", label=shape)
+        what = "encode 4 sentences" if axis == "source length" else "decode greedily"
+        axes[0][column].set_title(what)
+        for row, label in enumerate(("seconds", "MiB at most")):
+            axes[row][column].set(xlabel=axis, ylabel=label, ylim=(0, None))
+    for axes_of_row in axes:
+        for one in axes_of_row:
+            one.grid(alpha=0.3)
+            one.legend()
+    figure.savefig(path, dpi=120)
+    return path

@@ -1,0 +1,51 @@
+"""What is measured: sizes of models and batches, and the work that is in them."""
+
+import dataclasses
+
+import numpy as np
+
+FIRST_ID = 4  # below it are padding, unknown, start and end, which no system is given or may write
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A model and its batches; every sentence is as long as the others, so nothing is padding."""
+
+    layers: int  # of the encoder, and of the decoder
+    d_model: int
+    d_ff: int
+    heads: int
+    vocabulary: int
+    rows: int  # of a training batch
+    length: int  # of its sources and targets
+    steps: int  # taken by decoding, from a source as long
+    dropout: float = 0.1
+
+    def ids(self, rows, length, seed):
+        """Random int32 ids `(rows, length)` without special ones."""
+        random = np.random.default_rng(seed)
+        return random.integers(FIRST_ID, self.vocabulary, (rows, length), "int32")
+
+    def batch(self):
+        """Source, target with START in front, and target, as a training step takes them."""
+        source, target = (self.ids(self.rows, self.length, seed) for seed in (0, 1))
+        return source, np.concatenate([np.full((self.rows, 1), 2), target[:, :-1]], 1), target
+
+    def training_flops(self):
+        """Floating-point operations in the matrix products of a training step.
+
+        Two for each multiplication and addition; gradients take twice as many as the forward pass.
+        """
+        width, tokens, length = self.d_model, self.rows * self.length, self.length
+        feed_forward, attention = 4 * width * self.d_ff, 4 * width * length
+        encoder = 8 * width**2 + attention + feed_forward  # query, key, value, output
+        decoder = 16 * width**2 + 2 * attention + feed_forward
+        return 3 * tokens * (self.layers * (encoder + decoder) + 2 * width * self.vocabulary)
+
+
+SHAPES = {
+    "small": Shape(3, 256, 1024, 4, 8000, rows=64, length=24, steps=16),
+    "base": Shape(6, 512, 2048, 8, 32000, rows=16, length=24, steps=24),
+    # For trying the benchmark itself out: `--shapes toy`.
+    "toy": Shape(1, 32, 64, 2, 400, rows=4, length=6, steps=5),
+}

@@ -1,0 +1,117 @@
+"""Runs several systems in turn, each in a process of its own."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """Something to time: a function of a module beside this one, and its options.
+
+    Of everything that it does in one call, `work` says how much: times are per unit of work.
+    """
+
+    name: str
+    module: str
+    function: str
+    options: dict = dataclasses.field(default_factory=dict)
+    work: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """What rounds of a system took, seconds per unit of work, and the most memory it had."""
+
+    name: str
+    seconds: tuple
+    memory: int
+    result: object = None
+
+    @property
+    def median(self):
+        return statistics.median(self.seconds)
+
+
+def time_systems(systems, rounds):
+    """Times every system in turn, again and again, so that a slow moment hits all alike.
+
+    Args:
+        systems: List of `System`. One that cannot start, for a package that is not installed, is
+            left out, with a message on stderr.
+        rounds: Number of timed rounds.
+
+    Returns:
+        List of `Timing`, in their order.
+    """
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(_Worker(system)) for system in systems]
+        workers = [worker for worker in workers if worker.is_ready()]
+        for _ in range(rounds):
+            for worker in workers:
+                worker.run()
+    return [worker.timing() for worker in workers]
+
+
+class _Worker:
+    """The process of a system; see worker.py."""
+
+    def __init__(self, system):
+        self.system = system
+        options = json.dumps(system.options)
+        self._log = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.benchmark.worker",
+                system.module,
+                system.function,
+                options,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+            text=True,
+        )
+        self._ready = self._process.stdout.readline()  # one after the other: they share the cores
+        self._replies = []
+
+    def is_ready(self):
+        """Whether the process has got ready; says why not."""
+        if self._ready:
+            return True
+        self._process.wait()
+        self._log.seek(0)
+        reason = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
+        print(f"{self.system.name} is left out: {reason}", file=sys.stderr)
+        return False
+
+    def run(self):
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self._replies.append(json.loads(self._process.stdout.readline()))
+
+    def timing(self):
+        work = self.system.work
+        return Timing(
+            self.system.name,
+            tuple(reply["seconds"] / work for reply in self._replies),
+            max(reply["memory"] for reply in self._replies),
+            self._replies[-1]["result"],
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._log.close()

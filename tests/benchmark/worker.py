@@ -1,0 +1,38 @@
+"""A process that holds one system and runs it when told to.
+
+    python -m tests.benchmark.worker MODULE FUNCTION OPTIONS
+
+FUNCTION of tests.benchmark.MODULE is called with OPTIONS, a JSON object, and returns what is to be
+timed: a function without arguments. That runs once for warming up; then "ready" is printed, and
+for each line of stdin it runs again, followed by a JSON object of `seconds`, what the function
+returned as `result`, and `memory`, the most that the process has had, in MiB.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+
+from keras_transformer.c_api import largest_memory
+
+
+def main(module, function, options):
+    # Some libraries talk on stdout, which here is for answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    run = getattr(importlib.import_module(f"tests.benchmark.{module}"), function)(
+        **json.loads(options)
+    )
+    run()
+    print("ready", file=answers, flush=True)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        result = run()
+        seconds = time.perf_counter() - started
+        answer = {"seconds": seconds, "result": result, "memory": largest_memory()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
