@@ -15,7 +15,7 @@ import tyro
 
 from keras_transformer.cli_serving import check, export
 from keras_transformer.cli_text import DEFAULTS, SearchOptions, align, score, translate
-from keras_transformer.presets import PRESETS, TrainConfig, get_preset
+from keras_transformer.presets import GREEDY, PRESETS, TrainConfig, get_preset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +82,8 @@ def evaluate(
             languages = config.languages or LANGUAGES
         pairs = dates(languages).test
     system, other = (name and open_system(name, search=search.config) for name in (path, compare))
+    if search.config != GREEDY and not callable(system) and not callable(other):
+        raise ValueError(f"{path} holds translations: leave out the options of the search.")
     report = measure(system, pairs, bleu_tokenize, other, n_bootstrap)
     if other:
         report["comparison"]["system"] = compare

@@ -165,6 +165,10 @@ def mistakes_with_a_run(folder):
             ["evaluate", two, "--source", two, "--target", two, "--compare", "/none"],
             "/none is no directory",
         ),
+        "searched": (
+            ["evaluate", two, "--source", two, "--target", two, "--beam-size", "5"],
+            "two holds translations: leave out the options of the search",
+        ),
         "samples": (
             ["evaluate", two, "--source", two, "--target", two, "--n-bootstrap", "-1"],
             "n_bootstrap=-1 is no number of samples",
@@ -187,7 +191,7 @@ def mistakes_with_a_run(folder):
 NAMES = [
     *("unequal", "missing", "empty", "not utf-8", "vocabulary", "other run", "preset", "strategy"),
     *("heads", "no run", "no model", "no dates", "half", "tokenizer", "export", "lengths"),
-    *("compared lengths", "compared", "samples", "no history", "nothing to plot"),
+    *("compared lengths", "compared", "searched", "samples", "no history", "nothing to plot"),
     *("no checkpoint", "too few", "no place", "mean of the weights"),
 ]
 
