@@ -178,7 +178,7 @@ class MultiHeadAttention(AttendingLayer):
         x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))  # (B·T, H·K')
         x = ops.matmul(x, ops.reshape(self._cast(self.output_kernel), (width, -1)))
         if self.use_bias:
-            x = x + self._cast(self.output_bias)
+            x = ops.add(x, self._cast(self.output_bias))  # a bias to Keras: fused
         return ops.reshape(x, (batch_size, length, x.shape[-1])), weights
 
     def compute_mask(self, query, previous=None):
@@ -230,7 +230,7 @@ class MultiHeadAttention(AttendingLayer):
         y = ops.matmul(x, _join([ops.reshape(k, (x.shape[-1], -1)) for k in kernels]))
         if self.use_bias:
             biases = [self._cast(getattr(self, f"{name}_bias")) for name in names]
-            y = y + _join([ops.reshape(bias, (-1,)) for bias in biases])
+            y = ops.add(y, _join([ops.reshape(bias, (-1,)) for bias in biases]))
         ends = [sum(widths[:i]) for i in range(1, len(widths))]
         parts = ops.split(y, ends, axis=-1) if ends else [y]
         return tuple(self._split_heads(part, leading) for part in parts)

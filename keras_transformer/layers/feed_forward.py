@@ -5,6 +5,8 @@ Shapes: B batch, T length, D d_model, F d_ff.
 
 import keras
 
+from keras_transformer.layers.dropout import Dropout
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
@@ -66,7 +68,7 @@ class FeedForward(keras.layers.Layer):
         self.outer = keras.layers.Dense(
             d_model, kernel_initializer=self.output_initializer, dtype=policy
         )
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=policy)
+        self.dropout_layer = Dropout(dropout, dtype=policy)
 
     def build(self, x_shape):
         self.inner.build((*x_shape[:-1], self.d_model))

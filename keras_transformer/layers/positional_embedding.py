@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import padding_mask
 
 
@@ -120,7 +121,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.positions = positions
         self.max_length = max_length
         self.dropout = dropout
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, ids_shape=None):
         # With this deviation the scaled embedding has unit variance, of the positions' order of

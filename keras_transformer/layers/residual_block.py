@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 
@@ -65,7 +66,7 @@ class ResidualBlock(AttendingLayer):
             d_model, d_ff, activation=activation, **self._initializers(), dtype=self.dtype_policy
         )
         self.feed_forward_norm = self.make_norm()
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def make_attention_sublayers(self):
         """Makes the sublayers that come before the feed-forward network."""
