@@ -175,7 +175,9 @@ class MultiHeadAttention(AttendingLayer):
         x, weights = attend_heads(query, key, value, mask, dropout, self.seed_generator)
         batch_size, _, length, _ = ops.shape(x)
         width = self.num_heads * self.value_dim
-        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))  # (B·T, H·K')
+        if x.shape[2] != 1:  # else there is nothing to transpose
+            x = ops.transpose(x, (0, 2, 1, 3))
+        x = ops.reshape(x, (-1, width))  # (B·T, H·K')
         x = ops.matmul(x, ops.reshape(self._cast(self.output_kernel), (width, -1)))
         if self.use_bias:
             x = ops.add(x, self._cast(self.output_bias))  # a bias to Keras: fused
@@ -220,7 +222,13 @@ class MultiHeadAttention(AttendingLayer):
         return kernel, bias
 
     def _project(self, x, *names):
-        """Projects `(B, T, D)` to heads `(B, H, T, K)`, one result per name, in one product."""
+        """Projects `(B, T, D)` to heads `(B, H, T, K)`, one result per name.
+
+        In one product; but for one position `(B, D)`, whose product takes less time than copying
+        the kernels together, in one for each.
+        """
+        if len(x.shape) == 2 and len(names) > 1:
+            return tuple(self._project(x, name)[0] for name in names)
         leading = ops.shape(x)[:-1]  # (B, T), or (B,) for one position
         x = ops.reshape(self._cast(x), (-1, x.shape[-1]))  # (B·T, D)
         widths = [

@@ -116,12 +116,13 @@ class DecoderLayer(ResidualBlock):
         def attend_self(y):
             query, *new = self.self_attention.project_self(y)
             grown = tuple(ops.concatenate(pair, axis=2) for pair in zip(past, new, strict=True))
-            return self.self_attention.attend(query, *grown)[0][:, 0], grown
+            output, _ = self.self_attention.attend(query, *grown)
+            return ops.reshape(output, (-1, self.d_model)), grown
 
         def attend_memory(y):
             query = self.cross_attention.project_query(y)
             output, scores = self.cross_attention.attend(query, *memory, mask=memory_mask)
-            return output[:, 0], scores
+            return ops.reshape(output, (-1, self.d_model)), scores
 
         x, past = self.residual(x, self.self_attention_norm, attend_self)
         x, _ = self.residual(x, self.cross_attention_norm, attend_memory)
