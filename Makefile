@@ -6,6 +6,7 @@ MODEL := export/models/demo
 TOK ?= ../shared/data/multi30k/tok
 MULTI30K ?= runs/multi30k
 RECIPE ?=
+BENCH ?=
 
 .PHONY: demo multi30k ablations test test-all lint bench clean
 
@@ -18,6 +19,11 @@ RECIPE ?=
 # What developers install on top.
 .venv/installed-test: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
+	touch $@
+
+# What is measured beside ours: PyTorch, Transformers, CTranslate2, KerasHub.
+.venv/installed-bench: .venv/installed-test
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[bench]"
 	touch $@
 
 # Train on dates, evaluate, export, reload without the package, translate.
@@ -54,8 +60,10 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: .venv/installed-test
-	$(BIN)/python tests/benchmark.py
+# All systems side by side, half an hour on two cores; BENCH="--parts decoding --shapes small" for
+# a part, BENCH="--run runs/multi30k" to have real text as well.
+bench: .venv/installed-bench
+	$(BIN)/python -m tests.benchmark $(BENCH)
 
 clean:
 	rm -rf .venv runs build *.egg-info

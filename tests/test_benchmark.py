@@ -1,0 +1,73 @@
+"""The benchmark itself: that it counts and compares right, and runs whole on toy sizes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.benchmark.report import bars, table
+from tests.benchmark.shapes import SHAPES, Shape
+from tests.benchmark.side_by_side import System, Timing, time_systems
+from tests.benchmark.vocabulary import synthetic_tokenizer
+
+
+def test_operations_by_hand():
+    shape = Shape(1, d_model=2, d_ff=3, heads=1, vocabulary=5, rows=1, length=1, steps=1)
+    encoder = 2 * (4 * 2 * 2) + 2 * (2 + 2) + 2 * (2 * 2 * 3)  # projections, attention, inner
+    decoder = 2 * (8 * 2 * 2) + 2 * 2 * (2 + 2) + 2 * (2 * 2 * 3)
+    assert shape.training_flops() == 3 * (encoder + decoder + 2 * 2 * 5)
+
+
+def test_synthetic_vocabulary_reads_back():
+    tokenizer = synthetic_tokenizer(50)
+    assert tokenizer.vocabulary_size == 50
+    assert tokenizer("w7 w49").numpy().tolist() == [7, 49]
+    assert tokenizer.detokenize([7, 49]).numpy() == b"w7 w49"
+
+
+def timing(name, *milliseconds):
+    return Timing(name, tuple(value / 1000 for value in milliseconds), memory=100)
+
+
+def test_ratios():
+    timings = [timing("ours, float32, graph", 100, 90, 300), timing("PyTorch nn.Transformer", 150)]
+    assert "| PyTorch nn.Transformer | 150.0 | 150.0–150.0 | 1.50 | 100 |" in table(timings)
+    lines = bars({"training step, small": timings}, ["small"]).splitlines()
+    assert lines[2:] == [
+        "| ● train, small, float32 | PyTorch nn.Transformer | 1.6 | 1.50 | ours, float32, graph |"
+    ]
+
+
+def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
+    size = {"size": 64, "repetitions": 1}
+    systems = [
+        System("one", "ours", "matrix_product", size),
+        System("two", "ours", "matrix_product", size, work=2),
+        System("absent", "ours", "no_such_function"),
+    ]
+    one, two = time_systems(systems, rounds=3)
+    assert (one.name, two.name) == ("one", "two")
+    assert len(one.seconds) == len(two.seconds) == 3 and min(one.seconds) > 0 and one.memory > 50
+    assert "absent is left out: AttributeError" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_whole_benchmark_on_toy_sizes(tmp_path):
+    options = ["--shapes", "toy", "--rounds", "2", "--output", str(tmp_path), "--run", "none"]
+    parts = ["--parts", "training", "decoding", "beam"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmark", *options, *parts], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert set(results) == {
+        "training step, toy",
+        "greedy, toy, batch 1",
+        "greedy, toy, batch 32",
+        "beam 4, toy, batch 32",
+    }
+    names = {one["name"] for one in results["greedy, toy, batch 32"]}
+    assert {"ours in memory, graph", "ours exported, XLA off", "CTranslate2 float32"} <= names
+    assert "| ● decode exported, toy, batch 32 | CTranslate2 float32 |" in done.stdout
+    assert SHAPES["toy"].steps == 5
