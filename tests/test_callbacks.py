@@ -19,14 +19,14 @@ def trained():
     size = tokenizer.vocabulary_size
     model = kt.Transformer(size, size, 1, 32, 2, 64, dropout=0.1, max_length=12)
     model.compile(
-        keras.optimizers.Adam(3e-3, use_ema=True, ema_momentum=0.9),
+        keras.optimizers.Adam(5e-3, use_ema=True, ema_momentum=0.9),
         kt.SmoothedCrossEntropy(),
         jit_compile=False,
     )
     valid = toy_pairs(100, seed=7)
     scores = kt.TranslationScores(valid, tokenizer, tokenizer, "char", batch_size=30)
     history = model.fit(
-        kt.make_dataset(toy_pairs(1000), tokenizer, tokenizer, 512, 12),
+        kt.make_dataset(toy_pairs(4000), tokenizer, tokenizer, 512, 12),
         epochs=3,
         shuffle=False,
         callbacks=[scores],
