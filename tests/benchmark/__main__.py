@@ -19,6 +19,7 @@ from tests.benchmark.side_by_side import System, time_systems
 
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
 PART = Literal["training", "decoding", "beam", "text", "scaling"]
+SHAPE = Literal["small", "base", "toy"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Options:
     """
 
     parts: tuple[PART, ...] = ("training", "decoding", "beam", "text", "scaling")
-    shapes: tuple[str, ...] = ("small", "base")
+    shapes: tuple[SHAPE, ...] = ("small", "base")
     rounds: int = 5
     steps: int = 2
     corpus: str = "../shared/data/multi30k/tok"
@@ -45,6 +46,8 @@ class Options:
 
 
 def main(options: Options) -> None:
+    if options.rounds < 1 or options.steps < 1:
+        sys.exit("--rounds and --steps must be at least 1.")
     versions = {name: _version(name) for name in PACKAGES}
     machine = {"processor": _processor(), "cores": os.cpu_count(), "versions": versions}
     print(f"{machine['processor']}, {machine['cores']} cores; ", end="")

@@ -14,7 +14,7 @@ def table(timings):
             f"| {timing.median / first:.2f} | {timing.memory} |"
         )
         if timing.result is not None:
-            lines[-1] += f" {timing.result}"
+            lines[-1] += f" {timing.result} |"  # what the system counted
     return "\n".join(lines)
 
 
@@ -107,9 +107,10 @@ def plot_scaling(results, path):
         what = "encode 4 sentences" if axis == "source length" else "decode greedily"
         axes[0][column].set_title(what)
         for row, label in enumerate(("seconds", "MiB at most")):
-            axes[row][column].set(xlabel=axis, ylabel=label, ylim=(0, None))
+            axes[row][column].set(xlabel=axis, ylabel=label)
     for axes_of_row in axes:
         for one in axes_of_row:
+            one.set_ylim(0, 1.1 * max(max(line.get_ydata()) for line in one.lines))
             one.grid(alpha=0.3)
             one.legend()
     figure.savefig(path, dpi=120)
