@@ -4,6 +4,7 @@ Shapes: B batch, T length, D d_model, F d_ff.
 """
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
 
@@ -76,7 +77,11 @@ class FeedForward(keras.layers.Layer):
         self.built = True
 
     def call(self, x, training=None):
-        return self.outer(self.dropout_layer(self.inner(x), training=training))
+        leading = ops.shape(x)[:-1]
+        # One matrix for all positions: then products, biases and activation are one operation.
+        x = ops.reshape(x, (-1, x.shape[-1]))
+        x = self.outer(self.dropout_layer(self.inner(x), training=training))
+        return ops.reshape(x, (*leading, self.d_model))
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.d_model)
