@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer.optimizer import MeanAdam
 
@@ -48,3 +49,56 @@ def test_configuration():
 def test_momentum_out_of_range():
     with pytest.raises(ValueError, match="ema_momentum"):
         MeanAdam(use_ema=True, ema_momentum=2.0)
+
+
+# The update.
+
+
+def updates(kind, gradients, start, **options):
+    """The weight after each update."""
+    weight = keras.Variable(start)
+    optimizer = kind(0.1, beta_2=0.98, epsilon=1e-9, **options)
+    found = []
+    for gradient in gradients:
+        optimizer.apply([gradient], [weight])
+        found.append(np.array(weight))
+    return found
+
+
+def test_update_by_hand():
+    """Kingma and Ba (2015), algorithm 1, in float64."""
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=(3, 4)), random.normal(size=(5, 3, 4))
+    weight, m, v, expected = start, 0.0, 0.0, []
+    for t, gradient in enumerate(gradients, 1):
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.98 * v + 0.02 * gradient**2
+        weight = weight - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.98**t)) + 1e-9)
+        expected.append(weight)
+    found = updates(MeanAdam, gradients.astype("float32"), start.astype("float32"))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.1}, {"clipnorm": 0.5}, {"amsgrad": True}]
+)
+def test_updates_are_those_of_keras(options):
+    random = np.random.default_rng(1)
+    start = random.normal(size=(6, 4)).astype("float32")
+    rows = tf.IndexedSlices(tf.constant(random.normal(size=(2, 4)), tf.float32), [1, 4], (6, 4))
+    gradients = [*random.normal(size=(3, 6, 4)).astype("float32"), rows]
+    ours, theirs = (
+        updates(k, gradients, start, **options) for k in (MeanAdam, keras.optimizers.Adam)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_one_operation_for_each_variable():
+    weights = [keras.Variable(np.ones((2, 3), "float32")) for _ in range(3)]
+    optimizer = MeanAdam(1e-3)
+    optimizer.build(weights)
+    step = tf.function(lambda gradients: optimizer.apply(gradients, weights))
+    graph = step.get_concrete_function([tf.ones((2, 3))] * 3).graph
+    kinds = [operation.type for operation in graph.get_operations()]
+    assert kinds.count("ResourceApplyAdam") == 3
+    assert "Sqrt" not in kinds
