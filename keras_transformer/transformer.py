@@ -185,17 +185,20 @@ class Transformer(Trainer, keras.Model):
         matrix = ops.concatenate([ops.transpose(kernel), ops.expand_dims(bias, 1)], axis=1)
         return ops.concatenate([x, ops.ones_like(x[..., :1])], axis=-1), ops.cast(matrix, x.dtype)
 
-    def initial_state(self, source):
+    def initial_state(self, source, length=None):
         """Prepares decoding token by token: encodes the source, projects the memory once.
 
         Args:
             source: Ids of shape `(B, S)`.
+            length: Number of steps to make room for. Else the state grows with every step, which
+                takes less time, but not under XLA (`tf.function(jit_compile=True)`): there, shapes
+                must not change. TensorFlow runs the steps of a state with room under XLA only.
 
         Returns:
             A nested structure of tensors, batch first, for `step`.
         """
         source = ops.convert_to_tensor(source)
-        return self.decoder.initial_state(self.encode(source), padding_mask(source))
+        return self.decoder.initial_state(self.encode(source), padding_mask(source), length)
 
     def step(self, ids, position, state):
         """Predicts the token that follows one more token.
@@ -208,10 +211,29 @@ class Transformer(Trainer, keras.Model):
         Returns:
             Logits, float32 `(B, V)`, and the next state.
         """
-        ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
-        x = self.target_embedding(ids, start=position)[:, 0]
-        x, state = self.decoder.step(x, state)
-        return self._logits(x), state
+        return self.stepper()(ids, position, state)
+
+    def stepper(self):
+        """Returns a function that does what `step` does, for loops.
+
+        What depends on the weights alone is computed now, once: the matrix of a shared softmax is
+        transposed (and cast), without which the products of small batches take twice the time. So
+        the function belongs to the weights as they are now.
+        """
+        project = self.output_projection
+        if not project:
+            matrix = self.target_embedding.softmax_matrix()
+
+            def project(x):
+                return ops.matmul(x, matrix)
+
+        def step(ids, position, state):
+            ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
+            x = self.target_embedding(ids, start=position)[:, 0]
+            x, state = self.decoder.step(x, position, state)
+            return ops.cast(project(x), "float32"), state
+
+        return step
 
     def compute_output_spec(self, *args, **kwargs):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)

@@ -126,7 +126,7 @@ class Translator(TextModel):
         """The same from ids `(B, S)`, as `close` makes them: target ids `(B, T)`, and what
         `translate_batch` returns."""
         tokens, _, log_prob = search(
-            self.model.step,
+            self.model.stepper(),
             self.model.initial_state(source),
             tf.shape(source)[0],
             self.longest_output,
@@ -142,7 +142,7 @@ class Translator(TextModel):
         source, empty = self.read_source(text)
         rows, beam_size = tf.shape(source)[0], search.beam_size
         tokens, _, log_prob = search_tokens(
-            self.model.step,
+            self.model.stepper(),
             self.model.initial_state(source),
             rows,
             self._longest(search),

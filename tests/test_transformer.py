@@ -188,6 +188,29 @@ def test_steps_equal_the_whole_in_every_variant(variant):
     assert_close(steps(model, SOURCE, target), run(model, target=target))
 
 
+@pytest.mark.parametrize("sharing", ["none", "target", "all"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_stepper_does_what_step_does(policy, sharing):
+    model = build("Transformer", "post", policy, share_embeddings=sharing)
+    state = model.initial_state(SOURCE)
+    expected = model.step(TARGET[:, 0], 0, state)
+    found = model.stepper()(TARGET[:, 0], 0, state)
+    assert found[0].dtype == "float32"
+    assert_close(found, expected, 0)
+
+
+def test_stepper_belongs_to_the_weights_it_was_made_of():
+    """Its matrix of the softmax is a copy: a step after an update needs a new one."""
+    model = build("Transformer", share_embeddings="target")
+    old, state = model.stepper(), model.initial_state(SOURCE)
+    before = old(TARGET[:, 0], 0, state)[0]
+    weights = model.target_embedding.embeddings
+    start = keras.ops.arange(weights.shape[0]) == kt.START
+    weights.assign(keras.ops.where(start[:, None], weights, -weights))  # what is embedded stays
+    assert_close(old(np.full([B], kt.START), 0, state)[0], before, 0)
+    assert_close(model.stepper()(np.full([B], kt.START), 0, state)[0][:, 3:], -before[:, 3:])
+
+
 def test_steps_of_rows_without_source(plain_model):
     source = SOURCE.copy()
     source[1] = 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.decoding.token_loop import force, loop_invariant
+from keras_transformer.decoding.token_loop import append, force, loop_invariant
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 
@@ -37,6 +37,7 @@ def beam_search(
     beam_size,
     length_penalty=0.0,
     prefix=None,
+    fixed_shapes=False,
 ):
     """Follows the N most probable beginnings of each row; returns the N best that have ended.
 
@@ -50,10 +51,10 @@ def beam_search(
     log_prob / lp(max_length) of its best one now. What the last step leaves open counts as ended.
 
     Args:
-        step, state, batch_size, max_length, prefix: As `greedy_search` has them, but that `step`
-            is called with B·N rows. What it returns of the state as it got it, the very same
-            tensor, it must leave alone in every step: that is taken to be equal for all beams of
-            a row, and is not reordered.
+        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them, but
+            that `step` is called with B·N rows. What it returns of the state as it got it, the
+            very same tensor, it must leave alone in every step: that is taken to be equal for all
+            beams of a row, and is not reordered.
         beam_size: N, at most V.
         length_penalty: α ≥ 0; 0 ranks by probability alone, more favours longer hypotheses.
 
@@ -69,7 +70,7 @@ def beam_search(
     """
     SearchConfig(beam_size=beam_size, length_penalty=length_penalty)  # says what is out of range
     if beam_size == 1:
-        found = greedy_search(step, state, batch_size, max_length, prefix)
+        found = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in found)
     alive, ended, steps = _search(
         step,
@@ -79,6 +80,7 @@ def beam_search(
         beam_size,
         functools.partial(_normalise, length_penalty=length_penalty),
         force(prefix, max_length),
+        fixed_shapes,
     )
     # Where a row could still change, the last step was taken: there, alive ones count as ended.
     # In the other rows none of them ranks above what has ended, and of equals that comes first.
@@ -87,7 +89,7 @@ def beam_search(
     return best.tokens[:, :, 1:], best.lengths, best.log_prob
 
 
-def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at):
+def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at, fixed_shapes):
     """The loop: the N hypotheses alive and the N best ended, START first; and its steps."""
     row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
 
@@ -96,19 +98,20 @@ def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at
         return tf.reduce_any(ended.score[:, -1] < bound)
 
     def advance(position, alive, ended, state):
-        logits, next_state = step(tf.reshape(alive.tokens[:, :, -1], [-1]), position, state)
+        last = tf.gather(alive.tokens, position, axis=2)
+        logits, next_state = step(tf.reshape(last, [-1]), position, state)
         forced = tf.gather(forced_at(position), row_of_beam) if forced_at else None
         log_prob, beam, token = _extend(logits, alive.log_prob, forced)
         tokens = tf.gather(alive.tokens, beam, batch_dims=1)
-        tokens = tf.concat([tokens, token[:, :, tf.newaxis]], axis=2)
+        tokens = append(tokens, token, position + 1 if fixed_shapes else None)
         lengths = tf.fill(tf.shape(token), position + 1)
         ends = tf.equal(token, END)
         new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
         still = tf.where(ends, NEVER, log_prob)
 
-        ended = ended._replace(
-            tokens=tf.pad(ended.tokens, [[0, 0], [0, 0], [0, 1]], constant_values=PAD)
-        )
+        if not fixed_shapes:
+            padding = tf.fill([batch_size, beam_size], PAD)
+            ended = ended._replace(tokens=append(ended.tokens, padding))
         ended = _best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
         chosen = tf.math.top_k(still, beam_size).indices
         alive = Hypotheses(tokens, lengths, still, still).pick(chosen)
@@ -118,8 +121,10 @@ def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at
 
     # Only one of a row's first N beams is alive: N equal ones would stay equal.
     alone = tf.one_hot(tf.zeros([batch_size], tf.int32), beam_size, 0.0, NEVER)
+    begun = tf.fill([batch_size, beam_size, 1], START)
+    room = tf.fill([batch_size, beam_size, max_length if fixed_shapes else 0], PAD)
     nothing = Hypotheses(
-        tf.fill([batch_size, beam_size, 1], START),
+        tf.concat([begun, room], axis=2),
         tf.zeros([batch_size, beam_size], tf.int32),
         tf.fill([batch_size, beam_size], NEVER),
         tf.fill([batch_size, beam_size], NEVER),

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.decoding.token_loop import decode_tokens
 
 
-def greedy_search(step, state, batch_size, max_length, prefix=None):
+def greedy_search(step, state, batch_size, max_length, prefix=None, fixed_shapes=False):
     """Takes the most probable token, again and again, until every row has ended.
 
     Args:
@@ -18,6 +18,8 @@ def greedy_search(step, state, batch_size, max_length, prefix=None):
         batch_size: B, an int or a scalar integer tensor; 0 is fine.
         max_length: Largest number of steps, at least 1.
         prefix: int ids `(B, P)` that the rows begin with, padded with PAD; P ≤ `max_length`.
+        fixed_shapes: Whether T is `max_length` whatever is found, and the same in every step, as
+            XLA demands; no state may grow then.
 
     Returns:
         `tokens`, int32 `(B, T)` with T ≤ `max_length`: each row up to and including its END, then
@@ -29,7 +31,6 @@ def greedy_search(step, state, batch_size, max_length, prefix=None):
     """
 
     def choose(logits, position):
-        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        return best, tf.reduce_max(logits, axis=-1)
+        return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
-    return decode_tokens(step, state, batch_size, max_length, choose, prefix)
+    return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)

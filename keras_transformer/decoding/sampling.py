@@ -19,6 +19,7 @@ def sample(
     top_p=1.0,
     seed=0,
     prefix=None,
+    fixed_shapes=False,
 ):
     """Draws every token from what the model predicts.
 
@@ -26,13 +27,14 @@ def sample(
     `top_p` and `seed` are numbers, or tensors `(B,)` with one for each row.
 
     Args:
-        step, state, batch_size, max_length, prefix: As `greedy_search` has them.
+        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them.
         temperature: Divides the logits. Towards 0 the most probable token always wins.
         top_k: Draw from the so many most probable tokens only; 0 for all. 1 is greedy search.
         top_p: Draw from the fewest most probable tokens that have at least this share, in (0, 1],
             of the probability that temperature and `top_k` leave.
         seed: With one number, rows draw independently of each other. With one for each row, what
-            a row draws depends on its own seed only, not on the rows beside it.
+            a row draws depends on its own seed only, not on the rows beside it. XLA makes other
+            numbers of the same seed.
 
     Returns:
         `tokens`, int32 `(B, T)`; `lengths`, int32 `(B,)`; and `log_prob`, float32 `(B,)`, as
@@ -58,9 +60,9 @@ def sample(
         total = tf.gather(kept, last, batch_dims=1)
         drawn = _count(kept <= (draws[:, position] * total)[:, tf.newaxis])
         drawn = tf.minimum(drawn, last)  # where rounding left the draw beyond all
-        return tf.gather(order, drawn, batch_dims=1), tf.gather(scores, drawn, batch_dims=1)
+        return tf.gather(order, drawn, batch_dims=1)
 
-    return decode_tokens(step, state, batch_size, max_length, choose, prefix)
+    return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
 
 
 def _uniform(seed, batch_size, max_length):

@@ -9,12 +9,14 @@ from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.sampling import sample
 
 
-def search(step, state, batch_size, max_length, config, prefix=None, seeds=None):
+def search(
+    step, state, batch_size, max_length, config, prefix=None, seeds=None, fixed_shapes=False
+):
     """Searches as a `SearchConfig` says.
 
     Args:
-        step, state, batch_size, max_length, prefix: As `greedy_search` and `beam_search` have
-            them.
+        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` and
+            `beam_search` have them.
         config: `SearchConfig`.
         seeds: Integers `(B,)`, one for each row, to sample with instead of the configuration's.
 
@@ -29,11 +31,19 @@ def search(step, state, batch_size, max_length, config, prefix=None, seeds=None)
 
     >>> state = model.initial_state(source)
     >>> config = SearchConfig(beam_size=5, length_penalty=0.6)
-    >>> tokens, lengths, log_prob = search(model.step, state, len(source), 64, config)
+    >>> tokens, lengths, log_prob = search(model.stepper(), state, len(source), 64, config)
+
+    Compiled by XLA, once for each shape of `source`:
+
+    >>> @tf.function(jit_compile=True)
+    ... def translate(source):
+    ...     state = model.initial_state(source, length=64)
+    ...     return search(model.stepper(), state, len(source), 64, config, fixed_shapes=True)
     """
     arguments = step, state, batch_size, max_length
     if not config.sample:
-        return beam_search(*arguments, config.beam_size, config.length_penalty, prefix)
-    seed = config.seed if seeds is None else seeds
-    found = sample(*arguments, config.temperature, config.top_k, config.top_p, seed, prefix)
+        how = config.beam_size, config.length_penalty
+        return beam_search(*arguments, *how, prefix, fixed_shapes)
+    how = config.temperature, config.top_k, config.top_p, config.seed if seeds is None else seeds
+    found = sample(*arguments, *how, prefix, fixed_shapes)
     return tuple(tf.expand_dims(tensor, 1) for tensor in found)

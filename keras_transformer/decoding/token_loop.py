@@ -8,13 +8,13 @@ import tensorflow as tf
 from keras_transformer.special_ids import END, PAD, START
 
 
-def decode_tokens(step, state, batch_size, max_length, choose, prefix=None):
+def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixed_shapes=False):
     """Adds a token to every row, again and again, until every row has ended.
 
     Args:
-        step, state, batch_size, max_length, prefix: As `greedy_search` has them.
+        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them.
         choose: Function from logits, float32 `(B, V)`, and position (scalar) to the ids of the
-            tokens that follow, int32 `(B,)`, and their logits `(B,)`.
+            tokens that follow, int32 `(B,)`.
 
     Returns:
         `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, as
@@ -31,17 +31,19 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None):
     def advance(position, ids, ended, lengths, log_prob, tokens, state):
         logits, state = step(ids, position, state)
         logits = tf.cast(logits, tf.float32)
-        chosen, score = choose(logits, position)
+        chosen = choose(logits, position)
         if forced_at:
             forced = forced_at(position)
             chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
-            score = tf.gather(logits, chosen, batch_dims=1)
-        gain = score - tf.reduce_logsumexp(logits, axis=-1)
+        # The largest probability is never 0, so no log of 0; and softmax is one op, logsumexp many.
+        largest = tf.math.log(tf.reduce_max(tf.nn.softmax(logits), axis=-1))
+        normaliser = tf.reduce_max(logits, axis=-1) - largest
+        gain = tf.gather(logits, chosen, batch_dims=1) - normaliser
         ids = tf.where(ended, PAD, chosen)
         log_prob += tf.where(ended, 0.0, gain)
         lengths += tf.cast(tf.logical_not(ended), tf.int32)
         ended |= tf.equal(ids, END)
-        tokens = tf.concat([tokens, ids[:, tf.newaxis]], axis=1)
+        tokens = append(tokens, ids, position if fixed_shapes else None)
         return position + 1, ids, ended, lengths, log_prob, tokens, state
 
     start = (
@@ -50,7 +52,7 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None):
         tf.fill([batch_size], False),
         tf.zeros([batch_size], tf.int32),
         tf.zeros([batch_size], tf.float32),
-        tf.zeros([batch_size, 0], tf.int32),
+        tf.fill([batch_size, max_length if fixed_shapes else 0], PAD),
         state,
     )
     _, _, _, lengths, log_prob, tokens, _ = tf.while_loop(
@@ -90,6 +92,14 @@ def force(prefix, max_length):
     width = tf.shape(prefix)[1]
     prefix = tf.pad(prefix, [[0, 0], [0, 1]], constant_values=PAD)  # what is read past the end
     return lambda position: tf.gather(prefix, tf.minimum(position, width), axis=1)
+
+
+def append(tokens, ids, place=None):
+    """Adds `ids` `(...)` to `tokens` `(..., T)`: at its end, or at a place that is there."""
+    ids = ids[..., tf.newaxis]
+    if place is None:
+        return tf.concat([tokens, ids], axis=-1)
+    return tf.where(tf.equal(tf.range(tf.shape(tokens)[-1]), place), ids, tokens)
 
 
 def loop_invariant(tensor):

@@ -98,7 +98,7 @@ class DecoderLayer(ResidualBlock):
         """Projects the memory `(B, S, D)` to the keys and values `(B, H, S, K)` it is read by."""
         return self.cross_attention.project_memory(memory)
 
-    def step(self, x, past, memory, memory_mask):
+    def step(self, x, past, memory, memory_mask, position=None, past_mask=None):
         """Computes the next position from what earlier ones left behind.
 
         The same sublayers as in `call`; only where keys and values come from differs.
@@ -108,15 +108,23 @@ class DecoderLayer(ResidualBlock):
             past: Keys and values of the t positions before it, `(B, H, t, K)` each.
             memory: Keys and values of the memory, `project_memory(memory)`.
             memory_mask: Boolean `(B, 1, 1, S)`.
+            position: Where in `past` this position goes, if there is room for it already; else
+                `past` grows.
+            past_mask: Boolean `(B, 1, 1, t)`: what of `past`, this position included, is filled.
 
         Returns:
             Tensor of shape `(B, D)`, and `past` with this position added.
         """
 
+        def add(old, new):
+            if position is None:
+                return ops.concatenate((old, new), axis=2)
+            return ops.slice_update(old, (0, 0, position, 0), new)
+
         def attend_self(y):
             query, *new = self.self_attention.project_self(y)
-            grown = tuple(ops.concatenate(pair, axis=2) for pair in zip(past, new, strict=True))
-            output, _ = self.self_attention.attend(query, *grown)
+            grown = tuple(map(add, past, new))
+            output, _ = self.self_attention.attend(query, *grown, mask=past_mask)
             return ops.reshape(output, (-1, self.d_model)), grown
 
         def attend_memory(y):
@@ -183,36 +191,52 @@ class Decoder(Stack):
     def compute_output_shape(self, x_shape, memory_shape=None):
         return tuple(x_shape)
 
-    def initial_state(self, memory, memory_mask):
+    def initial_state(self, memory, memory_mask, length=None):
         """Prepares decoding position by position: projects the memory once.
 
         Args:
             memory: The encoder's output, shape `(B, S, D)`.
             memory_mask: Boolean `(B, S)`.
+            length: t, number of positions to make room for, so that no shape changes from step to
+                step; XLA compiles nothing else.
 
         Returns:
             Dict of `past`, per layer empty keys and values `(B, H, 0, K)` that grow along axis 2
-            with every step; `memory`, per layer keys and values `(B, H, S, K)`; and
-            `memory_mask` `(B, 1, 1, S)`.
+            with every step, or of size t where `length` is given; `memory`, per layer keys and
+            values `(B, H, S, K)`; `memory_mask` `(B, 1, 1, S)`; and with `length` also `places`,
+            the numbers of the t positions, int32 `(B, t)`.
         """
         heads = [layer.project_memory(memory) for layer in self.layers]
-        past = [tuple(x[:, :, :0] for x in pair) for pair in heads]
-        return {"past": past, "memory": heads, "memory_mask": key_mask(memory_mask)}
+        state = {"memory": heads, "memory_mask": key_mask(memory_mask)}
+        if length is None:
+            return state | {"past": [tuple(x[:, :, :0] for x in pair) for pair in heads]}
 
-    def step(self, x, state):
+        def room(x):
+            batch_size, num_heads, _, width = ops.shape(x)
+            return ops.zeros((batch_size, num_heads, length, width), x.dtype)
+
+        places = ops.broadcast_to(ops.arange(length, dtype="int32"), (ops.shape(memory)[0], length))
+        return state | {"past": [tuple(map(room, pair)) for pair in heads], "places": places}
+
+    def step(self, x, position, state):
         """Computes the next position.
 
         Args:
             x: The embedded next position, shape `(B, D)`.
+            position: Its number, a Python int or a scalar integer tensor.
             state: What `initial_state` or the step before returned.
 
         Returns:
             Tensor of shape `(B, D)`, and the next state.
         """
+        place = {}
+        if "places" in state:
+            filled = ops.less_equal(state["places"], position)
+            place = {"position": position, "past_mask": key_mask(filled)}
         past = []
         for layer, own_past, memory in zip(
             self.layers, state["past"], state["memory"], strict=True
         ):
-            x, own_past = layer.step(x, own_past, memory, state["memory_mask"])
+            x, own_past = layer.step(x, own_past, memory, state["memory_mask"], **place)
             past.append(own_past)
         return self.finish(x), state | {"past": past}

@@ -159,9 +159,11 @@ class PositionalEmbedding(keras.layers.Layer):
         Returns:
             Tensor of shape `(..., V)` in the compute dtype.
         """
-        x = ops.cast(x, self.compute_dtype)
-        embeddings = ops.cast(self.embeddings, self.compute_dtype)
-        return ops.matmul(x, ops.transpose(embeddings))
+        return ops.matmul(ops.cast(x, self.compute_dtype), self.softmax_matrix())
+
+    def softmax_matrix(self):
+        """What `logits` multiplies by: `(D, V)` in the compute dtype."""
+        return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
     def compute_mask(self, ids, previous=None):
         return padding_mask(ids)

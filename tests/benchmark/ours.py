@@ -32,9 +32,7 @@ def training(shape, precision="float32", jit_compile=False, steps=1):
     """`steps` updates of `model.fit`."""
     shape = SHAPES[shape]
     model = make_model(shape, precision)
-    model.compile(
-        keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=jit_compile
-    )
+    model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=jit_compile)
     source, target_in, target_out = shape.batch()
     dataset = tf.data.Dataset.from_tensors(((source, target_in), target_out)).repeat(steps)
 
@@ -52,7 +50,9 @@ def decoding(shape, rows, beam_size=1, jit_compile=False):
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def translate(source):
-        return kt.search(model.step, model.initial_state(source), rows, shape.steps, config)
+        state = model.initial_state(source, shape.steps if jit_compile else None)
+        arguments = model.stepper(), state, rows, shape.steps, config
+        return kt.search(*arguments, fixed_shapes=jit_compile)
 
     source = tf.constant(shape.ids(rows, shape.steps, 2))
     return lambda: _check(translate(source)[0].numpy()[:, 0], rows, shape.steps)

@@ -28,9 +28,7 @@ def training(corpus, run, steps=10):
     keras.utils.set_random_seed(1)
     sizes = vars(preset.model)
     model = kt.Transformer(tokenizer.vocabulary_size, tokenizer.vocabulary_size, **sizes)
-    model.compile(
-        keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=preset.jit_compile
-    )
+    model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=preset.jit_compile)
     part = dataset.take(steps).cache()
     tokens = sum(int(np.count_nonzero(target)) for _, target in part.as_numpy_iterator())
 
