@@ -130,7 +130,7 @@ class Transformer(Trainer, keras.Model):
         source, target = inputs
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
-        logits = self._logits(x)
+        logits = self._projection()(x)
         if not return_attention_scores:
             return logits
         return logits, {
@@ -163,7 +163,7 @@ class Transformer(Trainer, keras.Model):
         Returns:
             Logits, float32 `(B, T, V)`.
         """
-        return self._logits(self._decode(target, memory, source, training)[0])
+        return self._projection()(self._decode(target, memory, source, training)[0])
 
     def softmax_inputs(self, inputs, training=False):
         """What the logits are the product of.
@@ -220,18 +220,13 @@ class Transformer(Trainer, keras.Model):
         transposed (and cast), without which the products of small batches take twice the time. So
         the function belongs to the weights as they are now.
         """
-        project = self.output_projection
-        if not project:
-            matrix = self.target_embedding.softmax_matrix()
-
-            def project(x):
-                return ops.matmul(x, matrix)
+        project = self._projection()
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
             x = self.target_embedding(ids, start=position)[:, 0]
             x, state = self.decoder.step(x, position, state)
-            return ops.cast(project(x), "float32"), state
+            return project(x), state
 
         return step
 
@@ -283,9 +278,11 @@ class Transformer(Trainer, keras.Model):
         )
         return x, decoder_scores, cross_scores
 
-    def _logits(self, x):
-        logits = self.output_projection or self.target_embedding.logits
-        return ops.cast(logits(x), "float32")
+    def _projection(self):
+        if self.output_projection:
+            return lambda x: ops.cast(self.output_projection(x), "float32")
+        matrix = self.target_embedding.softmax_matrix()
+        return lambda x: ops.cast(ops.matmul(x, matrix), "float32")
 
 
 def _check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size):
