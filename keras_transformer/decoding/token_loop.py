@@ -36,8 +36,8 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
             forced = forced_at(position)
             chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
         # The largest probability is never 0, so no log of 0; and softmax is one op, logsumexp many.
-        largest = tf.math.log(tf.reduce_max(tf.nn.softmax(logits), axis=-1))
-        normaliser = tf.reduce_max(logits, axis=-1) - largest
+        best = tf.math.log(tf.reduce_max(tf.nn.softmax(logits), axis=-1))
+        normaliser = tf.reduce_max(logits, axis=-1) - best
         gain = tf.gather(logits, chosen, batch_dims=1) - normaliser
         ids = tf.where(ended, PAD, chosen)
         log_prob += tf.where(ended, 0.0, gain)
