@@ -16,7 +16,7 @@ class TokenPredictions(typing.NamedTuple):
     """What metrics need to know about logits of shape `(..., V)`."""
 
     log_probs: tf.Tensor  # float32 (...), natural log-probability of the label
-    best: tf.Tensor  # int32 (...), the id with the largest logit
+    correct: tf.Tensor  # bool (...), whether no id is more probable than the label
 
 
 def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
@@ -42,7 +42,7 @@ def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
 
     @tf.custom_gradient
     def loss_of(states, matrix):
-        log_probs, best, of_states, of_matrix = _softmax_terms(states, matrix, labels, weights)
+        log_probs, correct, of_states, of_matrix = _softmax_terms(states, matrix, labels, weights)
         states32, matrix32 = tf.cast(states, tf.float32), tf.cast(matrix, tf.float32)
         mean = tf.reduce_mean(matrix32, axis=0)
         # What the label is pulled towards: its own row, mixed with the mean of all rows.
@@ -64,14 +64,14 @@ def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
                 for gradient, dtype in ((of_states, states.dtype), (of_matrix, matrix.dtype))
             )
 
-        return (tf.reduce_sum(weights * losses), log_probs, best), gradients
+        return (tf.reduce_sum(weights * losses), log_probs, correct), gradients
 
-    loss, log_probs, best = loss_of(states, matrix)
-    return loss, TokenPredictions(tf.stop_gradient(log_probs), best)
+    loss, log_probs, correct = loss_of(states, matrix)
+    return loss, TokenPredictions(tf.stop_gradient(log_probs), correct)
 
 
 def _softmax_terms(states, matrix, labels, weights):
-    """Log-probabilities, best ids, and the terms of the gradients that hold the softmax."""
+    """Log-probabilities, hits, and the terms of the gradients that hold the softmax."""
     count = tf.shape(states)[0]
     size = tf.minimum(PART, tf.maximum(count, 1))
     parts = tf.maximum(1, -(-count // size))  # one of padding where a replica has no sentence
@@ -86,21 +86,23 @@ def _softmax_terms(states, matrix, labels, weights):
         own = states[part]
         logits = tf.cast(tf.matmul(own, matrix, transpose_b=True), tf.float32)  # (C, V)
         softmax = tf.nn.softmax(logits)
-        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        # The largest probability is never 0, whatever the logits: so no log of 0.
-        largest = tf.gather(logits, best, batch_dims=1)
-        normaliser = largest - tf.math.log(tf.gather(softmax, best, batch_dims=1))
-        log_probs = tf.gather(logits, labels[part], batch_dims=1) - normaliser
+        of_label = tf.gather(softmax, labels[part], batch_dims=1)
+        log_probs = tf.cond(
+            tf.reduce_all(of_label > 1e-30),
+            lambda: tf.math.log(of_label),
+            lambda: tf.gather(tf.nn.log_softmax(logits), labels[part], batch_dims=1),
+        )
+        correct = of_label >= tf.reduce_max(softmax, axis=-1)  # cheaper than looking for argmax
 
         weight = weights[part][:, tf.newaxis]
         softmax = tf.cast(softmax, own.dtype)
         of_states = weight * tf.cast(tf.matmul(softmax, matrix), tf.float32)
         weighted = own * tf.cast(weight, own.dtype)
         of_matrix += tf.cast(tf.matmul(weighted, softmax, transpose_a=True), tf.float32)  # (D, V)
-        new = (log_probs, best, of_states)
+        new = (log_probs, correct, of_states)
         return part + 1, [a.write(part, x) for a, x in zip(results, new, strict=True)], of_matrix
 
-    empty = [tf.TensorArray(dtype, parts) for dtype in (tf.float32, tf.int32, tf.float32)]
+    empty = [tf.TensorArray(dtype, parts) for dtype in (tf.float32, tf.bool, tf.float32)]
     zeros = tf.zeros(matrix.shape[::-1], tf.float32)
     # One part at a time, else the memory of all of them would be taken at once.
     _, results, of_matrix = tf.while_loop(
@@ -109,5 +111,5 @@ def _softmax_terms(states, matrix, labels, weights):
         (tf.constant(0), empty, zeros),
         parallel_iterations=1,
     )
-    log_probs, best, of_states = (array.concat()[:count] for array in results)
-    return log_probs, best, of_states, tf.transpose(of_matrix)
+    log_probs, correct, of_states = (array.concat()[:count] for array in results)
+    return log_probs, correct, of_states, tf.transpose(of_matrix)

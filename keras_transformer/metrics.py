@@ -60,7 +60,7 @@ class MaskedAccuracy(TokenMetric):
         return ops.equal(ops.argmax(logits, axis=-1), ids)
 
     def of_predictions(self, ids, predictions):
-        return ops.equal(predictions.best, ids)
+        return predictions.correct
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -216,16 +216,17 @@ class Transformer(Trainer, keras.Model):
     def stepper(self):
         """Returns a function that does what `step` does, for loops.
 
-        What depends on the weights alone is computed now, once: the matrix of a shared softmax is
-        transposed (and cast), without which the products of small batches take twice the time. So
-        the function belongs to the weights as they are now.
+        What depends on the weights alone is computed now, once: kernels of one input are joined,
+        and the matrix of a shared softmax is transposed (and cast), without which the products of
+        small batches take twice the time. So the function belongs to the weights as they are now.
         """
         project = self._projection()
+        step_of_decoder = self.decoder.stepper()
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
             x = self.target_embedding(ids, start=position)[:, 0]
-            x, state = self.decoder.step(x, position, state)
+            x, state = step_of_decoder(x, position, state)
             return project(x), state
 
         return step

@@ -146,17 +146,51 @@ class MultiHeadAttention(AttendingLayer):
 
     def project_query(self, query):
         """Projects `(B, T, D)`, or one position `(B, D)`, to query heads `(B, H, T, K)`."""
-        return self._project(query, "query")[0]
+        return self.projector("query")(query)[0]
 
     def project_memory(self, value, key=None):
         """Projects `(B, S, D)` to key heads `(B, H, S, K)` and value heads `(B, H, S, K')`."""
         if key is None or key is value:
-            return self._project(value, "key", "value")
-        return (*self._project(key, "key"), *self._project(value, "value"))
+            return self.projector("key", "value")(value)
+        return (*self.projector("key")(key), *self.projector("value")(value))
 
     def project_self(self, x):
         """Projects `(B, T, D)`, or one position `(B, D)`, to query, key and value heads."""
-        return self._project(x, "query", "key", "value")
+        return self.projector("query", "key", "value")(x)
+
+    def projector(self, *names):
+        """Returns a function that projects to heads, for loops.
+
+        The kernels are joined now, once, so the function belongs to the weights as they are now.
+
+        Args:
+            names: Any of `"query"`, `"key"`, `"value"`.
+
+        Returns:
+            Function from `(B, T, D)`, or one position `(B, D)`, to heads `(B, H, T, K)`, one tensor
+            per name, in one product.
+        """
+        kernels = [self._cast(getattr(self, f"{name}_kernel")) for name in names]
+        kernels = [ops.reshape(kernel, (kernel.shape[0], -1)) for kernel in kernels]
+        kernel = _join(kernels)
+        if self.use_bias:
+            biases = [self._cast(getattr(self, f"{name}_bias")) for name in names]
+            bias = _join([ops.reshape(bias, (-1,)) for bias in biases])
+        widths = [kernel.shape[1] for kernel in kernels]
+        ends = [sum(widths[:i]) for i in range(1, len(names))]
+        sections = len(names) if len(set(widths)) == 1 else ends  # the former is fewer operations
+
+        def project(x):
+            leading = ops.shape(x)[:-1]  # (B, T), or (B,) for one position
+            x = self._cast(x)
+            if len(leading) == 2:
+                x = ops.reshape(x, (-1, x.shape[-1]))  # (B·T, D)
+            y = ops.matmul(x, kernel)
+            y = ops.add(y, bias) if self.use_bias else y
+            parts = ops.split(y, sections, axis=-1) if len(names) > 1 else [y]
+            return tuple(self._split_heads(part, leading) for part in parts)
+
+        return project
 
     def attend(self, query, key, value, mask=None, training=None):
         """Attends with projected heads and projects the result.
@@ -173,15 +207,16 @@ class MultiHeadAttention(AttendingLayer):
         """
         dropout = self.dropout if training else 0.0
         x, weights = attend_heads(query, key, value, mask, dropout, self.seed_generator)
-        batch_size, _, length, _ = ops.shape(x)
+        leading = (-1, 1)  # (B, T)
         width = self.num_heads * self.value_dim
         if x.shape[2] != 1:  # else there is nothing to transpose
+            leading = ops.shape(x)[0], ops.shape(x)[2]
             x = ops.transpose(x, (0, 2, 1, 3))
         x = ops.reshape(x, (-1, width))  # (B·T, H·K')
         x = ops.matmul(x, ops.reshape(self._cast(self.output_kernel), (width, -1)))
         if self.use_bias:
             x = ops.add(x, self._cast(self.output_bias))  # a bias to Keras: fused
-        return ops.reshape(x, (batch_size, length, x.shape[-1])), weights
+        return ops.reshape(x, (*leading, x.shape[-1])), weights
 
     def compute_mask(self, query, previous=None):
         return previous[0] if isinstance(previous, (list, tuple)) else previous
@@ -220,28 +255,6 @@ class MultiHeadAttention(AttendingLayer):
         initializer = self.bias_initializer.clone()
         bias = self.add_weight(shape=shape[inputs:], initializer=initializer, name=f"{name}_bias")
         return kernel, bias
-
-    def _project(self, x, *names):
-        """Projects `(B, T, D)` to heads `(B, H, T, K)`, one result per name.
-
-        In one product; but for one position `(B, D)`, whose product takes less time than copying
-        the kernels together, in one for each.
-        """
-        if len(x.shape) == 2 and len(names) > 1:
-            return tuple(self._project(x, name)[0] for name in names)
-        leading = ops.shape(x)[:-1]  # (B, T), or (B,) for one position
-        x = ops.reshape(self._cast(x), (-1, x.shape[-1]))  # (B·T, D)
-        widths = [
-            self.num_heads * (self.value_dim if n == "value" else self.key_dim) for n in names
-        ]
-        kernels = [self._cast(getattr(self, f"{name}_kernel")) for name in names]
-        y = ops.matmul(x, _join([ops.reshape(k, (x.shape[-1], -1)) for k in kernels]))
-        if self.use_bias:
-            biases = [self._cast(getattr(self, f"{name}_bias")) for name in names]
-            y = ops.add(y, _join([ops.reshape(bias, (-1,)) for bias in biases]))
-        ends = [sum(widths[:i]) for i in range(1, len(widths))]
-        parts = ops.split(y, ends, axis=-1) if ends else [y]
-        return tuple(self._split_heads(part, leading) for part in parts)
 
     def _split_heads(self, x, leading):
         """Takes `(B·T, H·K)` apart to `(B, H, T, K)`."""

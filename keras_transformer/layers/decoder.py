@@ -98,43 +98,50 @@ class DecoderLayer(ResidualBlock):
         """Projects the memory `(B, S, D)` to the keys and values `(B, H, S, K)` it is read by."""
         return self.cross_attention.project_memory(memory)
 
-    def step(self, x, past, memory, memory_mask, position=None, past_mask=None):
-        """Computes the next position from what earlier ones left behind.
+    def stepper(self):
+        """Returns a function that computes the next position from what earlier ones left behind.
 
-        The same sublayers as in `call`; only where keys and values come from differs.
-
-        Args:
-            x: The next position, shape `(B, D)`.
-            past: Keys and values of the t positions before it, `(B, H, t, K)` each.
-            memory: Keys and values of the memory, `project_memory(memory)`.
-            memory_mask: Boolean `(B, 1, 1, S)`.
-            position: Where in `past` this position goes, if there is room for it already; else
-                `past` grows.
-            past_mask: Boolean `(B, 1, 1, t)`: what of `past`, this position included, is filled.
+        The same sublayers as in `call`; only where keys and values come from differs. Kernels are
+        joined now, once, so the function belongs to the weights as they are now.
 
         Returns:
-            Tensor of shape `(B, D)`, and `past` with this position added.
+            Function of
+
+            - x: The next position, shape `(B, D)`.
+            - past: Keys and values of the t positions before it, `(B, H, t, K)` each.
+            - memory: Keys and values of the memory, `project_memory(memory)`.
+            - memory_mask: Boolean `(B, 1, 1, S)`.
+            - position: Where in `past` this position goes, if there is room for it already; else
+              `past` grows.
+            - past_mask: Boolean `(B, 1, 1, t)`: what of `past`, this position included, is filled.
+
+            to a tensor of shape `(B, D)`, and `past` with this position added.
         """
+        project_self = self.self_attention.projector("query", "key", "value")
+        project_query = self.cross_attention.projector("query")
 
-        def add(old, new):
-            if position is None:
-                return ops.concatenate((old, new), axis=2)
-            return ops.slice_update(old, (0, 0, position, 0), new)
+        def step(x, past, memory, memory_mask, position=None, past_mask=None):
+            def add(old, new):
+                if position is None:
+                    return ops.concatenate((old, new), axis=2)
+                return ops.slice_update(old, (0, 0, position, 0), new)
 
-        def attend_self(y):
-            query, *new = self.self_attention.project_self(y)
-            grown = tuple(map(add, past, new))
-            output, _ = self.self_attention.attend(query, *grown, mask=past_mask)
-            return ops.reshape(output, (-1, self.d_model)), grown
+            def attend_self(y):
+                query, *new = project_self(y)
+                grown = tuple(map(add, past, new))
+                output, _ = self.self_attention.attend(query, *grown, mask=past_mask)
+                return ops.reshape(output, (-1, self.d_model)), grown
 
-        def attend_memory(y):
-            query = self.cross_attention.project_query(y)
-            output, scores = self.cross_attention.attend(query, *memory, mask=memory_mask)
-            return ops.reshape(output, (-1, self.d_model)), scores
+            def attend_memory(y):
+                (query,) = project_query(y)
+                output, scores = self.cross_attention.attend(query, *memory, mask=memory_mask)
+                return ops.reshape(output, (-1, self.d_model)), scores
 
-        x, past = self.residual(x, self.self_attention_norm, attend_self)
-        x, _ = self.residual(x, self.cross_attention_norm, attend_memory)
-        return self.residual_feed_forward(x), past
+            x, past = self.residual(x, self.self_attention_norm, attend_self)
+            x, _ = self.residual(x, self.cross_attention_norm, attend_memory)
+            return self.residual_feed_forward(x), past
+
+        return step
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -218,25 +225,33 @@ class Decoder(Stack):
         places = ops.broadcast_to(ops.arange(length, dtype="int32"), (ops.shape(memory)[0], length))
         return state | {"past": [tuple(map(room, pair)) for pair in heads], "places": places}
 
-    def step(self, x, position, state):
-        """Computes the next position.
+    def stepper(self):
+        """Returns a function that computes the next position.
 
-        Args:
-            x: The embedded next position, shape `(B, D)`.
-            position: Its number, a Python int or a scalar integer tensor.
-            state: What `initial_state` or the step before returned.
+        Kernels are joined now, once, so the function belongs to the weights as they are now.
 
         Returns:
-            Tensor of shape `(B, D)`, and the next state.
+            Function of
+
+            - x: The embedded next position, shape `(B, D)`.
+            - position: Its number, a Python int or a scalar integer tensor.
+            - state: What `initial_state` or the step before returned.
+
+            to a tensor of shape `(B, D)`, and the next state.
         """
-        place = {}
-        if "places" in state:
-            filled = ops.less_equal(state["places"], position)
-            place = {"position": position, "past_mask": key_mask(filled)}
-        past = []
-        for layer, own_past, memory in zip(
-            self.layers, state["past"], state["memory"], strict=True
-        ):
-            x, own_past = layer.step(x, own_past, memory, state["memory_mask"], **place)
-            past.append(own_past)
-        return self.finish(x), state | {"past": past}
+        steps = [layer.stepper() for layer in self.layers]
+
+        def step(x, position, state):
+            place = {}
+            if "places" in state:
+                filled = ops.less_equal(state["places"], position)
+                place = {"position": position, "past_mask": key_mask(filled)}
+            past = []
+            for of_layer, own_past, memory in zip(
+                steps, state["past"], state["memory"], strict=True
+            ):
+                x, own_past = of_layer(x, own_past, memory, state["memory_mask"], **place)
+                past.append(own_past)
+            return self.finish(x), state | {"past": past}
+
+        return step

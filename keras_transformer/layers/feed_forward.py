@@ -79,9 +79,10 @@ class FeedForward(keras.layers.Layer):
     def call(self, x, training=None):
         leading = ops.shape(x)[:-1]
         # One matrix for all positions: then products, biases and activation are one operation.
-        x = ops.reshape(x, (-1, x.shape[-1]))
+        if len(leading) > 1:
+            x = ops.reshape(x, (-1, x.shape[-1]))
         x = self.outer(self.dropout_layer(self.inner(x), training=training))
-        return ops.reshape(x, (*leading, self.d_model))
+        return ops.reshape(x, (*leading, self.d_model)) if len(leading) > 1 else x
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.d_model)

@@ -105,6 +105,7 @@ def training(shape, steps):
 
 
 def decoding(shape, _):
+    half = {"precision": "bfloat16"}
     for rows in (1, 32):
         options = dict(shape=shape, rows=rows)
         yield (
@@ -112,7 +113,11 @@ def decoding(shape, _):
             [
                 System("ours in memory, graph", "ours", "decoding", options),
                 System("ours in memory, XLA", "ours", "decoding", options | {"jit_compile": True}),
+                System("ours in memory, bfloat16, graph", "ours", "decoding", options | half),
                 System("ours exported, XLA off", "ours", "exported_decoding", options),
+                System(
+                    "ours exported, bfloat16, XLA off", "ours", "exported_decoding", options | half
+                ),
                 System("CTranslate2 float32", "peers", "ctranslate2_decoding", options),
                 System(
                     "CTranslate2 int8",

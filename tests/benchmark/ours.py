@@ -42,10 +42,10 @@ def training(shape, precision="float32", jit_compile=False, steps=1):
     return fit
 
 
-def decoding(shape, rows, beam_size=1, jit_compile=False):
+def decoding(shape, rows, beam_size=1, jit_compile=False, precision="float32"):
     """Decoding in memory, ids to ids."""
     shape = SHAPES[shape]
-    model = make_model(shape)
+    model = make_model(shape, precision)
     config = kt.SearchConfig(beam_size=beam_size)
 
     @tf.function(jit_compile=jit_compile, autograph=False)
@@ -84,11 +84,11 @@ def decoding_without_cache(shape, rows, one_by_one=False):
     return run
 
 
-def exported_decoding(shape, rows, beam_size=1):
+def exported_decoding(shape, rows, beam_size=1, precision="float32"):
     """Decoding by the exported SavedModel, loaded as a server loads it, XLA off."""
     shape = SHAPES[shape]
     tokenizer = synthetic_tokenizer(shape.vocabulary)
-    translator = kt.Translator(make_model(shape), tokenizer, tokenizer)
+    translator = kt.Translator(make_model(shape, precision), tokenizer, tokenizer)
     signature = "tokens" if beam_size == 1 else "beam"
     config = ExportConfig(signatures=(signature,), beam_size=beam_size, longest_output=shape.steps)
     with tempfile.TemporaryDirectory() as folder:
