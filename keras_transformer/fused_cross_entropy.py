@@ -7,8 +7,8 @@ import typing
 
 import tensorflow as tf
 
-# Positions worked off at a time: enough for a matrix product at full speed, and for the gradient
-# of the matrix, added up once per part, not to count; few enough to stay in a processor's cache.
+# Most positions worked off at a time: enough for a matrix product at full speed, and for the
+# gradient of the matrix, added up once per part, not to count; few enough for a processor's cache.
 PART = 1024
 
 
@@ -73,8 +73,8 @@ def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
 def _softmax_terms(states, matrix, labels, weights):
     """Log-probabilities, hits, and the terms of the gradients that hold the softmax."""
     count = tf.shape(states)[0]
-    size = tf.minimum(PART, tf.maximum(count, 1))
-    parts = tf.maximum(1, -(-count // size))  # one of padding where a replica has no sentence
+    parts = tf.maximum(1, -(-count // PART))  # one of padding where a replica has no sentence
+    size = tf.maximum(1, -(-count // parts))  # of equal parts, so that little is padding
 
     def cut(x):
         x = tf.pad(x, [[0, parts * size - count], *[[0, 0]] * (len(x.shape) - 1)])

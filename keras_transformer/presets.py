@@ -181,19 +181,20 @@ dates = TrainConfig(
     ema=0.99,
 )
 
-# Wu et al. (ACL 2021), "Transformer-Tiny" for Multi30k: 2.6 M weights.
+# The model of Wu et al. (ACL 2021), "Transformer-Tiny" for Multi30k: 2.6 M weights. Half their
+# warm-up and a running mean of the weights; BLEU stops rising before 5,000 updates.
 tiny = TrainConfig(
     vocabulary_size=9900,
     model=ModelConfig(
         num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3, share_embeddings="all"
     ),
-    epochs=40,
-    steps_per_epoch=200,
+    epochs=20,
+    steps_per_epoch=250,
     peak=5e-3,
-    warmup_steps=2000,
+    warmup_steps=1000,
+    ema=0.998,
     validate_by="bleu",
-    keep_checkpoints=5,
-    average="best",
+    keep_checkpoints=10,
 )
 
 # The usual size for corpora of some hundred thousand pairs (IWSLT).
