@@ -87,6 +87,7 @@ def _softmax_terms(states, matrix, labels, weights):
         logits = tf.cast(tf.matmul(own, matrix, transpose_b=True), tf.float32)  # (C, V)
         softmax = tf.nn.softmax(logits)
         of_label = tf.gather(softmax, labels[part], batch_dims=1)
+        # The softmax's logarithm, unless one of them is too small for a float to hold it exactly.
         log_probs = tf.cond(
             tf.reduce_all(of_label > 1e-30),
             lambda: tf.math.log(of_label),

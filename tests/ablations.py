@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 COMMAND = os.path.join(os.path.dirname(sys.executable), "keras-transformer")
-# A tenth of the full budget, its warm-up shortened: a quarter of an hour each on two cores.
+# A sixth of the full budget, its warm-up shortened: a quarter of an hour each on two cores.
 BUDGET = ["--epochs", "3", "--steps-per-epoch", "260", "--warmup-steps", "400"]
 VARIANTS = {
     "the recipe": [],
