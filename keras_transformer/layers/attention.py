@@ -10,8 +10,13 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attending_layer import AttendingLayer
-from keras_transformer.layers.masks import causal_mask, combine
-from keras_transformer.layers.scaled_dot_product import attend_heads, dot_product_attention
+from keras_transformer.layers.masks import join_masks
+from keras_transformer.layers.projection import projection
+from keras_transformer.layers.scaled_dot_product import (
+    attend_heads,
+    dot_product_attention,
+    query_scale,
+)
 
 __all__ = ["MultiHeadAttention", "dot_product_attention"]
 
@@ -23,8 +28,7 @@ class MultiHeadAttention(AttendingLayer):
     `Concat(head₁ … head_H) W^O` with `headᵢ = Attention(Q Wᵢ^Q, K Wᵢ^K, V Wᵢ^V)`. A drop-in for
     `keras.layers.MultiHeadAttention` on inputs of rank 3: called alike, with the same weights in
     the same order and shapes. It differs where a query may attend to nothing (zero weights, where
-    Keras averages over all keys) and honours an explicit `query_mask`. Projections that read the
-    same input run as one matrix product.
+    Keras averages over all keys) and honours an explicit `query_mask`. One input, one product.
 
     Args:
         num_heads: H.
@@ -134,9 +138,8 @@ class MultiHeadAttention(AttendingLayer):
         training=None,
         use_causal_mask=False,
     ):
-        mask = self._mask(
-            query, value, query_mask, value_mask, key_mask, attention_mask, use_causal_mask
-        )
+        causal = (ops.shape(query)[1], ops.shape(value)[1]) if use_causal_mask else None
+        mask = join_masks(query_mask, value_mask, key_mask, attention_mask, causal)
         if query is value and (key is None or key is value):
             heads = self.project_self(query)
         else:
@@ -145,7 +148,7 @@ class MultiHeadAttention(AttendingLayer):
         return (output, scores) if return_attention_scores else output
 
     def project_query(self, query):
-        """Projects `(B, T, D)`, or one position `(B, D)`, to query heads `(B, H, T, K)`."""
+        """Projects `(B, T, D)`, or one position `(B, D)`, to what `projector` makes of it."""
         return self.projector("query")(query)[0]
 
     def project_memory(self, value, key=None):
@@ -155,27 +158,35 @@ class MultiHeadAttention(AttendingLayer):
         return (*self.projector("key")(key), *self.projector("value")(value))
 
     def project_self(self, x):
-        """Projects `(B, T, D)`, or one position `(B, D)`, to query, key and value heads."""
+        """Projects `(B, T, D)`, or one position `(B, D)`, to what `projector` makes of it."""
         return self.projector("query", "key", "value")(x)
 
-    def projector(self, *names):
-        """Returns a function that projects to heads, for loops.
+    def projector(self, *names, repeated=False):
+        """Returns a function that projects to heads.
 
         The kernels are joined now, once, so the function belongs to the weights as they are now.
 
         Args:
             names: Any of `"query"`, `"key"`, `"value"`.
+            repeated: Whether it is for a loop (`projection`).
 
         Returns:
             Function from `(B, T, D)`, or one position `(B, D)`, to heads `(B, H, T, K)`, one tensor
-            per name, in one product.
+            per name, in one product. The query comes multiplied by `query_scale`: that is done to
+            its weights, which are fewer.
         """
-        kernels = [self._cast(getattr(self, f"{name}_kernel")) for name in names]
+
+        def weight(name, kind):
+            weight = getattr(self, f"{name}_{kind}")
+            scaled = weight * query_scale(self.key_dim) if name == "query" else weight
+            return self._cast(scaled)
+
+        kernels = [weight(name, "kernel") for name in names]
         kernels = [ops.reshape(kernel, (kernel.shape[0], -1)) for kernel in kernels]
-        kernel = _join(kernels)
+        bias = None
         if self.use_bias:
-            biases = [self._cast(getattr(self, f"{name}_bias")) for name in names]
-            bias = _join([ops.reshape(bias, (-1,)) for bias in biases])
+            bias = ops.concatenate([ops.reshape(weight(name, "bias"), (-1,)) for name in names])
+        multiply = projection(ops.concatenate(kernels, axis=-1), bias, repeated)
         widths = [kernel.shape[1] for kernel in kernels]
         ends = [sum(widths[:i]) for i in range(1, len(names))]
         sections = len(names) if len(set(widths)) == 1 else ends  # the former is fewer operations
@@ -185,37 +196,41 @@ class MultiHeadAttention(AttendingLayer):
             x = self._cast(x)
             if len(leading) == 2:
                 x = ops.reshape(x, (-1, x.shape[-1]))  # (B·T, D)
-            y = ops.matmul(x, kernel)
-            y = ops.add(y, bias) if self.use_bias else y
+            y = multiply(x)
             parts = ops.split(y, sections, axis=-1) if len(names) > 1 else [y]
             return tuple(self._split_heads(part, leading) for part in parts)
 
         return project
 
-    def attend(self, query, key, value, mask=None, training=None):
+    def output_projector(self, repeated=False):
+        """Returns the function from `(B·T, H·K')` to `(B·T, output_shape)`, like `projector`."""
+        kernel = ops.reshape(self._cast(self.output_kernel), (self.num_heads * self.value_dim, -1))
+        return projection(kernel, self._cast(self.output_bias) if self.use_bias else None, repeated)
+
+    def attend(self, query, key, value, mask=None, training=None, project=None):
         """Attends with projected heads and projects the result.
 
         Args:
-            query: Tensor of shape `(B, H, T, K)`.
+            query: Tensor of shape `(B, H, T, K)`, multiplied by `query_scale`.
             key: Tensor of shape `(B, H, S, K)`.
             value: Tensor of shape `(B, H, S, K')`.
             mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
             training: Whether to drop.
+            project: What `output_projector` returned, in a loop.
 
         Returns:
-            The output, shape `(B, T, output_shape)`, and the weights, shape `(B, H, T, S)`.
+            The output, shape `(B, T, output_shape)`, or `(B·T, output_shape)` with `project`; and
+            the weights, shape `(B, H, T, S)`.
         """
         dropout = self.dropout if training else 0.0
         x, weights = attend_heads(query, key, value, mask, dropout, self.seed_generator)
-        leading = (-1, 1)  # (B, T)
-        width = self.num_heads * self.value_dim
+        leading = ops.shape(x)[0], ops.shape(x)[2]  # (B, T)
         if x.shape[2] != 1:  # else there is nothing to transpose
-            leading = ops.shape(x)[0], ops.shape(x)[2]
             x = ops.transpose(x, (0, 2, 1, 3))
-        x = ops.reshape(x, (-1, width))  # (B·T, H·K')
-        x = ops.matmul(x, ops.reshape(self._cast(self.output_kernel), (width, -1)))
-        if self.use_bias:
-            x = ops.add(x, self._cast(self.output_bias))  # a bias to Keras: fused
+        x = ops.reshape(x, (-1, self.num_heads * self.value_dim))  # (B·T, H·K')
+        if project:
+            return project(x), weights
+        x = self.output_projector()(x)
         return ops.reshape(x, (*leading, x.shape[-1])), weights
 
     def compute_mask(self, query, previous=None):
@@ -264,28 +279,8 @@ class MultiHeadAttention(AttendingLayer):
         x = ops.reshape(x, (*leading, self.num_heads, width))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _mask(self, query, value, query_mask, value_mask, key_mask, attention_mask, causal):
-        """Combines all masks to one that broadcasts to `(B, H, T, S)`."""
-        if query_mask is not None:
-            query_mask = ops.expand_dims(query_mask, -1)  # (B, T, 1)
-        if value_mask is not None:
-            value_mask = ops.expand_dims(value_mask, -2)  # (B, 1, S)
-        if key_mask is not None:
-            key_mask = ops.expand_dims(key_mask, -2)  # (B, 1, S)
-        causal = causal_mask(ops.shape(query)[1], ops.shape(value)[1]) if causal else None
-        mask = combine(query_mask, value_mask, key_mask, causal)  # (B, T, S)
-        if mask is not None and len(mask.shape) == 3:
-            mask = ops.expand_dims(mask, 1)  # (B, 1, T, S)
-        if attention_mask is not None and len(attention_mask.shape) == 3:
-            attention_mask = ops.expand_dims(attention_mask, 1)
-        return combine(mask, attention_mask)
-
     def _cast(self, x):
         return ops.cast(x, self.compute_dtype)
-
-
-def _join(arrays):
-    return ops.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
 
 
 def _last_dim(output_shape):

@@ -102,7 +102,7 @@ class DecoderLayer(ResidualBlock):
         """Returns a function that computes the next position from what earlier ones left behind.
 
         The same sublayers as in `call`; only where keys and values come from differs. Kernels are
-        joined now, once, so the function belongs to the weights as they are now.
+        joined and laid out now, once, so the function belongs to the weights as they are now.
 
         Returns:
             Function of
@@ -117,8 +117,14 @@ class DecoderLayer(ResidualBlock):
 
             to a tensor of shape `(B, D)`, and `past` with this position added.
         """
-        project_self = self.self_attention.projector("query", "key", "value")
-        project_query = self.cross_attention.projector("query")
+        own, cross = self.self_attention, self.cross_attention
+        project_self = own.projector("query", "key", "value", repeated=True)
+        project_own = own.output_projector(repeated=True)
+        project_query = cross.projector("query", repeated=True)
+        project_cross = cross.output_projector(repeated=True)
+        feed_forward = self.feed_forward.stepper()
+        norms = self.self_attention_norm, self.cross_attention_norm, self.feed_forward_norm
+        own_norm, cross_norm, feed_forward_norm = (norm.stepper() for norm in norms)
 
         def step(x, past, memory, memory_mask, position=None, past_mask=None):
             def add(old, new):
@@ -129,17 +135,18 @@ class DecoderLayer(ResidualBlock):
             def attend_self(y):
                 query, *new = project_self(y)
                 grown = tuple(map(add, past, new))
-                output, _ = self.self_attention.attend(query, *grown, mask=past_mask)
-                return ops.reshape(output, (-1, self.d_model)), grown
+                output, _ = own.attend(query, *grown, mask=past_mask, project=project_own)
+                return output, grown
 
             def attend_memory(y):
                 (query,) = project_query(y)
-                output, scores = self.cross_attention.attend(query, *memory, mask=memory_mask)
-                return ops.reshape(output, (-1, self.d_model)), scores
+                output, _ = cross.attend(query, *memory, mask=memory_mask, project=project_cross)
+                return output, None
 
-            x, past = self.residual(x, self.self_attention_norm, attend_self)
-            x, _ = self.residual(x, self.cross_attention_norm, attend_memory)
-            return self.residual_feed_forward(x), past
+            x, past = self.residual(x, own_norm, attend_self)
+            x, _ = self.residual(x, cross_norm, attend_memory)
+            x, _ = self.residual(x, feed_forward_norm, lambda y: (feed_forward(y), None))
+            return x, past
 
         return step
 
@@ -228,7 +235,8 @@ class Decoder(Stack):
     def stepper(self):
         """Returns a function that computes the next position.
 
-        Kernels are joined now, once, so the function belongs to the weights as they are now.
+        Kernels are joined and laid out now, once, so the function belongs to the weights as they
+        are now.
 
         Returns:
             Function of

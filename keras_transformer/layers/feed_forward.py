@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.projection import projection
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -83,6 +84,21 @@ class FeedForward(keras.layers.Layer):
             x = ops.reshape(x, (-1, x.shape[-1]))
         x = self.outer(self.dropout_layer(self.inner(x), training=training))
         return ops.reshape(x, (*leading, self.d_model)) if len(leading) > 1 else x
+
+    def stepper(self):
+        """Returns a function from `(B, D)` to `(B, D)` that does what `call` does, for loops.
+
+        Kernels are laid out now, once, so the function belongs to the weights as they are now.
+        """
+
+        def prepared(dense):
+            weights = (
+                ops.cast(weight, self.compute_dtype) for weight in (dense.kernel, dense.bias)
+            )
+            return projection(*weights, repeated=True)
+
+        inner, outer = prepared(self.inner), prepared(self.outer)
+        return lambda x: outer(self.activation(inner(x)))
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.d_model)

@@ -30,8 +30,17 @@ class LayerNormalization(keras.layers.LayerNormalization):
         super().__init__(axis=-1, epsilon=epsilon, **kwargs)
 
     def call(self, x):
+        return self.stepper()(x)
+
+    def stepper(self):
+        """Returns a function that does what `call` does, with the weights as they are now."""
         gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
-        return ops.cast(self._normalise(ops.cast(x, "float32"), gamma, beta), self.compute_dtype)
+
+        def normalise(x):
+            y = self._normalise(ops.cast(x, "float32"), gamma, beta)
+            return ops.cast(y, self.compute_dtype)
+
+        return normalise
 
     def get_config(self):
         config = super().get_config()

@@ -69,6 +69,36 @@ def _both(mask, other):
     return ops.logical_and(mask, other)
 
 
+def join_masks(query_mask, value_mask, key_mask, attention_mask, causal=None):
+    """Combines the masks that an attention layer is called with.
+
+    Args:
+        query_mask: Boolean `(B, T)`, or None like all of them.
+        value_mask: Boolean `(B, S)`.
+        key_mask: Boolean `(B, S)`.
+        attention_mask: Boolean `(B, T, S)`, or anything that broadcasts to `(B, H, T, S)`.
+        causal: (T, S) where the future is to be hidden.
+
+    Returns:
+        Boolean tensor that broadcasts to `(B, H, T, S)`, or None where no mask was given.
+
+    Raises:
+        ValueError: If the shapes do not fit together, as far as they are known.
+    """
+    if query_mask is not None:
+        query_mask = ops.expand_dims(query_mask, -1)  # (B, T, 1)
+    if value_mask is not None:
+        value_mask = ops.expand_dims(value_mask, -2)  # (B, 1, S)
+    if key_mask is not None:
+        key_mask = ops.expand_dims(key_mask, -2)  # (B, 1, S)
+    mask = combine(query_mask, value_mask, key_mask, causal_mask(*causal) if causal else None)
+    if mask is not None and len(mask.shape) == 3:
+        mask = ops.expand_dims(mask, 1)  # (B, 1, T, S)
+    if attention_mask is not None and len(attention_mask.shape) == 3:
+        attention_mask = ops.expand_dims(attention_mask, 1)
+    return combine(mask, attention_mask)
+
+
 def key_mask(mask):
     """Spreads a mask of the keys over heads and queries.
 

@@ -88,7 +88,7 @@ class ResidualBlock(AttendingLayer):
 
         Args:
             x: Tensor of shape `(..., D)`.
-            norm: The layer normalisation that belongs to the sublayer.
+            norm: The layer normalisation that belongs to the sublayer, or its `stepper()`.
             sublayer: Function from `x` to its output and something else to hand on: attention
                 weights, or the keys and values to remember.
             training: Whether to drop.

@@ -34,14 +34,22 @@ def dot_product_attention(query, key, value, mask=None, dropout=0.0, seed=None):
     Raises:
         ValueError: If the mask's shape does not broadcast to `(B, H, T, S)`.
     """
+    query = query * ops.cast(query_scale(query.shape[-1]), query.dtype)
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
     output, weights = attend_heads(query, key, value, mask, dropout, seed)
     return ops.transpose(output, (0, 2, 1, 3)), weights
 
 
+def query_scale(width):
+    """`1/√K`, by which the query is multiplied: that keeps float16 in its range."""
+    return 1.0 / math.sqrt(width)
+
+
 def attend_heads(query, key, value, mask=None, dropout=0.0, seed=None):
-    """`dot_product_attention` with the heads in front: query `(B, H, T, K)` and so on."""
-    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
+    """`dot_product_attention` with the heads in front, query `(B, H, T, K)` and so on.
+
+    The query comes multiplied by `query_scale`.
+    """
     scores = ops.einsum("bhtk,bhsk->bhts", query, key)
     scores = ops.cast(scores, "float32")
     if mask is not None:
