@@ -41,7 +41,8 @@ multi30k: .venv/installed
 	    --train-source $(TOK)/train.lc.norm.tok.en.gz --train-target $(TOK)/train.lc.norm.tok.de.gz \
 	    --valid-source $(TOK)/val.lc.norm.tok.en.gz --valid-target $(TOK)/val.lc.norm.tok.de.gz \
 	    $(RECIPE)
-	$(BIN)/keras-transformer evaluate $(MULTI30K) --beam-size 5 --bleu-tokenize none \
+	$(BIN)/keras-transformer evaluate $(MULTI30K) --bleu-tokenize none \
+	    --beam-size 5 --length-penalty 1.4 --longest-output 64 \
 	    --source $(TOK)/test_2016_flickr.lc.norm.tok.en.gz \
 	    --target $(TOK)/test_2016_flickr.lc.norm.tok.de.gz
 
@@ -65,5 +66,13 @@ lint: .venv/installed-test
 bench: .venv/installed-bench
 	$(BIN)/python -m tests.benchmark $(BENCH)
 
+# OpenNMT-tf stopped at TensorFlow 2.13: an environment of its own, for
+# make bench BENCH="--opennmt-tf .venv-opennmt/bin/python".
+.venv-opennmt/installed:
+	$(PYTHON) -m venv .venv-opennmt
+	.venv-opennmt/bin/pip install --quiet --disable-pip-version-check \
+	    OpenNMT-tf==2.32.0 tensorflow-cpu==2.13.1 "numpy<1.25"
+	touch $@
+
 clean:
-	rm -rf .venv runs build *.egg-info
+	rm -rf .venv .venv-opennmt runs build *.egg-info

@@ -52,6 +52,16 @@ def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
     assert "absent is left out: AttributeError" in capfd.readouterr().err
 
 
+def test_an_environment_that_is_not_there():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmark", "--opennmt-tf", "nowhere/python"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr == "There is no nowhere/python: `make .venv-opennmt/installed` makes one.\n"
+
+
 @pytest.mark.slow
 def test_a_part_on_toy_sizes(tmp_path):
     options = ["--parts", "beam", "--shapes", "toy", "--rounds", "2", "--output", str(tmp_path)]

@@ -33,6 +33,8 @@ class Options:
         steps: Updates in a round of training.
         corpus: Directory of the tokenised Multi30k, for the part text.
         run: A run trained on it; without one, the part text is left out.
+        opennmt_tf: Python of an environment with OpenNMT-tf 2.32, which needs an older TensorFlow
+            (`make .venv-opennmt/installed` makes one); without it, that system is left out.
         output: Directory for results.json and scaling.png.
     """
 
@@ -42,18 +44,22 @@ class Options:
     steps: int = 2
     corpus: str = "../shared/data/multi30k/tok"
     run: str | None = None
+    opennmt_tf: str | None = None
     output: str = "runs/benchmark"
 
 
 def main(options: Options) -> None:
     if options.rounds < 1 or options.steps < 1:
         sys.exit("--rounds and --steps must be at least 1.")
+    if options.opennmt_tf and not os.access(options.opennmt_tf, os.X_OK):
+        sys.exit(f"There is no {options.opennmt_tf}: `make .venv-opennmt/installed` makes one.")
     versions = {name: _version(name) for name in PACKAGES}
     machine = {"processor": _processor(), "cores": os.cpu_count(), "versions": versions}
     print(f"{machine['processor']}, {machine['cores']} cores; ", end="")
     print(", ".join(f"{name} {version}" for name, version in versions.items() if version))
     results = {}
     for title, systems in measurements(options):
+        systems = [system for system in systems if system.python]
         timings = time_systems(systems, options.rounds)
         results[title] = timings
         print(f"\n{title}, {options.rounds} rounds\n\n{table(timings)}", flush=True)
@@ -74,7 +80,7 @@ def measurements(options):
     for part, make in parts.items():
         if part in options.parts:
             for shape in options.shapes:
-                yield from make(shape, options.steps)
+                yield from make(shape, options)
     if "text" in options.parts:
         if options.run and os.path.isdir(options.corpus):
             yield from real_text(options.corpus, options.run)
@@ -82,7 +88,8 @@ def measurements(options):
             print("The part text is left out: it needs --run and --corpus.", file=sys.stderr)
 
 
-def training(shape, steps):
+def training(shape, options):
+    steps = options.steps
     ours = [
         System(
             f"ours, {precision}, {'XLA' if jit_compile else 'graph'}",
@@ -94,17 +101,18 @@ def training(shape, steps):
         for precision in ("float32", "mixed_bfloat16")
         for jit_compile in (False, True)
     ]
-    options = dict(shape=shape, steps=steps)
+    work = dict(shape=shape, steps=steps)
     peers = [
-        System("PyTorch nn.Transformer", "peers", "pytorch_training", options, steps),
-        System("KerasHub layers", "peers", "keras_hub_training", options, steps),
-        System("Hugging Face Marian", "peers", "marian_training", options, steps),
+        System("PyTorch nn.Transformer", "peers", "pytorch_training", work, steps),
+        System("KerasHub layers", "peers", "keras_hub_training", work, steps),
+        System("Hugging Face Marian", "peers", "marian_training", work, steps),
+        System("OpenNMT-tf", "opennmt_tf", "training", work, steps, options.opennmt_tf),
     ]
     peak = System("2048³ matrix product", "ours", "matrix_product", {"repetitions": 4}, work=4)
     yield f"training step, {shape}", [*ours, *peers, peak]
 
 
-def decoding(shape, _):
+def decoding(shape, benchmark):
     half = {"precision": "bfloat16"}
     for rows in (1, 32):
         options = dict(shape=shape, rows=rows)
@@ -126,6 +134,13 @@ def decoding(shape, _):
                     options | {"compute_type": "int8"},
                 ),
                 System("Hugging Face Marian", "peers", "marian_decoding", options),
+                System(
+                    "OpenNMT-tf exported",
+                    "opennmt_tf",
+                    "exported_decoding",
+                    options,
+                    python=benchmark.opennmt_tf,
+                ),
                 System("no cache, whole batch", "ours", "decoding_without_cache", options),
                 System(
                     "no cache, one by one, as the tutorial",

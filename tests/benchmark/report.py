@@ -42,6 +42,7 @@ def _training_bars(shape, found):
     lines = found.bar(f"● {work}, float32", "PyTorch nn.Transformer", 1.6, single)
     lines += found.bar(f"● {work}, any precision", "KerasHub layers", 1.1, "ours")
     lines += found.bar(f"{work}, any precision", "Hugging Face Marian", None, "ours")
+    lines += found.bar(f"{work}, any precision", "OpenNMT-tf", 1.0, "ours")
     ours, product = found.best(single), found.best("2048³")
     if ours and product:
         speed = SHAPES[shape].training_flops() / ours.median
@@ -56,10 +57,11 @@ def _training_bars(shape, found):
 def _decoding_bars(work, shape, rows, found):
     memory, exported = "ours in memory", "ours exported"
     wide = shape != "small"
+    lines = found.bar(f"decode exported, {work}", "OpenNMT-tf exported", 1.2, exported)
     if rows == 1:
-        lines = found.bar(f"decode in memory, {work}", "CTranslate2 float32", 0.75, memory)
+        lines += found.bar(f"decode in memory, {work}", "CTranslate2 float32", 0.75, memory)
         return lines + found.bar(f"decode exported, {work}", "CTranslate2 float32", 0.35, exported)
-    lines = found.bar(
+    lines += found.bar(
         f"● decode in memory, {work}", "CTranslate2 float32", 1.4 if wide else 1.0, memory
     )
     lines += found.bar(f"decode in memory, {work}", "CTranslate2 int8", None, memory)

@@ -22,6 +22,7 @@ class System:
     function: str
     options: dict = dataclasses.field(default_factory=dict)
     work: int = 1
+    python: str = sys.executable  # of the environment it is in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class _Worker:
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [
-                sys.executable,
+                system.python,
                 "-m",
                 "tests.benchmark.worker",
                 system.module,
