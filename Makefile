@@ -66,7 +66,7 @@ lint: .venv/installed-test
 bench: .venv/installed-bench
 	$(BIN)/python -m tests.benchmark $(BENCH)
 
-# OpenNMT-tf stopped at TensorFlow 2.13: an environment of its own, for
+# OpenNMT-tf stopped at TensorFlow 2.13 (Python 3.11 at most): an environment of its own, for
 # make bench BENCH="--opennmt-tf .venv-opennmt/bin/python".
 .venv-opennmt/installed:
 	$(PYTHON) -m venv .venv-opennmt

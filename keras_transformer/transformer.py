@@ -217,8 +217,8 @@ class Transformer(Trainer, keras.Model):
     def stepper(self):
         """Returns a function that does what `step` does, for loops.
 
-        Kernels are joined, cast, and laid out as they are read, now, once: products of small
-        batches take half the time. So the function belongs to the weights as they are now.
+        Kernels are joined, cast, and laid out as small batches read them fastest, now, once. So the
+        function belongs to the weights as they are now.
         """
         project = self._projection(repeated=True)
         step_of_decoder = self.decoder.stepper()

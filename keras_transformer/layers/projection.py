@@ -15,7 +15,7 @@ def projection(kernel, bias=None, repeated=False):
         bias: b, shape `(D',)`; or None.
         repeated: Whether the function is for a loop over few rows, where a product takes as long
             as bringing W to the processor. bfloat16 units read pairs of inputs side by side: W is
-            laid out that way, once. It took a quarter to a third off the products of 32 rows.
+            laid out that way, once. It took a fifth to a third off the products of 32 rows.
 
     Returns:
         Function from a tensor of shape `(..., D)` in the kernel's dtype to one of `(..., D')`.

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import platform
+import shutil
 import sys
 from importlib import metadata
 from typing import Literal
@@ -51,7 +52,7 @@ class Options:
 def main(options: Options) -> None:
     if options.rounds < 1 or options.steps < 1:
         sys.exit("--rounds and --steps must be at least 1.")
-    if options.opennmt_tf and not os.access(options.opennmt_tf, os.X_OK):
+    if options.opennmt_tf and not shutil.which(options.opennmt_tf):
         sys.exit(f"There is no {options.opennmt_tf}: `make .venv-opennmt/installed` makes one.")
     versions = {name: _version(name) for name in PACKAGES}
     machine = {"processor": _processor(), "cores": os.cpu_count(), "versions": versions}
