@@ -214,14 +214,15 @@ class Transformer(Trainer, keras.Model):
         """
         return self.stepper()(ids, position, state)
 
-    def stepper(self):
+    def stepper(self, loop="graph"):
         """Returns a function that does what `step` does, for loops.
 
         Kernels are joined, cast, and laid out as small batches read them fastest, now, once. So the
-        function belongs to the weights as they are now.
+        function belongs to the weights as they are now, and to what runs the loop: `"graph"`,
+        TensorFlow's executor, or `"xla"`.
         """
-        project = self._projection(repeated=True)
-        step_of_decoder = self.decoder.stepper()
+        project = self._projection(loop)
+        step_of_decoder = self.decoder.stepper(loop)
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
@@ -278,11 +279,11 @@ class Transformer(Trainer, keras.Model):
             training=training,
         )
 
-    def _projection(self, repeated=False):
+    def _projection(self, loop=None):
         output, embedding = self.output_projection, self.target_embedding
         weights = (output.kernel, output.bias) if output else (embedding.softmax_matrix(),)
         weights = (ops.cast(weight, self.compute_dtype) for weight in weights)
-        project = projection(*weights, repeated=repeated)
+        project = projection(*weights, loop=loop)
         return lambda x: ops.cast(project(x), "float32")
 
 

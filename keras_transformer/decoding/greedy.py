@@ -31,6 +31,11 @@ def greedy_search(step, state, batch_size, max_length, prefix=None, fixed_shapes
     """
 
     def choose(logits, position):
-        return tf.argmax(logits, axis=-1, output_type=tf.int32)
+        if not fixed_shapes:
+            return tf.argmax(logits, axis=-1, output_type=tf.int32)
+        # XLA's argmax goes from number to number; maximum and minimum take many at once.
+        last = logits.shape[-1] - 1
+        best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
+        return tf.reduce_min(tf.where(best, tf.range(last + 1), last), axis=-1)
 
     return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)

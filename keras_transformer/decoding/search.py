@@ -38,7 +38,7 @@ def search(
     >>> @tf.function(jit_compile=True)
     ... def translate(source):
     ...     state = model.initial_state(source, length=64)
-    ...     return search(model.stepper(), state, len(source), 64, config, fixed_shapes=True)
+    ...     return search(model.stepper("xla"), state, len(source), 64, config, fixed_shapes=True)
     """
     arguments = step, state, batch_size, max_length
     if not config.sample:

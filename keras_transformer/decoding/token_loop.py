@@ -35,10 +35,7 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
         if forced_at:
             forced = forced_at(position)
             chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
-        # The largest probability is never 0, so no log of 0; and softmax is one op, logsumexp many.
-        best = tf.math.log(tf.reduce_max(tf.nn.softmax(logits), axis=-1))
-        normaliser = tf.reduce_max(logits, axis=-1) - best
-        gain = tf.gather(logits, chosen, batch_dims=1) - normaliser
+        gain = tf.gather(logits, chosen, batch_dims=1) - _normaliser(logits, fixed_shapes)
         ids = tf.where(ended, PAD, chosen)
         log_prob += tf.where(ended, 0.0, gain)
         lengths += tf.cast(tf.logical_not(ended), tf.int32)
@@ -63,6 +60,15 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
         maximum_iterations=max_length,
     )
     return tokens, lengths, log_prob
+
+
+def _normaliser(logits, compiled):
+    """`log Σ exp` of logits `(B, V)`: one operation where possible, or what XLA makes one of."""
+    if compiled:
+        return tf.reduce_logsumexp(logits, axis=-1)
+    # The largest probability is never 0, so this is no log of 0.
+    best = tf.math.log(tf.reduce_max(tf.nn.softmax(logits), axis=-1))
+    return tf.reduce_max(logits, axis=-1) - best
 
 
 def force(prefix, max_length):

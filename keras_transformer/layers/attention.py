@@ -161,14 +161,14 @@ class MultiHeadAttention(AttendingLayer):
         """Projects `(B, T, D)`, or one position `(B, D)`, to what `projector` makes of it."""
         return self.projector("query", "key", "value")(x)
 
-    def projector(self, *names, repeated=False):
+    def projector(self, *names, loop=None):
         """Returns a function that projects to heads.
 
         The kernels are joined now, once, so the function belongs to the weights as they are now.
 
         Args:
             names: Any of `"query"`, `"key"`, `"value"`.
-            repeated: Whether it is for a loop (`projection`).
+            loop: What runs the loop that it is for, as `projection` has it.
 
         Returns:
             Function from `(B, T, D)`, or one position `(B, D)`, to heads `(B, H, T, K)`, one tensor
@@ -186,7 +186,7 @@ class MultiHeadAttention(AttendingLayer):
         bias = None
         if self.use_bias:
             bias = ops.concatenate([ops.reshape(weight(name, "bias"), (-1,)) for name in names])
-        multiply = projection(ops.concatenate(kernels, axis=-1), bias, repeated)
+        multiply = projection(ops.concatenate(kernels, axis=-1), bias, loop)
         widths = [kernel.shape[1] for kernel in kernels]
         ends = [sum(widths[:i]) for i in range(1, len(names))]
         sections = len(names) if len(set(widths)) == 1 else ends  # the former is fewer operations
@@ -202,10 +202,10 @@ class MultiHeadAttention(AttendingLayer):
 
         return project
 
-    def output_projector(self, repeated=False):
+    def output_projector(self, loop=None):
         """Returns the function from `(B·T, H·K')` to `(B·T, output_shape)`, like `projector`."""
         kernel = ops.reshape(self._cast(self.output_kernel), (self.num_heads * self.value_dim, -1))
-        return projection(kernel, self._cast(self.output_bias) if self.use_bias else None, repeated)
+        return projection(kernel, self._cast(self.output_bias) if self.use_bias else None, loop)
 
     def attend(self, query, key, value, mask=None, training=None, project=None):
         """Attends with projected heads and projects the result.

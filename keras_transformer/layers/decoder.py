@@ -98,11 +98,14 @@ class DecoderLayer(ResidualBlock):
         """Projects the memory `(B, S, D)` to the keys and values `(B, H, S, K)` it is read by."""
         return self.cross_attention.project_memory(memory)
 
-    def stepper(self):
+    def stepper(self, loop="graph"):
         """Returns a function that computes the next position from what earlier ones left behind.
 
         The same sublayers as in `call`; only where keys and values come from differs. Kernels are
         joined and laid out now, once, so the function belongs to the weights as they are now.
+
+        Args:
+            loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
 
         Returns:
             Function of
@@ -118,11 +121,11 @@ class DecoderLayer(ResidualBlock):
             to a tensor of shape `(B, D)`, and `past` with this position added.
         """
         own, cross = self.self_attention, self.cross_attention
-        project_self = own.projector("query", "key", "value", repeated=True)
-        project_own = own.output_projector(repeated=True)
-        project_query = cross.projector("query", repeated=True)
-        project_cross = cross.output_projector(repeated=True)
-        feed_forward = self.feed_forward.stepper()
+        project_self = own.projector("query", "key", "value", loop=loop)
+        project_own = own.output_projector(loop)
+        project_query = cross.projector("query", loop=loop)
+        project_cross = cross.output_projector(loop)
+        feed_forward = self.feed_forward.stepper(loop)
         norms = self.self_attention_norm, self.cross_attention_norm, self.feed_forward_norm
         own_norm, cross_norm, feed_forward_norm = (norm.stepper() for norm in norms)
 
@@ -232,11 +235,14 @@ class Decoder(Stack):
         places = ops.broadcast_to(ops.arange(length, dtype="int32"), (ops.shape(memory)[0], length))
         return state | {"past": [tuple(map(room, pair)) for pair in heads], "places": places}
 
-    def stepper(self):
+    def stepper(self, loop="graph"):
         """Returns a function that computes the next position.
 
         Kernels are joined and laid out now, once, so the function belongs to the weights as they
         are now.
+
+        Args:
+            loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
 
         Returns:
             Function of
@@ -247,7 +253,7 @@ class Decoder(Stack):
 
             to a tensor of shape `(B, D)`, and the next state.
         """
-        steps = [layer.stepper() for layer in self.layers]
+        steps = [layer.stepper(loop) for layer in self.layers]
 
         def step(x, position, state):
             place = {}

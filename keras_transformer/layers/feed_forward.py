@@ -85,17 +85,20 @@ class FeedForward(keras.layers.Layer):
         x = self.outer(self.dropout_layer(self.inner(x), training=training))
         return ops.reshape(x, (*leading, self.d_model)) if len(leading) > 1 else x
 
-    def stepper(self):
+    def stepper(self, loop="graph"):
         """Returns a function from `(B, D)` to `(B, D)` that does what `call` does, for loops.
 
         Kernels are laid out now, once, so the function belongs to the weights as they are now.
+
+        Args:
+            loop: What runs the loop, as `projection` has it.
         """
 
         def prepared(dense):
             weights = (
                 ops.cast(weight, self.compute_dtype) for weight in (dense.kernel, dense.bias)
             )
-            return projection(*weights, repeated=True)
+            return projection(*weights, loop)
 
         inner, outer = prepared(self.inner), prepared(self.outer)
         return lambda x: outer(self.activation(inner(x)))

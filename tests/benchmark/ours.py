@@ -51,7 +51,8 @@ def decoding(shape, rows, beam_size=1, jit_compile=False, precision="float32"):
     @tf.function(jit_compile=jit_compile, autograph=False)
     def translate(source):
         state = model.initial_state(source, shape.steps if jit_compile else None)
-        arguments = model.stepper(), state, rows, shape.steps, config
+        stepper = model.stepper("xla" if jit_compile else "graph")
+        arguments = stepper, state, rows, shape.steps, config
         return kt.search(*arguments, fixed_shapes=jit_compile)
 
     source = tf.constant(shape.ids(rows, shape.steps, 2))

@@ -94,6 +94,20 @@ def test_log_prob_by_hand():
     )
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_of_equals_the_lowest_id(compiled):
+    """The best is there twice, alone and last, or everywhere; by two ways to find it."""
+    logits = tf.constant([[0, 0, 0, 0, 9, 9], [0, 0, 0, 0, 0, 9], [7, 7, 7, 7, 7, 7]], tf.float32)
+
+    def decode():
+        return greedy_search(lambda *fed: (logits, ()), (), 3, 1, fixed_shapes=compiled)
+
+    tokens, _, log_prob = tf.function(decode, jit_compile=compiled)()
+    assert tokens.numpy().tolist() == [[4], [5], [0]]
+    expected = [-math.log(2 + 4 * math.exp(-9)), -math.log(1 + 5 * math.exp(-9)), -math.log(6)]
+    assert log_prob.numpy() == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize("rows, steps", [([0], 2), ([2], 1), ([0, 2], 2), ([2, 1, 0], 4), ([3], 6)])
 def test_stops_when_every_row_has_ended(rows, steps):
     step = Scripted([SCRIPTS[row] for row in rows])

@@ -95,7 +95,7 @@ def test_fixed_shapes_under_xla_change_nothing(name, model, sources):
     def decode(fixed_shapes):
         state = model.initial_state(sources, MAX_LENGTH if fixed_shapes else None)
         arguments = len(sources), MAX_LENGTH, CONFIGS[name], prefix, seeds, fixed_shapes
-        return search(model.stepper(), state, *arguments)
+        return search(model.stepper("xla" if fixed_shapes else "graph"), state, *arguments)
 
     expected = tf.function(decode)(False)
     found = tf.function(decode, jit_compile=True)(True)
