@@ -217,9 +217,8 @@ class Transformer(Trainer, keras.Model):
     def stepper(self, loop="graph"):
         """Returns a function that does what `step` does, for loops.
 
-        Kernels are joined, cast, and laid out as small batches read them fastest, now, once. So the
-        function belongs to the weights as they are now, and to what runs the loop: `"graph"`,
-        TensorFlow's executor, or `"xla"`.
+        Kernels are joined, cast and laid out now, once: the function belongs to the weights as they
+        are now, and to what runs the loop, `"graph"` (TensorFlow's executor) or `"xla"`.
         """
         project = self._projection(loop)
         step_of_decoder = self.decoder.stepper(loop)

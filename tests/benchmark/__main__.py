@@ -155,11 +155,14 @@ def decoding(shape, benchmark):
 
 def beam(shape, _):
     options = dict(shape=shape, rows=32, beam_size=4)
+    half = options | {"precision": "bfloat16"}
     yield (
         f"beam 4, {shape}, batch 32",
         [
             System("ours in memory, graph", "ours", "decoding", options),
+            System("ours in memory, bfloat16, graph", "ours", "decoding", half),
             System("ours exported, XLA off", "ours", "exported_decoding", options),
+            System("ours exported, bfloat16, XLA off", "ours", "exported_decoding", half),
             System("CTranslate2 float32", "peers", "ctranslate2_decoding", options),
             System("Hugging Face Marian", "peers", "marian_decoding", options),
         ],
