@@ -37,21 +37,33 @@ def projection(kernel, bias=None, loop=None):
     """
     if loop not in (None, "graph", "xla"):
         raise ValueError(f'loop must be None, "graph" or "xla", received {loop!r}.')
-    height, width = kernel.shape
-    columns = ops.transpose(kernel) if loop else None
+    if loop == "xla":
+        return _by_columns(kernel, bias)
+    if loop == "graph" and keras.backend.standardize_dtype(kernel.dtype) == "bfloat16":
+        columns = ops.transpose(kernel)
 
-    def multiply(x):
-        if loop == "graph" and keras.backend.standardize_dtype(kernel.dtype) == "bfloat16":
+        def multiply(x):
             return ops.matmul(x, ops.transpose(columns))  # TensorFlow makes one product of it
-        return ops.matmul(x, kernel)
+    else:
+
+        def multiply(x):
+            return ops.matmul(x, kernel)
+
+    # `ops.add` of a vector is a bias to Keras, which TensorFlow fuses with the product.
+    return multiply if bias is None else lambda x: ops.add(multiply(x), bias)
+
+
+def _by_columns(kernel, bias):
+    """The projection for XLA's loops, where that is the faster way."""
+    height, width = kernel.shape
+    columns, by_rows = ops.transpose(kernel), projection(kernel, bias)
 
     def project(x):
-        if loop == "xla" and (width >= VOCABULARY * height or (x.shape[0] or 0) >= FEWEST_ROWS):
-            y = ops.matmul(columns, ops.transpose(x))
-            # Something between product and transposition, or XLA swaps the factors back.
-            y = ops.maximum(y, LOWEST) if bias is None else y + ops.expand_dims(bias, 1)
-            return ops.transpose(y)
-        # `ops.add` of a vector is a bias to Keras, which TensorFlow fuses with the product.
-        return multiply(x) if bias is None else ops.add(multiply(x), bias)
+        if width < VOCABULARY * height and (x.shape[0] or 0) < FEWEST_ROWS:
+            return by_rows(x)
+        y = ops.matmul(columns, ops.transpose(x))
+        # Something between product and transposition, or XLA swaps the factors back.
+        y = ops.maximum(y, LOWEST) if bias is None else y + ops.expand_dims(bias, 1)
+        return ops.transpose(y)
 
     return project
