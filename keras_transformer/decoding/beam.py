@@ -9,11 +9,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.decoding.token_loop import append, force, loop_invariant
+from keras_transformer.decoding.token_loop import append, force, loop_invariant, normaliser
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 
 NEVER = float("-inf")  # the log-probability of what is no hypothesis
+PART = 100  # logits that are looked at together for the best ones
 
 
 class Hypotheses(NamedTuple):
@@ -101,7 +102,7 @@ def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at
         last = tf.gather(alive.tokens, position, axis=2)
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
         forced = tf.gather(forced_at(position), row_of_beam) if forced_at else None
-        log_prob, beam, token = _extend(logits, alive.log_prob, forced)
+        log_prob, beam, token = _extend(logits, alive.log_prob, forced, fixed_shapes)
         tokens = tf.gather(alive.tokens, beam, batch_dims=1)
         tokens = append(tokens, token, position + 1 if fixed_shapes else None)
         lengths = tf.fill(tf.shape(token), position + 1)
@@ -143,7 +144,7 @@ def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at
     return alive, ended, steps
 
 
-def _extend(logits, log_prob, forced):
+def _extend(logits, log_prob, forced, compiled):
     """The 2N best of a row's N beams with one more token, best first.
 
     2N, for at most N of them can end: N stay that do not.
@@ -152,6 +153,7 @@ def _extend(logits, log_prob, forced):
         logits: `(B·N, V)`.
         log_prob: float32 `(B, N)`, of the beams.
         forced: int32 `(B·N,)`, PAD where any token may follow; or None.
+        compiled: Whether XLA compiles it.
 
     Returns:
         `log_prob` float32, `beam` int32 and `token` int32, each `(B, 2N)`.
@@ -163,18 +165,33 @@ def _extend(logits, log_prob, forced):
             "smaller beam_size."
         )
     logits = tf.cast(logits, tf.float32)
-    total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
+    total = normaliser(logits, compiled)[:, tf.newaxis]
     if forced is not None:
         forced = forced[:, tf.newaxis]
         allowed = tf.equal(forced, PAD) | tf.equal(forced, tf.range(vocabulary_size))
         logits = tf.where(allowed, logits, NEVER)
     width = min(2 * num_beams, vocabulary_size)
-    logits, tokens = tf.math.top_k(logits, width)
+    logits, tokens = _top_k(logits, width)
     gains = tf.reshape(logits - total, [-1, num_beams, width])
     sums = tf.reshape(log_prob[:, :, tf.newaxis] + gains, [-1, num_beams * width])
     log_prob, index = tf.math.top_k(sums, 2 * num_beams)
     tokens = tf.reshape(tokens, [-1, num_beams * width])
     return log_prob, index // width, tf.gather(tokens, index, batch_dims=1)
+
+
+def _top_k(logits, count):
+    """`tf.math.top_k` of `(B, V)`, equals alike, in less than half the time where V is large.
+
+    None of the best is in a part of the vocabulary that ranks below `count` others by its best.
+    """
+    padded = tf.pad(logits, [[0, 0], [0, -logits.shape[1] % PART]], constant_values=NEVER)
+    if padded.shape[1] <= count * PART:
+        return tf.math.top_k(logits, count)
+    parts = tf.reshape(padded, [-1, padded.shape[1] // PART, PART])
+    best = tf.sort(tf.math.top_k(tf.reduce_max(parts, axis=2), count).indices, axis=1)
+    found = tf.reshape(tf.gather(parts, best, batch_dims=1), [-1, count * PART])
+    logits, index = tf.math.top_k(found, count)
+    return logits, tf.gather(best, index // PART, batch_dims=1) * PART + index % PART
 
 
 def _best(count, first, second):

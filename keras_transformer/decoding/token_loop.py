@@ -35,7 +35,7 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
         if forced_at:
             forced = forced_at(position)
             chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
-        gain = tf.gather(logits, chosen, batch_dims=1) - _normaliser(logits, fixed_shapes)
+        gain = tf.gather(logits, chosen, batch_dims=1) - normaliser(logits, fixed_shapes)
         ids = tf.where(ended, PAD, chosen)
         log_prob += tf.where(ended, 0.0, gain)
         lengths += tf.cast(tf.logical_not(ended), tf.int32)
@@ -62,7 +62,7 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     return tokens, lengths, log_prob
 
 
-def _normaliser(logits, compiled):
+def normaliser(logits, compiled):
     """`log Σ exp` of logits `(B, V)`: one operation where possible, or what XLA makes one of."""
     if compiled:
         return tf.reduce_logsumexp(logits, axis=-1)

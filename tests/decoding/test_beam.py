@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.decoding import beam_search, greedy_search
+from keras_transformer.decoding import beam, beam_search, greedy_search
 from keras_transformer.special_ids import END, PAD, START
 from tests.decoding.toy_steps import Markov, Toy, exhaustive, hypotheses, references
 
@@ -189,6 +189,23 @@ def test_logits_of_any_float(dtype):
     (found,) = hypotheses(*beam_search(step, {}, 1, 2, 2))
     assert [tokens for _, tokens in found] == [[B, END], [A, A]]
     assert [h[0] for h in found] == pytest.approx([math.log(0.36), math.log(0.3)], abs=3e-2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("vocabulary_size", [7, 400, 801, 1099, 8000])
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_best_logits_of_a_large_vocabulary(vocabulary_size, levels, compiled):
+    """As `tf.math.top_k` has them: also of equals, and where next to nothing is allowed."""
+    random = np.random.default_rng(vocabulary_size)
+    logits = random.integers(0, levels, (12, vocabulary_size)).astype("float32")
+    logits[3:6, : vocabulary_size // 2] = float("-inf")
+    logits[6] = float("-inf")
+    logits[7:9] = float("-inf")
+    logits[7:9, random.integers(vocabulary_size)] = 1.0
+    best = tf.function(beam._top_k, jit_compile=compiled)
+    found, expected = best(tf.constant(logits), 7), tf.math.top_k(logits, 7)
+    np.testing.assert_array_equal(found[0], expected.values)
+    np.testing.assert_array_equal(found[1], expected.indices)
 
 
 def test_only_what_a_step_changes_is_reordered():
