@@ -19,6 +19,7 @@ VARIANTS = {
     "the recipe": [],
     "no running mean of the weights": ["--ema", "0"],
     "no label smoothing": ["--label-smoothing", "0"],
+    "no weight decay": ["--weight-decay", "0"],
     # Half as large each: as many embeddings.
     "separate vocabularies": ["--model.share-embeddings", "target", "--vocabulary-size", "4950"],
     "with BPE-dropout 0.1": ["--subword-sampling", "0.1"],
