@@ -37,7 +37,7 @@ demo: .venv/installed
 
 # The published benchmark, hours on two cores: tokenized and lowercased; and the same recipe on raw
 # text. TOK, RAW: the directories of the corpus; RECIPE: options on top of the preset, such as
-# RECIPE="--seed 2" or RECIPE=--resume; MULTI30K: the run, if not runs/multi30k.
+# RECIPE="--seed 2" or RECIPE=--resume; MULTI30K: the run, if not one in runs/ of the same name.
 multi30k: CORPUS = $(TOK)
 multi30k: KIND = .lc.norm.tok
 multi30k: TOKENIZE = none
@@ -54,7 +54,7 @@ multi30k multi30k-cased: .venv/installed
 	    --source $(CORPUS)/test_2016_flickr$(KIND).en.gz \
 	    --target $(CORPUS)/test_2016_flickr$(KIND).de.gz
 
-# What each ingredient of that recipe is worth, in short trainings: an hour on two cores.
+# What each ingredient of that recipe is worth, in short trainings: two hours on two cores.
 ablations: .venv/installed
 	$(BIN)/python tests/ablations.py $(TOK) runs/ablations $(RECIPE)
 
