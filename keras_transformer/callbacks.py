@@ -37,7 +37,7 @@ class TranslationScores(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, pairs, source_tokenizer, target_tokenizer, bleu_tokenize="13a", batch_size=128
+        self, pairs, source_tokenizer, target_tokenizer, bleu_tokenize="13a", batch_size=256
     ):
         super().__init__()
         self.sources, self.targets = ([pair[side] for pair in pairs] for side in (0, 1))

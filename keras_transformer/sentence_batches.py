@@ -1,7 +1,7 @@
 """Sentences in batches of similar length, and the results in the order they were asked for."""
 
 
-def translate_sorted(translate, texts, batch_size=64):
+def translate_sorted(translate, texts, batch_size=256):
     """Translates in batches of similar length and puts the results back in order.
 
     Args:

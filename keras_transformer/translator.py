@@ -48,12 +48,13 @@ class Translator(TextModel):
         )
         self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
 
-    def translate(self, texts, batch_size=64, search=GREEDY, prefixes=None):
+    def translate(self, texts, batch_size=256, search=GREEDY, prefixes=None):
         """Translates a list of sentences.
 
         Args:
             texts: Strings, in any order and of any content.
-            batch_size: Number of sentences translated at once, those of similar length together.
+            batch_size: Number of sentences translated at once, those of similar length together;
+                a beam search of N beams takes an N-th of it.
             search: `SearchConfig`: greedily unless said otherwise. What is drawn for a sentence
                 depends on the seed and its place in the list, not on `batch_size`.
             prefixes: Strings, one for each text, that the translations begin with.
@@ -68,7 +69,7 @@ class Translator(TextModel):
         n_best = self.translate_n_best(texts, batch_size, search, prefixes)
         return [hypotheses[0][0] for hypotheses in n_best]
 
-    def translate_n_best(self, texts, batch_size=64, search=GREEDY, prefixes=None):
+    def translate_n_best(self, texts, batch_size=256, search=GREEDY, prefixes=None):
         """Translates a list of sentences, each in several ways: as many as the beam is wide.
 
         Args:
@@ -108,7 +109,8 @@ class Translator(TextModel):
                 for found in zip(outputs, log_probs, strict=True)
             ]
 
-        return in_batches(translate_batch, [len(row) for row in rows], batch_size)
+        sentences = max(1, batch_size // search.beam_size)
+        return in_batches(translate_batch, [len(row) for row in rows], sentences)
 
     def translate_batch(self, text, search=greedy_search):
         """What `serve` does.

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.decoding.token_loop import append, force, loop_invariant, normaliser
+from keras_transformer.decoding.shrinking_loop import shrinking_loop
+from keras_transformer.decoding.token_loop import append, force, normaliser
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 
@@ -53,9 +54,9 @@ def beam_search(
 
     Args:
         step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them, but
-            that `step` is called with B·N rows. What it returns of the state as it got it, the
-            very same tensor, it must leave alone in every step: that is taken to be equal for all
-            beams of a row, and is not reordered.
+            that `step` is called with N beams for each row. What it returns of the state as it got
+            it, the very same tensor, it must leave alone in every step: that is taken to be equal
+            for all beams of a row, and is not reordered.
         beam_size: N, at most V.
         length_penalty: α ≥ 0; 0 ranks by probability alone, more favours longer hypotheses.
 
@@ -87,59 +88,54 @@ def beam_search(
     # In the other rows none of them ranks above what has ended, and of equals that comes first.
     cut = alive._replace(score=_normalise(alive.log_prob, steps, length_penalty))
     best = _best(beam_size, ended, cut)
-    return best.tokens[:, :, 1:], best.lengths, best.log_prob
+    return best.tokens, best.lengths, best.log_prob
 
 
 def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at, fixed_shapes):
-    """The loop: the N hypotheses alive and the N best ended, START first; and its steps."""
-    row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
+    """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
 
-    def unfinished(position, alive, ended, state):
+    def running(found):
+        _, alive, ended = found
         bound = normalise(alive.log_prob[:, 0], max_length)  # what the best one can come to
-        return tf.reduce_any(ended.score[:, -1] < bound)
+        return ended.score[:, -1] < bound
 
-    def advance(position, alive, ended, state):
-        last = tf.gather(alive.tokens, position, axis=2)
+    def advance(position, rows, found, state):
+        last, alive, ended = found
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
-        forced = tf.gather(forced_at(position), row_of_beam) if forced_at else None
+        forced = tf.gather(forced_at(position), tf.repeat(rows, beam_size)) if forced_at else None
         log_prob, beam, token = _extend(logits, alive.log_prob, forced, fixed_shapes)
         tokens = tf.gather(alive.tokens, beam, batch_dims=1)
-        tokens = append(tokens, token, position + 1 if fixed_shapes else None)
+        tokens = append(tokens, token, position if fixed_shapes else None)
         lengths = tf.fill(tf.shape(token), position + 1)
         ends = tf.equal(token, END)
         new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
         still = tf.where(ends, NEVER, log_prob)
 
         if not fixed_shapes:
-            padding = tf.fill([batch_size, beam_size], PAD)
+            padding = tf.fill(tf.shape(ended.lengths), PAD)
             ended = ended._replace(tokens=append(ended.tokens, padding))
         ended = _best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
         chosen = tf.math.top_k(still, beam_size).indices
         alive = Hypotheses(tokens, lengths, still, still).pick(chosen)
-        parents = tf.reshape(tf.gather(beam, chosen, batch_dims=1), [-1])
-        state = _reorder(state, next_state, row_of_beam * beam_size + parents)
-        return position + 1, alive, ended, state
+        last, parents = (tf.gather(x, chosen, batch_dims=1) for x in (token, beam))
+        parents += tf.range(tf.size(rows))[:, tf.newaxis] * beam_size
+        state = _reorder(state, next_state, tf.reshape(parents, [-1]))
+        return (last, alive, ended), state
 
     # Only one of a row's first N beams is alive: N equal ones would stay equal.
     alone = tf.one_hot(tf.zeros([batch_size], tf.int32), beam_size, 0.0, NEVER)
-    begun = tf.fill([batch_size, beam_size, 1], START)
-    room = tf.fill([batch_size, beam_size, max_length if fixed_shapes else 0], PAD)
     nothing = Hypotheses(
-        tf.concat([begun, room], axis=2),
+        tf.fill([batch_size, beam_size, max_length if fixed_shapes else 0], PAD),
         tf.zeros([batch_size, beam_size], tf.int32),
         tf.fill([batch_size, beam_size], NEVER),
         tf.fill([batch_size, beam_size], NEVER),
     )
+    begun = tf.fill([batch_size, beam_size], START)
+    found = begun, nothing._replace(log_prob=alone, score=alone), nothing
+    row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
     state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), state)
-    ranked = tf.TensorShape([None, beam_size])
-    shapes = Hypotheses(tf.TensorShape([None, beam_size, None]), ranked, ranked, ranked)
-    of_state = tf.nest.map_structure(_state_invariant, state)
-    steps, alive, ended, _ = tf.while_loop(
-        unfinished,
-        advance,
-        (tf.constant(0), nothing._replace(log_prob=alone, score=alone), nothing, state),
-        shape_invariants=(tf.TensorShape([]), shapes, shapes, of_state),
-        maximum_iterations=max_length,
+    (_, alive, ended), steps = shrinking_loop(
+        running, advance, found, state, max_length, beam_size, fixed_shapes
     )
     return alive, ended, steps
 
@@ -215,7 +211,3 @@ def _reorder(before, after, rows):
     return tf.nest.map_structure(
         lambda old, new: new if new is old else tf.gather(new, rows), before, after
     )
-
-
-def _state_invariant(tensor):
-    return tf.TensorShape([None, *loop_invariant(tensor)[1:]])

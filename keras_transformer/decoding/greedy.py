@@ -13,8 +13,9 @@ def greedy_search(step, state, batch_size, max_length, prefix=None, fixed_shapes
 
     Args:
         step: Function from ids `(B,)`, position (scalar) and state to logits `(B, V)` and the next
-            state. It is fed START at position 0.
-        state: The state at position 0. A tensor that grows starts with size 0 along that axis.
+            state. It is fed START at position 0, and fewer rows as more and more have ended.
+        state: The state at position 0, tensors `(B, …)`. One that grows starts with size 0 along
+            that axis.
         batch_size: B, an int or a scalar integer tensor; 0 is fine.
         max_length: Largest number of steps, at least 1.
         prefix: int ids `(B, P)` that the rows begin with, padded with PAD; P ≤ `max_length`.
@@ -30,7 +31,7 @@ def greedy_search(step, state, batch_size, max_length, prefix=None, fixed_shapes
         ValueError: If `max_length` is not positive or less than P.
     """
 
-    def choose(logits, position):
+    def choose(logits, position, rows):
         if not fixed_shapes:
             return tf.argmax(logits, axis=-1, output_type=tf.int32)
         # XLA's argmax goes from number to number; maximum and minimum take many at once.

@@ -1,6 +1,7 @@
 """Sampling, at a temperature and from the head of the distribution (top-k, top-p).
 
-Shapes: B batch, P tokens of the prefix, T number of steps taken, V vocabulary, K kept by top-k.
+Shapes: B batch, A rows of it that are still searched for, P tokens of the prefix, T number of steps
+taken, V vocabulary, K kept by top-k.
 """
 
 import tensorflow as tf
@@ -48,17 +49,18 @@ def sample(
     SearchConfig(sample=True, **numbers)  # says what is out of range
     draws = _uniform(seed, batch_size, max_length)  # (B, max_length)
 
-    def choose(logits, position):
-        scores, order = tf.math.top_k(logits, _width(top_k, logits.shape[-1]))  # (B, K)
-        weights = tf.exp((scores - scores[:, :1]) / _column(temperature, tf.float32))
+    def choose(logits, position, rows):
+        scores, order = tf.math.top_k(logits, _width(top_k, logits.shape[-1]))  # (A, K)
+        weights = tf.exp((scores - scores[:, :1]) / _column(temperature, tf.float32, rows))
         rank = tf.range(tf.shape(scores)[1])
-        limit = _column(top_k, tf.int32)
+        limit = _column(top_k, tf.int32, rows)
         kept = tf.cumsum(tf.where((rank < limit) | tf.equal(limit, 0), weights, 0.0), axis=-1)
         # The first rank up to which the share is reached, and the first beyond the draw.
-        last = _count(kept < _column(top_p, tf.float32) * kept[:, -1:])
+        last = _count(kept < _column(top_p, tf.float32, rows) * kept[:, -1:])
         last = tf.minimum(last, tf.shape(scores)[1] - 1)
         total = tf.gather(kept, last, batch_dims=1)
-        drawn = _count(kept <= (draws[:, position] * total)[:, tf.newaxis])
+        draw = tf.gather(draws[:, position], rows)
+        drawn = _count(kept <= (draw * total)[:, tf.newaxis])
         drawn = tf.minimum(drawn, last)  # where rounding left the draw beyond all
         return tf.gather(order, drawn, batch_dims=1)
 
@@ -85,9 +87,10 @@ def _width(top_k, vocabulary_size):
     return min(top_k or vocabulary_size, vocabulary_size)
 
 
-def _column(value, dtype):
-    """A number `(1, 1)`, or one for each row `(B, 1)`."""
-    return tf.reshape(tf.cast(value, dtype), [-1, 1])
+def _column(value, dtype, rows):
+    """A number `(1, 1)`, or those of some rows `(A, 1)`."""
+    value = tf.reshape(tf.cast(value, dtype), [-1, 1])
+    return value if value.shape[0] == 1 else tf.gather(value, rows)
 
 
 def _count(condition):

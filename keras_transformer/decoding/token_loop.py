@@ -1,11 +1,25 @@
 """Decoding one token after the other: what greedy search and sampling share.
 
-Shapes: B batch, P tokens of the prefix, T number of steps taken, V vocabulary.
+Shapes: B batch, A rows of it that are still searched for, P tokens of the prefix, T number of steps
+taken, V vocabulary.
 """
+
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.special_ids import END, PAD, START
+
+
+class Tokens(NamedTuple):
+    """What has been found so far, all of the batch."""
+
+    last: tf.Tensor  # int32 (B,), the token that the next one follows
+    ended: tf.Tensor  # bool (B,)
+    tokens: tf.Tensor  # int32 (B, t)
+    lengths: tf.Tensor  # int32 (B,)
+    log_prob: tf.Tensor  # float32 (B,)
 
 
 def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixed_shapes=False):
@@ -13,8 +27,8 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
 
     Args:
         step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them.
-        choose: Function from logits, float32 `(B, V)`, and position (scalar) to the ids of the
-            tokens that follow, int32 `(B,)`.
+        choose: Function from logits, float32 `(A, V)`, position (scalar) and the rows that they
+            belong to, int32 `(A,)`, to the ids of the tokens that follow, int32 `(A,)`.
 
     Returns:
         `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, as
@@ -25,41 +39,38 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     """
     forced_at = force(prefix, max_length)
 
-    def unfinished(position, ids, ended, lengths, log_prob, tokens, state):
-        return tf.logical_not(tf.reduce_all(ended))
+    def running(found):
+        return tf.logical_not(found.ended)
 
-    def advance(position, ids, ended, lengths, log_prob, tokens, state):
-        logits, state = step(ids, position, state)
+    def advance(position, rows, found, state):
+        logits, state = step(found.last, position, state)
         logits = tf.cast(logits, tf.float32)
-        chosen = choose(logits, position)
+        chosen = choose(logits, position, rows)
         if forced_at:
-            forced = forced_at(position)
+            forced = tf.gather(forced_at(position), rows)
             chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
         gain = tf.gather(logits, chosen, batch_dims=1) - normaliser(logits, fixed_shapes)
-        ids = tf.where(ended, PAD, chosen)
-        log_prob += tf.where(ended, 0.0, gain)
-        lengths += tf.cast(tf.logical_not(ended), tf.int32)
-        ended |= tf.equal(ids, END)
-        tokens = append(tokens, ids, position if fixed_shapes else None)
-        return position + 1, ids, ended, lengths, log_prob, tokens, state
+        last = tf.where(found.ended, PAD, chosen)
+        found = Tokens(
+            last,
+            found.ended | tf.equal(last, END),
+            append(found.tokens, last, position if fixed_shapes else None),
+            found.lengths + tf.cast(running(found), tf.int32),
+            found.log_prob + tf.where(found.ended, 0.0, gain),
+        )
+        return found, state
 
-    start = (
-        tf.constant(0),
+    nothing = Tokens(
         tf.fill([batch_size], START),
         tf.fill([batch_size], False),
+        tf.fill([batch_size, max_length if fixed_shapes else 0], PAD),
         tf.zeros([batch_size], tf.int32),
         tf.zeros([batch_size], tf.float32),
-        tf.fill([batch_size, max_length if fixed_shapes else 0], PAD),
-        state,
     )
-    _, _, _, lengths, log_prob, tokens, _ = tf.while_loop(
-        unfinished,
-        advance,
-        start,
-        shape_invariants=tf.nest.map_structure(loop_invariant, start),
-        maximum_iterations=max_length,
+    found, _ = shrinking_loop(
+        running, advance, nothing, state, max_length, fixed_shapes=fixed_shapes
     )
-    return tokens, lengths, log_prob
+    return found.tokens, found.lengths, found.log_prob
 
 
 def normaliser(logits, compiled):
@@ -106,8 +117,3 @@ def append(tokens, ids, place=None):
     if place is None:
         return tf.concat([tokens, ids], axis=-1)
     return tf.where(tf.equal(tf.range(tf.shape(tokens)[-1]), place), ids, tokens)
-
-
-def loop_invariant(tensor):
-    """The shape that a tensor keeps through the loop: an axis of size 0 is one that grows."""
-    return tf.TensorShape([None if size == 0 else size for size in tensor.shape])
