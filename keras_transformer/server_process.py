@@ -12,6 +12,9 @@ from google.protobuf.message import DecodeError
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
 SENTENCEPIECE_OPS = "tensorflow_text/python/ops/_sentencepiece_tokenizer.so"
+# As export/ configures a server: oneDNN lays weights out for bfloat16 units once, not for every
+# product again. Right only where weights do not change, as in a version that is served.
+ENVIRONMENT = {"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"}
 
 
 class ServerProcess:
@@ -58,6 +61,7 @@ class ServerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=ENVIRONMENT | os.environ,
             cwd=os.path.sep,  # so that no relative path of the model can be right by chance
         )
         signatures = _read_signatures(version_dir)

@@ -12,6 +12,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.saved_model import export
+from keras_transformer.server_process import ENVIRONMENT
 from tests.test_clients import rest
 from tests.toy_translator import SOURCES, trained_translator
 
@@ -79,6 +80,8 @@ def test_compose_file_and_manifests_start_the_same_server():
     assert service["image"] == container["image"] == IMAGE
     assert service["command"] == container["args"]
     assert {flag.partition("=")[0] for flag in service["command"]} == FLAGS
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert service["environment"] == environment == ENVIRONMENT
     mounted = [volume.split(":")[1] for volume in service["volumes"]]
     for flag in service["command"]:
         name = flag.partition("=")[2]

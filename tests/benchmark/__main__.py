@@ -15,6 +15,7 @@ from typing import Literal
 
 import tyro
 
+from keras_transformer.server_process import ENVIRONMENT
 from tests.benchmark.report import bars, plot_scaling, table
 from tests.benchmark.side_by_side import System, time_systems
 
@@ -122,7 +123,13 @@ def decoding(shape, benchmark):
             [
                 System("ours in memory, graph", "ours", "decoding", options),
                 System("ours in memory, XLA", "ours", "decoding", options | {"jit_compile": True}),
-                System("ours in memory, bfloat16, graph", "ours", "decoding", options | half),
+                System(
+                    "ours in memory, bfloat16, graph",
+                    "ours",
+                    "decoding",
+                    options | half,
+                    environment=ENVIRONMENT,
+                ),
                 System("ours exported, XLA off", "ours", "exported_decoding", options),
                 System(
                     "ours exported, bfloat16, XLA off", "ours", "exported_decoding", options | half
@@ -160,7 +167,9 @@ def beam(shape, _):
         f"beam 4, {shape}, batch 32",
         [
             System("ours in memory, graph", "ours", "decoding", options),
-            System("ours in memory, bfloat16, graph", "ours", "decoding", half),
+            System(
+                "ours in memory, bfloat16, graph", "ours", "decoding", half, environment=ENVIRONMENT
+            ),
             System("ours exported, XLA off", "ours", "exported_decoding", options),
             System("ours exported, bfloat16, XLA off", "ours", "exported_decoding", half),
             System("CTranslate2 float32", "peers", "ctranslate2_decoding", options),

@@ -23,6 +23,7 @@ class System:
     options: dict = dataclasses.field(default_factory=dict)
     work: int = 1
     python: str = sys.executable  # of the environment it is in
+    environment: dict = dataclasses.field(default_factory=dict)  # variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,9 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+            env=os.environ
+            | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+            | system.environment,
             text=True,
         )
         self._ready = self._process.stdout.readline()  # one after the other: they share the cores
