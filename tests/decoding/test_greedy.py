@@ -144,6 +144,14 @@ def test_what_is_fed():
     assert step.state["fed"].shape == (4, 0)  # the state that was passed is as it was
 
 
+def test_a_prefix_longer_than_other_rows():
+    step = Scripted(SCRIPTS)
+    prefix = [[PAD] * 5, [PAD] * 5, [PAD] * 5, [B, A, B, B, B]]
+    tokens, _, _ = greedy_search(step, step.state, 4, 6, prefix)
+    assert step.rows[2:] == [[1, 3], [1, 3], [3], [3]]
+    assert tokens.numpy().tolist() == padded([*TOKENS[:3], [B, A, B, B, B, B]], 6)
+
+
 def test_no_rows():
     step = Scripted(SCRIPTS[:0])
     assert search(step) == ([], [], [])

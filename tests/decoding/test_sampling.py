@@ -66,6 +66,13 @@ def test_options_of_each_row():
     assert seen == [{4}, {4, 5}, {4, 5}, {END, 4, 5, 6, 7}]
 
 
+def test_options_of_each_row_when_others_have_ended():
+    step = Markov({START: PROBABILITIES, 5: PROBABILITIES}, vocabulary_size=8)
+    prefix, top_k = [[END]] * 100 + [[5]] * 100, tf.constant([0] * 100 + [1] * 100)
+    tokens, _, _ = sample(step, {}, 200, 2, top_k=top_k, prefix=prefix)
+    assert tokens.numpy().tolist() == [[END, PAD]] * 100 + [[5, 4]] * 100
+
+
 @pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-4}])
 def test_certain_is_greedy(options):
     step = Toy(6, 8, 3, end=1.0)
