@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.saved_model import export
-from keras_transformer.server_process import ServerProcess
+from keras_transformer.server_process import ENVIRONMENT, ServerProcess
 from keras_transformer.signatures import SIGNATURES, check_names, make_inputs
 from tests.toy_translator import SOURCES, toy_pairs, trained_translator
 
@@ -28,6 +28,12 @@ def server(translator, tmp_path_factory):
 
 def test_all_signatures_are_there(server):
     assert set(SIGNATURES) <= set(server.signatures)
+
+
+def test_the_process_is_configured_as_a_server(server):
+    with open(f"/proc/{server._process.pid}/environ", encoding="utf-8") as file:
+        variables = file.read().split("\0")
+    assert {f"{name}={value}" for name, value in ENVIRONMENT.items()} <= set(variables)
 
 
 def test_beam_is_the_n_best(translator, server):
