@@ -124,7 +124,7 @@ def decoding(shape, benchmark):
                 System("ours in memory, graph", "ours", "decoding", options),
                 System("ours in memory, XLA", "ours", "decoding", options | {"jit_compile": True}),
                 System(
-                    "ours in memory, bfloat16, graph",
+                    "ours in memory, bfloat16, frozen weights, graph",
                     "ours",
                     "decoding",
                     options | half,
@@ -168,7 +168,11 @@ def beam(shape, _):
         [
             System("ours in memory, graph", "ours", "decoding", options),
             System(
-                "ours in memory, bfloat16, graph", "ours", "decoding", half, environment=ENVIRONMENT
+                "ours in memory, bfloat16, frozen weights, graph",
+                "ours",
+                "decoding",
+                half,
+                environment=ENVIRONMENT,
             ),
             System("ours exported, XLA off", "ours", "exported_decoding", options),
             System("ours exported, bfloat16, XLA off", "ours", "exported_decoding", half),

@@ -7,13 +7,16 @@ from keras_transformer.decoding.shrinking_loop import shrinking_loop
 
 
 def count_down(starts, max_length=10, beam_size=1, fixed_shapes=False):
-    """Counts each row down to 0 and writes down what is left; the state knows the row and beam."""
-    sizes, positions = [], []
+    """Counts each row down to 0 and writes down what is left; the state knows the row and beam.
+
+    Returns left, written and steps, and of steps taken eagerly their rows and positions.
+    """
+    seen, positions = [], []
 
     def advance(position, rows, found, state):
         left, written = found
         if tf.executing_eagerly():
-            sizes.append(rows.numpy().tolist())
+            seen.append(rows.numpy().tolist())
             positions.append(int(position))
         # The state has come along with its rows, all beams of them.
         expected = rows[:, tf.newaxis] * beam_size + tf.range(beam_size)
@@ -39,7 +42,7 @@ def count_down(starts, max_length=10, beam_size=1, fixed_shapes=False):
         beam_size,
         fixed_shapes,
     )
-    return left, written, steps, sizes, positions
+    return left, written, steps, seen, positions
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
