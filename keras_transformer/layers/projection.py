@@ -41,6 +41,8 @@ def projection(kernel, bias=None, loop=None):
         return _by_columns(kernel, bias)
     if loop == "graph" and keras.backend.standardize_dtype(kernel.dtype) == "bfloat16":
         columns = ops.transpose(kernel)
+        if bias is None:  # only beside a bias does TensorFlow keep how it lays out frozen weights
+            bias = ops.zeros((kernel.shape[1],), kernel.dtype)
 
         def multiply(x):
             return ops.matmul(x, ops.transpose(columns))  # TensorFlow makes one product of it
