@@ -72,12 +72,23 @@ def make_dataset(
         if not shuffle:
             raise ValueError("subword_sampling is for training: it needs shuffle=True.")
         plan = _sampled_plan(pairs, tokenizers, subword_sampling, seed, *budget)
-        return _load_sampled(plan, boundaries, first_step)
+        return prefetch(_load_sampled(plan, boundaries, first_step))
     seed = seed if shuffle else None
     batches = plan_batches(corpus, tokens_per_batch, boundaries, seed)
     numbers = _numbers(len(batches), seed, first_step)
-    dataset = _load(corpus.source, corpus.target, _ragged(batches), boundaries, numbers)
-    return dataset.prefetch(AUTOTUNE)
+    return prefetch(_load(corpus.source, corpus.target, _ragged(batches), boundaries, numbers))
+
+
+def prefetch(dataset):
+    """Prepares batches ahead of their turn.
+
+    TensorFlow's tuner of pipelines is left off. It looks at a pipeline after 10 ms, and then waits
+    twice as long each time, to a minute; a pipeline that ends waits for it to look once more, which
+    may take as long again as all the batches did.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(AUTOTUNE).with_options(options)
 
 
 def _lengths(tokens_per_batch, max_length, boundaries):
@@ -163,9 +174,9 @@ def _load_sampled(plan, boundaries, first_step):
 
     if first_step is None:
         once = tf.data.Dataset.range(1).flat_map(one_pass)
-        return once.apply(tf.data.experimental.assert_cardinality(count)).prefetch(AUTOTUNE)
+        return once.apply(tf.data.experimental.assert_cardinality(count))
     passes = tf.data.Dataset.counter(first_step // count).flat_map(one_pass)
-    return passes.skip(first_step % count).prefetch(AUTOTUNE)
+    return passes.skip(first_step % count)
 
 
 def _numbers(count, seed, first_step):

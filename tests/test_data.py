@@ -260,6 +260,14 @@ def test_length_and_shapes():
     assert len(dataset_of(random_pairs(1), 30)) == 1
 
 
+@pytest.mark.parametrize("first_step", [None, 0])
+def test_pipelines_are_not_tuned(first_step):
+    """TensorFlow's tuner makes the end of a pipeline wait, for as long again as it ran at worst."""
+    dataset = dataset_of(random_pairs(40), 100, first_step=first_step)
+    assert dataset.options().autotune.enabled is False
+    assert dataset.take(2).options().autotune.enabled is False
+
+
 # What cannot be.
 
 

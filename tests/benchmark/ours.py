@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.data import prefetch
 from keras_transformer.presets import ExportConfig
 from keras_transformer.saved_model import export
 from keras_transformer.server_process import ServerProcess
@@ -35,6 +36,7 @@ def training(shape, precision="float32", jit_compile=False, steps=1):
     model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=jit_compile)
     source, target_in, target_out = shape.batch()
     dataset = tf.data.Dataset.from_tensors(((source, target_in), target_out)).repeat(steps)
+    dataset = prefetch(dataset)
 
     def fit():
         model.fit(dataset, shuffle=False, verbose=0)
