@@ -59,20 +59,24 @@ def main(options: Options) -> None:
     machine = {"processor": _processor(), "cores": os.cpu_count(), "versions": versions}
     print(f"{machine['processor']}, {machine['cores']} cores; ", end="")
     print(", ".join(f"{name} {version}" for name, version in versions.items() if version))
+    os.makedirs(options.output, exist_ok=True)
+    path = os.path.join(options.output, "results.json")
     results = {}
     for title, systems in measurements(options):
         systems = [system for system in systems if system.python]
         timings = time_systems(systems, options.rounds)
         results[title] = timings
         print(f"\n{title}, {options.rounds} rounds\n\n{table(timings)}", flush=True)
+        # Each time, so that a benchmark cut off leaves what it has found.
+        with open(path, "w", encoding="utf-8") as file:
+            found = {title: [vars(t) for t in timings] for title, timings in results.items()}
+            all_found = {"machine": machine, "rounds": options.rounds, "results": found}
+            json.dump(all_found, file, indent=1)
+    if not results:
+        sys.exit("Nothing was measured.")
     print(f"\n{bars(results, options.shapes)}")
-    os.makedirs(options.output, exist_ok=True)
     if "scaling" in options.parts:
         print(plot_scaling(results, os.path.join(options.output, "scaling.png")))
-    path = os.path.join(options.output, "results.json")
-    with open(path, "w", encoding="utf-8") as file:
-        found = {title: [vars(t) for t in timings] for title, timings in results.items()}
-        json.dump({"machine": machine, "rounds": options.rounds, "results": found}, file, indent=1)
     print(path)
 
 
