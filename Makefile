@@ -54,7 +54,7 @@ multi30k multi30k-cased: .venv/installed
 	    --source $(CORPUS)/test_2016_flickr$(KIND).en.gz \
 	    --target $(CORPUS)/test_2016_flickr$(KIND).de.gz
 
-# What each ingredient of that recipe is worth, in short trainings: two hours on two cores.
+# What each ingredient of that recipe is worth, in short trainings: an hour and a half on two cores.
 ablations: .venv/installed
 	$(BIN)/python tests/ablations.py $(TOK) runs/ablations $(RECIPE)
 
@@ -69,7 +69,7 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# All systems side by side, half an hour on two cores; BENCH="--parts decoding --shapes small" for
+# All systems side by side, an hour on two cores; BENCH="--parts decoding --shapes small" for
 # a part, BENCH="--run runs/multi30k" to have real text as well.
 bench: .venv/installed-bench
 	$(BIN)/python -m tests.benchmark $(BENCH)

@@ -83,8 +83,8 @@ def prefetch(dataset):
     """Prepares batches ahead of their turn.
 
     TensorFlow's tuner of pipelines is left off. It looks at a pipeline after 10 ms, and then waits
-    twice as long each time, to a minute; a pipeline that ends waits for it to look once more, which
-    may take as long again as all the batches did.
+    twice as long each time; a pipeline that ends waits for it to look once more, which may take as
+    long again as all the batches did.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

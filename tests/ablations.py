@@ -13,8 +13,7 @@ import subprocess
 import sys
 
 COMMAND = os.path.join(os.path.dirname(sys.executable), "keras-transformer")
-# An eighth of the full budget, warm-up and running mean as much shorter: a quarter of an hour each
-# on two cores.
+# An eighth of the full budget, warm-up and running mean shortened: ten minutes each on two cores.
 BUDGET = ["--epochs", "2", "--steps-per-epoch", "300", "--warmup-steps", "400", "--ema", "0.99"]
 VARIANTS = {
     "the recipe": [],

@@ -106,6 +106,11 @@ def test_endless_stream_goes_on_at_any_step(tokenizer):
     assert as_lists(dataset_of(tokenizer, first_step=0, seed=5).take(3 * count)) != whole
 
 
+@pytest.mark.parametrize("first_step", [None, 0])
+def test_pipelines_are_not_tuned(tokenizer, first_step):
+    assert dataset_of(tokenizer, first_step).options().autotune.enabled is False
+
+
 def test_validation_is_not_sampled(tokenizer):
     with pytest.raises(ValueError, match="subword_sampling is for training"):
         dataset_of(tokenizer, shuffle=False)

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.data import prefetch
 from keras_transformer.presets import ExportConfig
 from keras_transformer.saved_model import export
 from keras_transformer.server_process import ServerProcess
@@ -34,9 +33,7 @@ def training(shape, precision="float32", jit_compile=False, steps=1):
     shape = SHAPES[shape]
     model = make_model(shape, precision)
     model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=jit_compile)
-    source, target_in, target_out = shape.batch()
-    dataset = tf.data.Dataset.from_tensors(((source, target_in), target_out)).repeat(steps)
-    dataset = prefetch(dataset)
+    dataset = shape.dataset(steps)
 
     def fit():
         model.fit(dataset, shuffle=False, verbose=0)

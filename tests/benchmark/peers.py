@@ -19,9 +19,6 @@ def keras_hub_training(shape, steps=1):
     """
     import keras
     import keras_nlp
-    import tensorflow as tf
-
-    from keras_transformer.data import prefetch
 
     shape = SHAPES[shape]
     source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
@@ -43,9 +40,7 @@ def keras_hub_training(shape, steps=1):
     model = keras.Model((source, target), embedding(x, reverse=True))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-4), loss, jit_compile=False)
-    source, target_in, target_out = shape.batch()
-    dataset = tf.data.Dataset.from_tensors(((source, target_in), target_out)).repeat(steps)
-    dataset = prefetch(dataset)
+    dataset = shape.dataset(steps)
 
     def fit():
         model.fit(dataset, shuffle=False, verbose=0)

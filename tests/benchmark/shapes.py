@@ -31,6 +31,16 @@ class Shape:
         source, target = (self.ids(self.rows, self.length, seed) for seed in (0, 1))
         return source, np.concatenate([np.full((self.rows, 1), 2), target[:, :-1]], 1), target
 
+    def dataset(self, steps):
+        """That batch as often as there are steps, as Keras' `fit` reads it."""
+        import tensorflow as tf
+
+        from keras_transformer.data import prefetch
+
+        source, target_in, target_out = self.batch()
+        data = (source, target_in), target_out
+        return prefetch(tf.data.Dataset.from_tensors(data).repeat(steps))
+
     def training_flops(self):
         """Floating-point operations in the matrix products of a training step.
 
