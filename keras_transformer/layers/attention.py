@@ -28,7 +28,7 @@ class MultiHeadAttention(AttendingLayer):
     `Concat(head₁ … head_H) W^O` with `headᵢ = Attention(Q Wᵢ^Q, K Wᵢ^K, V Wᵢ^V)`. A drop-in for
     `keras.layers.MultiHeadAttention` on inputs of rank 3: called alike, with the same weights in
     the same order and shapes. It differs where a query may attend to nothing (zero weights, where
-    Keras averages over all keys) and honours an explicit `query_mask`. One input, one product.
+    Keras averages over all keys) and honours an explicit `query_mask`.
 
     Args:
         num_heads: H.
@@ -162,42 +162,40 @@ class MultiHeadAttention(AttendingLayer):
         return self.projector("query", "key", "value")(x)
 
     def projector(self, *names, loop=None):
-        """Returns a function that projects to heads.
-
-        The kernels are joined now, once, so the function belongs to the weights as they are now.
+        """Returns a function that projects to heads, with the weights as they are now.
 
         Args:
             names: Any of `"query"`, `"key"`, `"value"`.
-            loop: What runs the loop that it is for, as `projection` has it.
+            loop: What runs the loop that it is for, as `projection` has it. Kernels are joined to
+                one only for a loop: once, that takes longer than one product for three saves.
 
         Returns:
             Function from `(B, T, D)`, or one position `(B, D)`, to heads `(B, H, T, K)`, one tensor
-            per name, in one product. The query comes multiplied by `query_scale`: that is done to
-            its weights, which are fewer.
+            per name. The query comes multiplied by `query_scale`: that is done to its weights,
+            which are fewer.
         """
 
-        def weight(name, kind):
-            weight = getattr(self, f"{name}_{kind}")
-            scaled = weight * query_scale(self.key_dim) if name == "query" else weight
-            return self._cast(scaled)
+        def product(names):
+            def joined(kind):
+                weights = [self._cast(self._flat_weight(name, kind)) for name in names]
+                return ops.concatenate(weights, axis=-1)
 
-        kernels = [weight(name, "kernel") for name in names]
-        kernels = [ops.reshape(kernel, (kernel.shape[0], -1)) for kernel in kernels]
-        bias = None
-        if self.use_bias:
-            bias = ops.concatenate([ops.reshape(weight(name, "bias"), (-1,)) for name in names])
-        multiply = projection(ops.concatenate(kernels, axis=-1), bias, loop)
-        widths = [kernel.shape[1] for kernel in kernels]
-        ends = [sum(widths[:i]) for i in range(1, len(names))]
-        sections = len(names) if len(set(widths)) == 1 else ends  # the former is fewer operations
+            multiply = projection(joined("kernel"), joined("bias") if self.use_bias else None, loop)
+            if len(names) == 1:
+                return lambda x: [multiply(x)]
+            widths = [math.prod(getattr(self, f"{name}_kernel").shape[1:]) for name in names]
+            ends = [sum(widths[:i]) for i in range(1, len(names))]
+            sections = len(names) if len(set(widths)) == 1 else ends  # the former: fewer operations
+            return lambda x: ops.split(multiply(x), sections, axis=-1)
+
+        products = [product(names)] if loop else [product([name]) for name in names]
 
         def project(x):
             leading = ops.shape(x)[:-1]  # (B, T), or (B,) for one position
             x = self._cast(x)
             if len(leading) == 2:
                 x = ops.reshape(x, (-1, x.shape[-1]))  # (B·T, D)
-            y = multiply(x)
-            parts = ops.split(y, sections, axis=-1) if len(names) > 1 else [y]
+            parts = [part for multiply in products for part in multiply(x)]
             return tuple(self._split_heads(part, leading) for part in parts)
 
         return project
@@ -270,6 +268,13 @@ class MultiHeadAttention(AttendingLayer):
         initializer = self.bias_initializer.clone()
         bias = self.add_weight(shape=shape[inputs:], initializer=initializer, name=f"{name}_bias")
         return kernel, bias
+
+    def _flat_weight(self, name, kind):
+        """A weight of heads side by side, `(D, H·K)` or `(H·K,)`; the query's are scaled."""
+        weight = getattr(self, f"{name}_{kind}")
+        if name == "query":
+            weight = weight * query_scale(self.key_dim)
+        return ops.reshape(weight, (*weight.shape[:-2], -1))
 
     def _split_heads(self, x, leading):
         """Takes `(B·T, H·K)` apart to `(B, H, T, K)`."""
