@@ -62,34 +62,50 @@ class TokenTrainer:
     def _gradients(self, batch, all_tokens):
         """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(batch))
-        tokens = _count_tokens(y, sample_weight)
-        share = tf.math.divide_no_nan(tokens, all_tokens)
-        forward = self._fused_forward if self._can_fuse(sample_weight) else self._forward
-        with tf.GradientTape() as tape:
-            loss, predictions = forward(x, y, sample_weight)
-            scaled = self.optimizer.scale_loss(loss * share)
+        work = self._fused_gradients if self._can_fuse(sample_weight) else self._plain_gradients
+        share = tf.math.divide_no_nan(_count_tokens(y, sample_weight), all_tokens)
+        loss, predictions, gradients = work(x, y, sample_weight, share)
         self._report(x, y, predictions, sample_weight, loss)
-        return tape.gradient(scaled, self.trainable_variables)
+        return gradients
 
-    def _forward(self, x, y, sample_weight):
-        """The mean loss over the target tokens of this replica, and the logits."""
-        logits = self(x, training=True)
-        loss = self.compute_loss(x, y, logits, sample_weight, training=True)
-        # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
-        return loss * tf.distribute.get_replica_context().num_replicas_in_sync, logits
+    def _plain_gradients(self, x, y, sample_weight, share):
+        """The mean loss over the target tokens of this replica, the logits, and the gradients."""
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True)
+            loss = self.compute_loss(x, y, logits, sample_weight, training=True)
+            # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
+            loss *= tf.distribute.get_replica_context().num_replicas_in_sync
+            scaled = self.optimizer.scale_loss(loss * share)
+        return loss, logits, tape.gradient(scaled, self.trainable_variables)
 
-    def _fused_forward(self, x, y, _):
+    def _fused_gradients(self, x, y, _, share):
         """The same without the logits of the whole batch."""
-        states, matrix = self.softmax_inputs(x, training=True)
+        with tf.GradientTape(persistent=True) as tape:
+            states, matrix = self.softmax_inputs(x, training=True)
+            penalties = self.losses
         labels = tf.reshape(tf.cast(y, tf.int32), [-1])
-        weights = tf.cast(tf.not_equal(labels, PAD), tf.float32)
-        states = tf.reshape(states, [-1, states.shape[-1]])
-        loss, of_tokens = fused_cross_entropy(
-            states, matrix, labels, weights, self.loss.label_smoothing
+        tokens = tf.cast(tf.not_equal(labels, PAD), tf.float32)
+        scale = self.optimizer.scale_loss(share)
+        factor = tf.math.divide_no_nan(scale, tf.reduce_sum(tokens))
+        loss, (of_states, of_matrix), predictions = fused_cross_entropy(
+            tf.reshape(states, [-1, states.shape[-1]]),
+            matrix,
+            labels,
+            factor * tokens,
+            self.loss.label_smoothing,
         )
-        loss = tf.math.divide_no_nan(loss, tf.reduce_sum(weights))
-        shaped = (tf.reshape(values, tf.shape(y)) for values in of_tokens)
-        return tf.add_n([loss, *self.losses]), TokenPredictions(*shaped)
+        before = [tf.reshape(of_states, tf.shape(states)), *[scale] * len(penalties)]
+        gradients = [
+            _sum(*pair)
+            for pair in zip(
+                tape.gradient([states, *penalties], self.trainable_variables, before),
+                tape.gradient(matrix, self.trainable_variables, of_matrix),
+                strict=True,
+            )
+        ]
+        loss = tf.add_n([tf.math.divide_no_nan(loss, scale), *penalties])
+        predictions = TokenPredictions(*(tf.reshape(p, tf.shape(y)) for p in predictions))
+        return loss, predictions, gradients
 
     def _can_fuse(self, sample_weight):
         """Whether only our own loss and metrics look at the logits, and in our own way."""
@@ -160,3 +176,16 @@ def _count_tokens(y, sample_weight=None):
         weight = tf.cast(sample_weight, tf.float32)
         tokens *= weight if weight.shape.rank == 2 else weight[:, tf.newaxis]
     return tf.reduce_sum(tokens)
+
+
+def _sum(gradient, other):
+    """The sum of a variable's gradients on two ways, the second one dense; None where none leads.
+
+    TensorFlow would sum up a dense gradient and one that a lookup left in a tensor of zeros.
+    """
+    if gradient is None or other is None:
+        return gradient if other is None else other
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = gradient.indices[:, tf.newaxis]
+        return tf.tensor_scatter_nd_add(other, rows, gradient.values)
+    return gradient + other

@@ -174,17 +174,17 @@ class Transformer(Trainer, keras.Model):
             training: Whether to drop.
 
         Returns:
-            Tensors `(B, T, D')` and `(V, D')` in the compute dtype, the second one transposed in
-            the product: the decoder's output and the embedding, or, where the output has weights
-            and a bias of its own, both with one more column for the bias.
+            Tensors `(B, T, D')` in the compute dtype and `(V, D')` in that of the weights, the
+            second one transposed in the product: the decoder's output and the embedding, or, where
+            the output has weights and a bias of its own, both with one more column for the bias.
         """
         source, target = inputs
         x = self._decode(target, self._encode(source, training)[0], source, training)[0]
         if not self.output_projection:
-            return x, ops.cast(self.target_embedding.embeddings, x.dtype)
+            return x, ops.convert_to_tensor(self.target_embedding.embeddings)
         kernel, bias = self.output_projection.kernel, self.output_projection.bias
         matrix = ops.concatenate([ops.transpose(kernel), ops.expand_dims(bias, 1)], axis=1)
-        return ops.concatenate([x, ops.ones_like(x[..., :1])], axis=-1), ops.cast(matrix, x.dtype)
+        return ops.concatenate([x, ops.ones_like(x[..., :1])], axis=-1), matrix
 
     def initial_state(self, source, length=None):
         """Prepares decoding token by token: encodes the source, projects the memory once.
