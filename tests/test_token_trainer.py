@@ -145,6 +145,29 @@ def test_fused_loss_equals_that_of_logits(sharing, norm):
         assert fused_logs[name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_fused_loss_with_a_penalty_and_a_scaled_loss(precision):
+    """Gradients that take two ways, a penalty's share and float16's scale all arrive."""
+
+    def update(model_class):
+        keras.utils.set_random_seed(2)
+        model = model_class(
+            20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="all", dtype=precision
+        )
+        model.build()
+        before = model.get_weights()
+        model.target_embedding.embeddings.regularizer = keras.regularizers.L2(0.05)
+        model.compile(keras.optimizers.SGD(0.3), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
+        x, y = batch()
+        loss = model.fit(x, y, batch_size=len(y), verbose=0).history["loss"][0]
+        return [a - b for a, b in zip(model.get_weights(), before, strict=True)], loss
+
+    (fused, fused_loss), (plain, plain_loss) = update(kt.Transformer), update(OwnCall)
+    assert fused_loss == pytest.approx(plain_loss, rel=1e-3)
+    assert distance(fused, plain) < (1e-6 if precision == "float32" else 2e-3)
+    assert max(np.abs(step).max() for step in plain) > 0.05
+
+
 def test_who_computes_the_loss():
     """What looks at the logits gets them; what does not spares them."""
     calls = []
