@@ -116,6 +116,7 @@ class SearchConfig:
 
     beam_size: int = 1  # hypotheses followed at once; 1: greedy search
     length_penalty: float = 1.0  # α ≥ 0: beams are ranked by log_prob / ((5 + length) / 6)^α
+    patience: float = 1.0  # beams stop once patience · beam_size have ended; inf: exact search
     sample: bool = False  # draw each token at random instead
     temperature: float = 1.0  # of sampling: below 1 safer, above 1 more varied
     top_k: int = 0  # of sampling: only from the so many most probable tokens; 0: all
@@ -127,6 +128,7 @@ class SearchConfig:
         ranges = {
             "beam_size": (self.beam_size >= 1, "at least 1"),
             "length_penalty": (0 <= self.length_penalty < math.inf, "a number of at least 0"),
+            "patience": (self.patience >= 1, "at least 1; inf for an exact search"),
             "temperature": (0 < self.temperature < math.inf, "a number above 0"),
             "top_k": (self.top_k >= 0, "at least 0, which stands for all tokens"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),

@@ -15,6 +15,7 @@ import sys
 COMMAND = os.path.join(os.path.dirname(sys.executable), "keras-transformer")
 # An eighth of the full budget, warm-up and running mean shortened: ten minutes each on two cores.
 BUDGET = ["--epochs", "2", "--steps-per-epoch", "300", "--warmup-steps", "400", "--ema", "0.99"]
+BEAM = ["--beam-size", "5", "--patience", "inf"]
 VARIANTS = {
     "the recipe": [],
     "no running mean of the weights": ["--ema", "0"],
@@ -34,7 +35,7 @@ def main(corpus, runs, *options):
     for name, changes in VARIANTS.items():
         run = os.path.join(runs, name.replace(" ", "-"))
         train(corpus, run, [*options, *changes])
-        rows.append((f"{name}, beam 5", evaluate(corpus, run, "--beam-size", "5")))
+        rows.append((f"{name}, beam 5", evaluate(corpus, run, *BEAM)))
         if not changes:
             rows.append((f"{name}, greedy", evaluate(corpus, run)))
     print("| | BLEU on val | difference |\n|---|---|---|")

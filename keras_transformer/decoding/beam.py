@@ -4,6 +4,7 @@ Shapes: B batch, N beams, P tokens of the prefix, T number of steps taken, V voc
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -40,6 +41,7 @@ def beam_search(
     length_penalty=0.0,
     prefix=None,
     fixed_shapes=False,
+    patience=math.inf,
 ):
     """Follows the N most probable beginnings of each row; returns the N best that have ended.
 
@@ -52,6 +54,9 @@ def beam_search(
     tokens are added and lp only grows, so no beam of a row can come to rank above
     log_prob / lp(max_length) of its best one now. What the last step leaves open counts as ended.
 
+    With a large α or `max_length` that bound runs long: `patience` gives a row up sooner, and then
+    what it would still have found is lost.
+
     Args:
         step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them, but
             that `step` is called with N beams for each row. What it returns of the state as it got
@@ -59,6 +64,9 @@ def beam_search(
             for all beams of a row, and is not reordered.
         beam_size: N, at most V.
         length_penalty: α ≥ 0; 0 ranks by probability alone, more favours longer hypotheses.
+        patience: p ≥ 1: a row stops as soon as p · N hypotheses have ended while they were among
+            its N best (Kasai et al., 2022, "A Call for Clarity in Beam Search: How It Works and
+            When It Stops"); 1 is what fairseq and CTranslate2 do. Infinity: only the bound stops.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
@@ -67,10 +75,11 @@ def beam_search(
         are all PAD with length 0 and log_prob -inf.
 
     Raises:
-        ValueError: If the beam is empty or wider than the vocabulary, α is negative, or
-            `max_length` is not positive or less than P.
+        ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1,
+            or `max_length` is not positive or less than P.
     """
-    SearchConfig(beam_size=beam_size, length_penalty=length_penalty)  # says what is out of range
+    # Says what is out of range.
+    SearchConfig(beam_size=beam_size, length_penalty=length_penalty, patience=patience)
     if beam_size == 1:
         found = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in found)
@@ -83,6 +92,7 @@ def beam_search(
         functools.partial(_normalise, length_penalty=length_penalty),
         force(prefix, max_length),
         fixed_shapes,
+        patience * beam_size,
     )
     # Where a row could still change, the last step was taken: there, alive ones count as ended.
     # In the other rows none of them ranks above what has ended, and of equals that comes first.
@@ -91,16 +101,18 @@ def beam_search(
     return best.tokens, best.lengths, best.log_prob
 
 
-def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at, fixed_shapes):
+def _search(
+    step, state, batch_size, max_length, beam_size, normalise, forced_at, fixed_shapes, enough
+):
     """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
 
     def running(found):
-        _, alive, ended = found
+        _, alive, ended, _ = found
         bound = normalise(alive.log_prob[:, 0], max_length)  # what the best one can come to
         return ended.score[:, -1] < bound
 
     def advance(position, rows, found, state):
-        last, alive, ended = found
+        last, alive, ended, count = found
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
         forced = tf.gather(forced_at(position), tf.repeat(rows, beam_size)) if forced_at else None
         log_prob, beam, token = _extend(logits, alive.log_prob, forced, fixed_shapes)
@@ -109,7 +121,10 @@ def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at
         lengths = tf.fill(tf.shape(token), position + 1)
         ends = tf.equal(token, END)
         new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
-        still = tf.where(ends, NEVER, log_prob)
+        # What ends below the N best is kept, but is no reason to stop: it may be any nonsense.
+        count += tf.math.count_nonzero(new[:, :beam_size] > NEVER, axis=1, dtype=tf.int32)
+        over = tf.cast(count, tf.float32) >= enough
+        still = tf.where(ends | over[:, tf.newaxis], NEVER, log_prob)
 
         if not fixed_shapes:
             padding = tf.fill(tf.shape(ended.lengths), PAD)
@@ -120,7 +135,7 @@ def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at
         last, parents = (tf.gather(x, chosen, batch_dims=1) for x in (token, beam))
         parents += tf.range(tf.size(rows))[:, tf.newaxis] * beam_size
         state = _reorder(state, next_state, tf.reshape(parents, [-1]))
-        return (last, alive, ended), state
+        return (last, alive, ended, count), state
 
     # Only one of a row's first N beams is alive: N equal ones would stay equal.
     alone = tf.one_hot(tf.zeros([batch_size], tf.int32), beam_size, 0.0, NEVER)
@@ -131,10 +146,11 @@ def _search(step, state, batch_size, max_length, beam_size, normalise, forced_at
         tf.fill([batch_size, beam_size], NEVER),
     )
     begun = tf.fill([batch_size, beam_size], START)
-    found = begun, nothing._replace(log_prob=alone, score=alone), nothing
+    alive = nothing._replace(log_prob=alone, score=alone)
+    found = begun, alive, nothing, tf.zeros([batch_size], tf.int32)
     row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
     state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), state)
-    (_, alive, ended), steps = shrinking_loop(
+    (_, alive, ended, _), steps = shrinking_loop(
         running, advance, found, state, max_length, beam_size, fixed_shapes
     )
     return alive, ended, steps

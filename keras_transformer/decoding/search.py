@@ -43,7 +43,7 @@ def search(
     arguments = step, state, batch_size, max_length
     if not config.sample:
         how = config.beam_size, config.length_penalty
-        return beam_search(*arguments, *how, prefix, fixed_shapes)
+        return beam_search(*arguments, *how, prefix, fixed_shapes, config.patience)
     how = config.temperature, config.top_k, config.top_p, config.seed if seeds is None else seeds
     found = sample(*arguments, *how, prefix, fixed_shapes)
     return tuple(tf.expand_dims(tensor, 1) for tensor in found)

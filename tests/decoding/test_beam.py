@@ -86,6 +86,27 @@ def test_stops_as_soon_as_nothing_can_change(length_penalty, steps):
     assert step.calls.numpy() == steps
 
 
+def test_patience_by_hand():
+    # As the second step ends, two hypotheses have ended among the two best, with 0.5 and 0.3.
+    step = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, END: 0.75}})
+    expected = [(0.5, [END]), (0.3, [A, END])]
+    assert found_by(step, 50, 2, 1.0, patience=1.0) == expected
+    assert step.calls.numpy() == 2
+    # A third one ends with 0.15 a step later, and with α = 4 would be the best of all.
+    assert found_by(step, 50, 2, 4.0, patience=1.0) == expected[::-1]
+    step.calls.assign(0)
+    expected = [(0.15, [A, B, END]), (0.3, [A, END])]  # -0.600, -0.650, and of [END] -0.693
+    assert found_by(step, 50, 2, 4.0, patience=1.5) == expected
+    assert step.calls.numpy() == 3
+
+
+def test_patience_does_not_count_what_ends_below_the_beam():
+    step = Markov({START: {A: 0.6, B: 0.3, END: 0.1}, A: {A: 0.9, END: 0.1}, B: {B: 1.0}})
+    # END comes third, then third again: kept, but the search goes on to its last step.
+    assert found_by(step, 6, 2, 0.0, patience=1.0) == found_by(step, 6, 2, 0.0)
+    assert found_by(step, 6, 2, 0.0, patience=1.0)[0] == (0.354294, [A] * 6)
+
+
 # Against searches in plain Python.
 
 
@@ -110,6 +131,16 @@ def test_stopping_early_changes_nothing(seed, beam_size, length_penalty, max_len
     step = Toy(5, 8, seed, end=2.0)
     found = beam_search(step, step.state, 5, max_length, beam_size, length_penalty)
     same(hypotheses(*found), references(step, max_length, beam_size, length_penalty))
+
+
+@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES)
+@pytest.mark.parametrize("patience", [1.0, 1.5, 3.0])
+def test_patience(seed, beam_size, length_penalty, max_length, patience):
+    """A row that has given up finds nothing more while it waits for the others."""
+    step = Toy(5, 8, seed, end=2.0)
+    how = max_length, beam_size, length_penalty
+    found = beam_search(step, step.state, 5, *how, patience=patience)
+    same(hypotheses(*found), references(step, *how, patience=patience))
 
 
 def test_rows_stop_at_their_own_time():

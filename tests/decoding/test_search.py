@@ -1,5 +1,7 @@
 """All ways of searching by one interface, and with a model: batch = single, forced beginnings."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tests.toy_translator import MAX_LENGTH, SOURCES, trained_translator
 CONFIGS = {
     "greedy": GREEDY,
     "beam": SearchConfig(beam_size=4, length_penalty=0.0),
-    "beam with penalty": SearchConfig(beam_size=3, length_penalty=1.0),
+    "exact beam": SearchConfig(beam_size=3, length_penalty=1.0, patience=math.inf),
     "sampling": SearchConfig(sample=True, temperature=0.8, top_k=5, top_p=0.9),
 }
 
@@ -26,8 +28,8 @@ def test_each_method_is_reached():
     for forced in (None, prefix):
         expected = {
             "greedy": [x[:, None] for x in greedy_search(*arguments, forced)],
-            "beam": beam_search(*arguments, 4, 0.0, forced),
-            "beam with penalty": beam_search(*arguments, 3, 1.0, forced),
+            "beam": beam_search(*arguments, 4, 0.0, forced, patience=1.0),
+            "exact beam": beam_search(*arguments, 3, 1.0, forced),
             "sampling": [x[:, None] for x in sample(*arguments, 0.8, 5, 0.9, 1, forced)],
         }
         for name, config in CONFIGS.items():
@@ -126,6 +128,8 @@ def test_no_rows(name, model):
     [
         ({"beam_size": 0}, "beam_size must be at least 1, received 0"),
         ({"length_penalty": -1.0}, "length_penalty must be a number of at least 0, received -1.0"),
+        ({"patience": 0.9}, "patience must be at least 1; inf for an exact search, received 0.9"),
+        ({"patience": math.nan}, "patience must be at least 1"),
         ({"temperature": -1.0}, "temperature must be a number above 0"),
         ({"temperature": float("inf")}, "temperature must be a number above 0, received inf"),
         ({"top_k": -2}, "top_k must be at least 0"),

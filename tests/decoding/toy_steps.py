@@ -1,6 +1,7 @@
 """Step functions to search with, and searches in plain Python to compare with."""
 
 import functools
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -72,9 +73,12 @@ def score(log_prob, length, length_penalty):
     return log_prob / ((5 + length) / 6) ** length_penalty
 
 
-def reference_beam(log_probs, max_length, beam_size, length_penalty, prefix=()):
-    """Beam search of one row, to the last step and without any tensor: (log_prob, tokens)."""
-    alive, ended = [(0.0, [])], []
+def reference_beam(log_probs, max_length, beam_size, length_penalty, prefix=(), patience=math.inf):
+    """Beam search of one row, to the last step or until patience ends, without any tensor.
+
+    Returns hypotheses: (log_prob, tokens).
+    """
+    alive, ended, count = [(0.0, [])], [], 0
 
     def rank(hypothesis):
         return -score(hypothesis[0], len(hypothesis[1]), length_penalty)
@@ -88,16 +92,20 @@ def reference_beam(log_probs, max_length, beam_size, length_penalty, prefix=()):
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * beam_size]  # a stable sort
         ended = sorted(ended + [c for c in candidates if c[1][-1] == END], key=rank)[:beam_size]
         alive = [c for c in candidates if c[1][-1] != END][:beam_size]
+        count += sum(tokens[-1] == END for _, tokens in candidates[:beam_size])
+        if count >= patience * beam_size:
+            return ended
     return sorted(ended + alive, key=rank)[:beam_size]
 
 
-def references(step, max_length, beam_size, length_penalty, prefix=None):
+def references(step, max_length, beam_size, length_penalty, prefix=None, patience=math.inf):
     """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
         forced = () if prefix is None else prefix[row][prefix[row] != PAD]
         follow = functools.partial(step.log_probs, row)
-        rows.append(reference_beam(follow, max_length, beam_size, length_penalty, forced))
+        how = max_length, beam_size, length_penalty, forced, patience
+        rows.append(reference_beam(follow, *how))
         rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
     return rows
 
