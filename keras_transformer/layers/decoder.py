@@ -138,12 +138,12 @@ class DecoderLayer(ResidualBlock):
             def attend_self(y):
                 query, *new = project_self(y)
                 grown = tuple(map(add, past, new))
-                output, _ = own.attend(query, *grown, mask=past_mask, project=project_own)
+                output, _ = own.attend(query, *grown, past_mask, None, loop, project_own)
                 return output, grown
 
             def attend_memory(y):
                 (query,) = project_query(y)
-                output, _ = cross.attend(query, *memory, mask=memory_mask, project=project_cross)
+                output, _ = cross.attend(query, *memory, memory_mask, None, loop, project_cross)
                 return output, None
 
             x, past = self.residual(x, own_norm, attend_self)
