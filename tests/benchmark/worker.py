@@ -4,8 +4,9 @@
 
 FUNCTION of tests.benchmark.MODULE is called with OPTIONS, a JSON object, and returns what is to be
 timed: a function without arguments. That runs once for warming up; then "ready" is printed, and
-for each line of stdin it runs again, followed by a JSON object of `seconds`, what the function
-returned as `result`, and `memory`, the most that the process has had, in MiB.
+for each line of stdin it runs again, as often as fills half a second, followed by a JSON object of
+`seconds`, the time of one call, what the function returned as `result`, and `memory`, the most that
+the process has had, in MiB.
 """
 
 import importlib
@@ -15,6 +16,7 @@ import runpy
 import sys
 import time
 
+ROUND = 0.5  # seconds: a call of milliseconds, on its own, would be timed as the process wakes up
 # By its path: not every environment that is timed can import this package.
 largest_memory = runpy.run_path("keras_transformer/c_api.py")["largest_memory"]
 
@@ -29,10 +31,11 @@ def main(module, function, options):
     run()
     print("ready", file=answers, flush=True)
     for _ in sys.stdin:
-        started = time.perf_counter()
-        result = run()
-        seconds = time.perf_counter() - started
-        answer = {"seconds": seconds, "result": result, "memory": largest_memory()}
+        calls, seconds, started = 0, 0.0, time.perf_counter()
+        while seconds < ROUND:
+            result = run()
+            calls, seconds = calls + 1, time.perf_counter() - started
+        answer = {"seconds": seconds / calls, "result": result, "memory": largest_memory()}
         print(json.dumps(answer), file=answers, flush=True)
 
 
