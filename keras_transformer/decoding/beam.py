@@ -176,15 +176,16 @@ def _extend(logits, log_prob, forced, compiled):
             f"A beam of {num_beams} is wider than the vocabulary of {vocabulary_size} ids: take a "
             "smaller beam_size."
         )
-    logits = tf.cast(logits, tf.float32)
-    total = normaliser(logits, compiled)[:, tf.newaxis]
+    allowed_logits = logits = tf.cast(logits, tf.float32)
     if forced is not None:
         forced = forced[:, tf.newaxis]
         allowed = tf.equal(forced, PAD) | tf.equal(forced, tf.range(vocabulary_size))
-        logits = tf.where(allowed, logits, NEVER)
+        allowed_logits = tf.where(allowed, logits, NEVER)
     width = min(2 * num_beams, vocabulary_size)
-    logits, tokens = _top_k(logits, width)
-    gains = tf.reshape(logits - total, [-1, num_beams, width])
+    best_logits, tokens = _top_k(allowed_logits, width)
+    best = tokens[:, 0] if forced is None else tf.argmax(logits, axis=-1, output_type=tf.int32)
+    total = normaliser(logits, best, compiled)[:, tf.newaxis]
+    gains = tf.reshape(best_logits - total, [-1, num_beams, width])
     sums = tf.reshape(log_prob[:, :, tf.newaxis] + gains, [-1, num_beams * width])
     log_prob, index = tf.math.top_k(sums, 2 * num_beams)
     tokens = tf.reshape(tokens, [-1, num_beams * width])

@@ -33,10 +33,12 @@ def greedy_search(step, state, batch_size, max_length, prefix=None, fixed_shapes
 
     def choose(logits, position, rows):
         if not fixed_shapes:
-            return tf.argmax(logits, axis=-1, output_type=tf.int32)
+            best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+            return best, best
         # XLA's argmax goes from number to number; maximum and minimum take many at once.
         last = logits.shape[-1] - 1
-        best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
-        return tf.reduce_min(tf.where(best, tf.range(last + 1), last), axis=-1)
+        largest = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
+        best = tf.reduce_min(tf.where(largest, tf.range(last + 1), last), axis=-1)
+        return best, best
 
     return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)

@@ -62,7 +62,7 @@ def sample(
         draw = tf.gather(draws[:, position], rows)
         drawn = _count(kept <= (draw * total)[:, tf.newaxis])
         drawn = tf.minimum(drawn, last)  # where rounding left the draw beyond all
-        return tf.gather(order, drawn, batch_dims=1)
+        return tf.gather(order, drawn, batch_dims=1), order[:, 0]
 
     return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
 

@@ -28,7 +28,8 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     Args:
         step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them.
         choose: Function from logits, float32 `(A, V)`, position (scalar) and the rows that they
-            belong to, int32 `(A,)`, to the ids of the tokens that follow, int32 `(A,)`.
+            belong to, int32 `(A,)`, to the ids of the tokens that follow and those of the most
+            probable ones, int32 `(A,)` each.
 
     Returns:
         `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, as
@@ -45,11 +46,12 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     def advance(position, rows, found, state):
         logits, state = step(found.last, position, state)
         logits = tf.cast(logits, tf.float32)
-        chosen = choose(logits, position, rows)
+        chosen, best = choose(logits, position, rows)
         if forced_at:
             forced = tf.gather(forced_at(position), rows)
             chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
-        gain = tf.gather(logits, chosen, batch_dims=1) - normaliser(logits, fixed_shapes)
+        total = normaliser(logits, best, fixed_shapes)
+        gain = tf.gather(logits, chosen, batch_dims=1) - total
         last = tf.where(found.ended, PAD, chosen)
         found = Tokens(
             last,
@@ -73,13 +75,16 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     return found.tokens, found.lengths, found.log_prob
 
 
-def normaliser(logits, compiled):
-    """`log Σ exp` of logits `(B, V)`: one operation where possible, or what XLA makes one of."""
+def normaliser(logits, best, compiled):
+    """`log Σ exp` of logits `(B, V)`, with as few passes over them as TensorFlow or XLA can do.
+
+    `best`, int32 `(B,)`, are the ids of the largest ones.
+    """
     if compiled:
         return tf.reduce_logsumexp(logits, axis=-1)
     # The largest probability is never 0, so this is no log of 0.
-    best = tf.math.log(tf.reduce_max(tf.nn.softmax(logits), axis=-1))
-    return tf.reduce_max(logits, axis=-1) - best
+    log_prob = tf.math.log(tf.gather(tf.nn.softmax(logits), best, batch_dims=1))
+    return tf.gather(logits, best, batch_dims=1) - log_prob
 
 
 def force(prefix, max_length):

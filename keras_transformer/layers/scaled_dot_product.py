@@ -7,8 +7,10 @@ K' width of a value head.
 import math
 
 import keras
-import tensorflow as tf
 from keras import ops
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
@@ -53,7 +55,7 @@ def attend_heads(query, key, value, mask=None, dropout=0.0, seed=None, loop=None
     that this is for, as `projection` has it.
     """
     multiply, softmax = _multiply, ops.softmax
-    if loop == "graph":
+    if loop == "graph" and keras.backend.backend() == "tensorflow":
         softmax = _softmax_few
         if keras.backend.standardize_dtype(query.dtype) == "float32":
             multiply = _multiply_few

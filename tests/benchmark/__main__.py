@@ -114,8 +114,9 @@ def training(shape, options):
         System("Hugging Face Marian", "peers", "marian_training", work, steps),
         System("OpenNMT-tf", "opennmt_tf", "training", work, steps, options.opennmt_tf),
     ]
+    products = System("products of a step", "ours", "training_products", {"shape": shape})
     peak = System("2048³ matrix product", "ours", "matrix_product", {"repetitions": 4}, work=4)
-    yield f"training step, {shape}", [*ours, *peers, peak]
+    yield f"training step, {shape}", [*ours, *peers, products, peak]
 
 
 def decoding(shape, benchmark):

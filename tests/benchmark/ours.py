@@ -107,6 +107,47 @@ def exported_decoding(shape, rows, beam_size=1, precision="float32"):
     return translate
 
 
+def training_products(shape):
+    """The matrix products of a training step and nothing else: what TensorFlow needs for them.
+
+    Layers without biases, normalisation, activations and softmax, float32, and their gradients.
+    """
+    shape = SHAPES[shape]
+    width, tokens = shape.d_model, shape.rows * shape.length
+    heads = shape.rows, shape.heads, shape.length, width // shape.heads
+
+    def weight(rows, columns, scale=1.0):
+        return tf.Variable(tf.random.normal([rows, columns], stddev=scale * rows**-0.5))
+
+    small = (heads[2] * heads[3]) ** -0.5  # the products of heads add up so many numbers
+    attentions = [
+        [weight(width, width, scale) for scale in (1, 1, 1, small)] for _ in range(3 * shape.layers)
+    ]
+    feed_forwards = [
+        [weight(width, shape.d_ff), weight(shape.d_ff, width)] for _ in range(2 * shape.layers)
+    ]
+    embeddings = weight(shape.vocabulary, width)
+    weights = [*sum(attentions, []), *sum(feed_forwards, []), embeddings]
+    states = tf.random.normal([tokens, width])
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for *projections, output in attentions:
+                query, key, value = (tf.reshape(y @ weight, heads) for weight in projections)
+                y = tf.matmul(tf.matmul(query, key, transpose_b=True), value)
+                y = tf.reshape(y, [tokens, width]) @ output
+            for inner, outer in feed_forwards:
+                y = y @ inner @ outer
+            logits = tf.matmul(y, embeddings, transpose_b=True)
+        gradients = tape.gradient(logits, [x, *weights], output_gradients=logits)
+        return [gradient[0, 0] for gradient in gradients]
+
+    return lambda: step(states)[0].numpy() and None
+
+
 def matrix_product(size=2048, repetitions=4):
     """The largest matrix products of the machine, float32: what everything is measured against."""
     random = np.random.default_rng(0)

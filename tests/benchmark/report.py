@@ -51,6 +51,7 @@ def _training_bars(shape, found):
             f"| ● {work}, float32 | matrix products, {peak / 1e9:.0f} GF/s | 0.75 "
             f"| {speed / peak:.2f} | {ours.name} |"
         )
+    lines += found.bar(f"{work}, float32", "products of a step", None, single)
     return lines + found.bar(f"{work}, mixed_bfloat16", single, 1.2, "ours, mixed_bfloat16")
 
 
