@@ -13,8 +13,10 @@ from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.layers.projection import projection
 
 if keras.backend.backend() == "tensorflow":
+    from keras_transformer import graph_operations
     from keras_transformer.token_trainer import TokenTrainer as Trainer
 else:  # other backends train with Keras' own step
+    graph_operations = None
 
     class Trainer:
         """Nothing to add."""
@@ -134,11 +136,8 @@ class Transformer(Trainer, keras.Model):
         logits = self._projection()(x)
         if not return_attention_scores:
             return logits
-        return logits, {
-            "encoder": encoder_scores,
-            "decoder": decoder_scores,
-            "cross": cross_scores,
-        }
+        scores = {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
+        return logits, scores
 
     def encode(self, source, training=False):
         """Reads the source.
@@ -221,7 +220,7 @@ class Transformer(Trainer, keras.Model):
         are now, and to what runs the loop, `"graph"` (TensorFlow's executor) or `"xla"`.
         """
         project = self._projection(loop)
-        step_of_decoder = self.decoder.stepper(loop)
+        step_of_decoder = self.decoder.stepper(loop, graph_operations if loop == "graph" else None)
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)

@@ -26,7 +26,8 @@ TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()
 ALLOWED = {
     "special_ids": [],
     "layers": ["layers", "special_ids"],
-    "transformer": ["layers", "special_ids", "token_trainer"],
+    "graph_operations": [],
+    "transformer": ["graph_operations", "layers", "special_ids", "token_trainer"],
     "fused_cross_entropy": [],
     "token_trainer": ["fused_cross_entropy", "losses", "metrics", "special_ids"],
     "losses": ["special_ids"],

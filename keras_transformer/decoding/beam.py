@@ -54,9 +54,6 @@ def beam_search(
     tokens are added and lp only grows, so no beam of a row can come to rank above
     log_prob / lp(max_length) of its best one now. What the last step leaves open counts as ended.
 
-    With a large α or `max_length` that bound runs long: `patience` gives a row up sooner, and then
-    what it would still have found is lost.
-
     Args:
         step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them, but
             that `step` is called with N beams for each row. What it returns of the state as it got
@@ -64,9 +61,9 @@ def beam_search(
             for all beams of a row, and is not reordered.
         beam_size: N, at most V.
         length_penalty: α ≥ 0; 0 ranks by probability alone, more favours longer hypotheses.
-        patience: p ≥ 1: a row stops as soon as p · N hypotheses have ended while they were among
-            its N best (Kasai et al., 2022, "A Call for Clarity in Beam Search: How It Works and
-            When It Stops"); 1 is what fairseq and CTranslate2 do. Infinity: only the bound stops.
+        patience: p ≥ 1: a row stops, whatever it could still find, once p · N hypotheses have ended
+            among its N best (Kasai et al., 2022, "A Call for Clarity in Beam Search"): for a large
+            α or `max_length`, of which the bound is far. 1 is what fairseq and CTranslate2 do.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
@@ -78,31 +75,22 @@ def beam_search(
         ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1,
             or `max_length` is not positive or less than P.
     """
-    # Says what is out of range.
-    SearchConfig(beam_size=beam_size, length_penalty=length_penalty, patience=patience)
-    if beam_size == 1:
+    config = SearchConfig(beam_size, length_penalty, patience)  # says what is out of range
+    if config.beam_size == 1:
         found = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in found)
-    alive, ended, steps = _search(
-        step,
-        state,
-        batch_size,
-        max_length,
-        beam_size,
-        functools.partial(_normalise, length_penalty=length_penalty),
-        force(prefix, max_length),
-        fixed_shapes,
-        patience * beam_size,
-    )
+    normalise = functools.partial(_normalise, length_penalty=length_penalty)
+    how = beam_size, normalise, force(prefix, max_length), fixed_shapes, patience
+    alive, ended, steps = _search(step, state, batch_size, max_length, *how)
     # Where a row could still change, the last step was taken: there, alive ones count as ended.
     # In the other rows none of them ranks above what has ended, and of equals that comes first.
-    cut = alive._replace(score=_normalise(alive.log_prob, steps, length_penalty))
+    cut = alive._replace(score=normalise(alive.log_prob, steps))
     best = _best(beam_size, ended, cut)
     return best.tokens, best.lengths, best.log_prob
 
 
 def _search(
-    step, state, batch_size, max_length, beam_size, normalise, forced_at, fixed_shapes, enough
+    step, state, batch_size, max_length, beam_size, normalise, forced_at, fixed_shapes, patience
 ):
     """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
 
@@ -123,7 +111,7 @@ def _search(
         new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
         # What ends below the N best is kept, but is no reason to stop: it may be any nonsense.
         count += tf.math.count_nonzero(new[:, :beam_size] > NEVER, axis=1, dtype=tf.int32)
-        over = tf.cast(count, tf.float32) >= enough
+        over = tf.cast(count, tf.float32) >= patience * beam_size
         still = tf.where(ends | over[:, tf.newaxis], NEVER, log_prob)
 
         if not fixed_shapes:

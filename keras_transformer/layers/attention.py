@@ -205,7 +205,7 @@ class MultiHeadAttention(AttendingLayer):
         kernel = ops.reshape(self._cast(self.output_kernel), (self.num_heads * self.value_dim, -1))
         return projection(kernel, self._cast(self.output_bias) if self.use_bias else None, loop)
 
-    def attend(self, query, key, value, mask=None, training=None, loop=None, project=None):
+    def attend(self, query, key, value, mask=None, training=None, project=None, operations=None):
         """Attends with projected heads and projects the result.
 
         Args:
@@ -214,14 +214,14 @@ class MultiHeadAttention(AttendingLayer):
             value: Tensor of shape `(B, H, S, K')`.
             mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
             training: Whether to drop.
-            loop, project: In a loop, what runs it and what `output_projector` returned for it.
+            project, operations: In a loop, what `output_projector` returned, and `attend_heads`'.
 
         Returns:
             The output, shape `(B, T, output_shape)`, or `(B·T, output_shape)` with `project`; and
             the weights, shape `(B, H, T, S)`.
         """
-        dropout = self.dropout if training else 0.0
-        x, weights = attend_heads(query, key, value, mask, dropout, self.seed_generator, loop)
+        chance = self.dropout if training else 0.0, self.seed_generator
+        x, weights = attend_heads(query, key, value, mask, *chance, operations)
         leading = ops.shape(x)[0], ops.shape(x)[2]  # (B, T)
         if x.shape[2] != 1:  # else there is nothing to transpose
             x = ops.transpose(x, (0, 2, 1, 3))

@@ -98,7 +98,7 @@ class DecoderLayer(ResidualBlock):
         """Projects the memory `(B, S, D)` to the keys and values `(B, H, S, K)` it is read by."""
         return self.cross_attention.project_memory(memory)
 
-    def stepper(self, loop="graph"):
+    def stepper(self, loop="graph", operations=None):
         """Returns a function that computes the next position from what earlier ones left behind.
 
         The same sublayers as in `call`; only where keys and values come from differs. Kernels are
@@ -106,6 +106,7 @@ class DecoderLayer(ResidualBlock):
 
         Args:
             loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
+            operations: Those of `attend_heads`, if others suit that loop better.
 
         Returns:
             Function of
@@ -122,9 +123,9 @@ class DecoderLayer(ResidualBlock):
         """
         own, cross = self.self_attention, self.cross_attention
         project_self = own.projector("query", "key", "value", loop=loop)
-        project_own = own.output_projector(loop)
+        of_own = own.output_projector(loop), operations
         project_query = cross.projector("query", loop=loop)
-        project_cross = cross.output_projector(loop)
+        of_cross = cross.output_projector(loop), operations
         feed_forward = self.feed_forward.stepper(loop)
         norms = self.self_attention_norm, self.cross_attention_norm, self.feed_forward_norm
         own_norm, cross_norm, feed_forward_norm = (norm.stepper() for norm in norms)
@@ -138,12 +139,12 @@ class DecoderLayer(ResidualBlock):
             def attend_self(y):
                 query, *new = project_self(y)
                 grown = tuple(map(add, past, new))
-                output, _ = own.attend(query, *grown, past_mask, None, loop, project_own)
+                output, _ = own.attend(query, *grown, past_mask, None, *of_own)
                 return output, grown
 
             def attend_memory(y):
                 (query,) = project_query(y)
-                output, _ = cross.attend(query, *memory, memory_mask, None, loop, project_cross)
+                output, _ = cross.attend(query, *memory, memory_mask, None, *of_cross)
                 return output, None
 
             x, past = self.residual(x, own_norm, attend_self)
@@ -235,7 +236,7 @@ class Decoder(Stack):
         places = ops.broadcast_to(ops.arange(length, dtype="int32"), (ops.shape(memory)[0], length))
         return state | {"past": [tuple(map(room, pair)) for pair in heads], "places": places}
 
-    def stepper(self, loop="graph"):
+    def stepper(self, loop="graph", operations=None):
         """Returns a function that computes the next position.
 
         Kernels are joined and laid out now, once, so the function belongs to the weights as they
@@ -243,6 +244,7 @@ class Decoder(Stack):
 
         Args:
             loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
+            operations: Those of `attend_heads`, if others suit that loop better.
 
         Returns:
             Function of
@@ -253,7 +255,7 @@ class Decoder(Stack):
 
             to a tensor of shape `(B, D)`, and the next state.
         """
-        steps = [layer.stepper(loop) for layer in self.layers]
+        steps = [layer.stepper(loop, operations) for layer in self.layers]
 
         def step(x, position, state):
             place = {}

@@ -9,9 +9,6 @@ import math
 import keras
 from keras import ops
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
 
@@ -48,17 +45,15 @@ def query_scale(width):
     return 1.0 / math.sqrt(width)
 
 
-def attend_heads(query, key, value, mask=None, dropout=0.0, seed=None, loop=None):
+def attend_heads(query, key, value, mask=None, dropout=0.0, seed=None, operations=None):
     """`dot_product_attention` with the heads in front, query `(B, H, T, K)` and so on.
 
-    The query comes multiplied by `query_scale`. `loop` is what runs the loop over single positions
-    that this is for, as `projection` has it.
+    The query comes multiplied by `query_scale`. `operations` has functions `multiply` and `softmax`
+    that suit better what this is for, such as `graph_operations`.
     """
     multiply, softmax = _multiply, ops.softmax
-    if loop == "graph" and keras.backend.backend() == "tensorflow":
-        softmax = _softmax_few
-        if keras.backend.standardize_dtype(query.dtype) == "float32":
-            multiply = _multiply_few
+    if operations:
+        multiply, softmax = operations.multiply, operations.softmax
     scores = ops.cast(multiply(query, key, transpose=True), "float32")
     if mask is not None:
         _check_mask(mask, scores)
@@ -75,21 +70,6 @@ def attend_heads(query, key, value, mask=None, dropout=0.0, seed=None, loop=None
 
 def _multiply(x, y, transpose=False):
     return ops.einsum("bhtk,bhsk->bhts" if transpose else "bhts,bhsk->bhtk", x, y)
-
-
-def _multiply_few(x, y, transpose=False):
-    """The same for one position: by TensorFlow's kernel, which this operation has alone.
-
-    oneDNN, which does the others, wakes its threads for every product: 30 µs where one sentence
-    takes 2 µs, and no faster with 256.
-    """
-    flags = {"adj_x": False, "adj_y": transpose, "grad_x": False, "grad_y": False}
-    return tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=x.dtype, **flags)
-
-
-def _softmax_few(scores):
-    """Likewise: 20 µs in one operation, 2 in two."""
-    return tf.exp(tf.nn.log_softmax(scores))
 
 
 def _check_mask(mask, scores):

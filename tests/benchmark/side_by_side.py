@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -91,16 +92,23 @@ class _Worker:
         """Whether the process has got ready; says why not."""
         if self._ready:
             return True
-        self._process.wait()
-        self._log.seek(0)
-        reason = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
-        print(f"{self.system.name} is left out: {reason}", file=sys.stderr)
+        print(f"{self.system.name} is left out: {self._reason()}", file=sys.stderr)
         return False
 
     def run(self):
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        self._replies.append(json.loads(self._process.stdout.readline()))
+        reply = self._process.stdout.readline()
+        if not reply:
+            sys.exit(f"{self.system.name} has died: {self._reason()}")
+        self._replies.append(json.loads(reply))
+
+    def _reason(self):
+        """What the process, which has ended, wrote last, or what ended it."""
+        code = self._process.wait()
+        self._log.seek(0)
+        written = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return "killed: is there memory enough?" if code == -signal.SIGKILL else written
 
     def timing(self):
         work = self.system.work
