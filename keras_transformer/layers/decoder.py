@@ -123,9 +123,9 @@ class DecoderLayer(ResidualBlock):
         """
         own, cross = self.self_attention, self.cross_attention
         project_self = own.projector("query", "key", "value", loop=loop)
-        of_own = own.output_projector(loop), operations
+        of_own = {"project": own.output_projector(loop), "operations": operations}
         project_query = cross.projector("query", loop=loop)
-        of_cross = cross.output_projector(loop), operations
+        of_cross = {"project": cross.output_projector(loop), "operations": operations}
         feed_forward = self.feed_forward.stepper(loop)
         norms = self.self_attention_norm, self.cross_attention_norm, self.feed_forward_norm
         own_norm, cross_norm, feed_forward_norm = (norm.stepper() for norm in norms)
@@ -139,12 +139,12 @@ class DecoderLayer(ResidualBlock):
             def attend_self(y):
                 query, *new = project_self(y)
                 grown = tuple(map(add, past, new))
-                output, _ = own.attend(query, *grown, past_mask, None, *of_own)
+                output, _ = own.attend(query, *grown, mask=past_mask, **of_own)
                 return output, grown
 
             def attend_memory(y):
                 (query,) = project_query(y)
-                output, _ = cross.attend(query, *memory, memory_mask, None, *of_cross)
+                output, _ = cross.attend(query, *memory, mask=memory_mask, **of_cross)
                 return output, None
 
             x, past = self.residual(x, own_norm, attend_self)

@@ -176,6 +176,18 @@ def test_prefix():
         assert [tokens for _, tokens in found[3]] == [[5, END], *[[]] * (beam_size - 1)]
 
 
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_prefix_of_next_to_no_probability(beam_size):
+    """As a float32, e^-200 is 0; its logarithm is not lost."""
+    logits = tf.constant([[0.0, 0.0, 0.0, 0.0, 0.0, 200.0]])
+
+    def step(ids, position, state):
+        return tf.repeat(logits, tf.size(ids), axis=0), state
+
+    found = hypotheses(*beam_search(step, {}, 1, 1, beam_size, prefix=[[A]]))
+    assert found[0][0] == (pytest.approx(-200.0), [A])
+
+
 def test_prefix_of_no_or_unknown_width():
     step = Toy(2, 8, 5)
     free = hypotheses(*beam_search(step, step.state, 2, 4, 2))
