@@ -128,7 +128,7 @@ def training_products(shape):
     ]
     embeddings = weight(shape.vocabulary, width)
     weights = [*sum(attentions, []), *sum(feed_forwards, []), embeddings]
-    states = tf.random.normal([tokens, width])
+    inputs = tf.random.normal([tokens, width])
 
     @tf.function(autograph=False)
     def step(x):
@@ -136,7 +136,9 @@ def training_products(shape):
             tape.watch(x)
             y = x
             for *projections, output in attentions:
-                query, key, value = (tf.reshape(y @ weight, heads) for weight in projections)
+                # Keys and values of x: of y, numbers would vanish by the power of three.
+                pairs = zip((y, x, x), projections, strict=True)
+                query, key, value = (tf.reshape(states @ weight, heads) for states, weight in pairs)
                 y = tf.matmul(tf.matmul(query, key, transpose_b=True), value)
                 y = tf.reshape(y, [tokens, width]) @ output
             for inner, outer in feed_forwards:
@@ -145,7 +147,11 @@ def training_products(shape):
         gradients = tape.gradient(logits, [x, *weights], output_gradients=logits)
         return [gradient[0, 0] for gradient in gradients]
 
-    return lambda: step(states)[0].numpy() and None
+    def run():
+        if not np.isfinite(step(inputs)[0].numpy()):
+            raise RuntimeError("Products of numbers out of range are no measure.")
+
+    return run
 
 
 def matrix_product(size=2048, repetitions=4):
