@@ -25,18 +25,27 @@ class MeanAdam(keras.optimizers.Adam):
         **kwargs: Those of `keras.optimizers.Adam`.
     """
 
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        """Computes once for all variables what they share, and hands it on with the rate."""
+        if tf is not None:
+            update = ops.cast(self.iterations + 1, "float32")
+            learning_rate = learning_rate, self.beta_1**update, self.beta_2**update
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
     def update_step(self, gradient, variable, learning_rate):
-        if tf is None or isinstance(gradient, tf.IndexedSlices) or self.amsgrad:
+        if tf is None:
+            return super().update_step(gradient, variable, learning_rate)
+        learning_rate, beta1_power, beta2_power = learning_rate
+        if isinstance(gradient, tf.IndexedSlices) or self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         variable = variable.value if isinstance(variable, keras.Variable) else variable
         place = self._get_variable_index(variable)
-        update = ops.cast(self.iterations + 1, variable.dtype)
         return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._momentums[place].value.handle,
             v=self._velocities[place].value.handle,
-            beta1_power=tf.pow(tf.cast(self.beta_1, variable.dtype), update),
-            beta2_power=tf.pow(tf.cast(self.beta_2, variable.dtype), update),
+            beta1_power=tf.cast(beta1_power, variable.dtype),
+            beta2_power=tf.cast(beta2_power, variable.dtype),
             lr=tf.cast(learning_rate, variable.dtype),
             beta1=tf.cast(self.beta_1, variable.dtype),
             beta2=tf.cast(self.beta_2, variable.dtype),
