@@ -29,6 +29,7 @@ class MeanAdam(keras.optimizers.Adam):
         """Computes once for all variables what they share, and hands it on with the rate."""
         if tf is not None:
             update = ops.cast(self.iterations + 1, "float32")
+            learning_rate = ops.convert_to_tensor(learning_rate)
             learning_rate = learning_rate, self.beta_1**update, self.beta_2**update
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 

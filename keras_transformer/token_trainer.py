@@ -46,15 +46,11 @@ class TokenTrainer:
         context = tf.distribute.get_replica_context()
         all_tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, _count_tokens(*batch[1:]))
         if self.accumulation_steps == 1:
-            gradients = self._gradients(batch, all_tokens)
+            gradients = self._parallel_gradients(batch, all_tokens)
         else:
             gradients = self._accumulate(batch, all_tokens)
         if self.clip_norm is not None:
             gradients = self._clip(gradients, context)
-        if self.parallel_parts > 1:
-            # All updates at once, in the end: the last one to be ready is that of the embeddings,
-            # the largest, and cores would wait for the one that works on it.
-            gradients = tf.tuple(gradients)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return self.get_metrics_result()
 
@@ -84,63 +80,60 @@ class TokenTrainer:
 
         return [cut(part) for part in range(parts)]
 
-    def _gradients(self, batch, all_tokens):
-        """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`."""
-        parts = [keras.utils.unpack_x_y_sample_weight(part) for part in self._parallel(batch)]
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tuple(batch))
-        if self._can_fuse(sample_weight):
-            return self._fused_gradients(x, y, parts, all_tokens)
-        gradients = [self._plain_gradients(*part, all_tokens) for part in parts]
-        return [_sum_of_parts(some) for some in zip(*gradients, strict=True)]
+    def _parallel_gradients(self, batch, all_tokens):
+        """The sums of the gradients of these parts."""
+        parts = [self._gradients(part, all_tokens) for part in self._parallel(batch)]
+        gradients = [_sum(some) for some in zip(*sum(parts, []), strict=True)]
+        # All updates at once, in the end: the last one to be ready is that of the embeddings, the
+        # largest, and cores would wait for the one that works on it.
+        return tf.tuple(gradients) if len(parts) > 1 else gradients
 
-    def _plain_gradients(self, x, y, sample_weight, all_tokens):
-        """Those of a part, by way of its logits."""
+    def _gradients(self, batch, all_tokens):
+        """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`.
+
+        One list for each way that leads to the variables; their sums are the gradients.
+        """
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        work = self._fused_gradients if self._can_fuse(sample_weight) else self._plain_gradients
         share = tf.math.divide_no_nan(_count_tokens(y, sample_weight), all_tokens)
+        loss, predictions, gradients = work(x, y, sample_weight, share)
+        self._report(x, y, predictions, sample_weight, loss)
+        return gradients
+
+    def _plain_gradients(self, x, y, sample_weight, share):
+        """The mean loss over the target tokens of this replica, the logits, and the gradients."""
         with tf.GradientTape() as tape:
             logits = self(x, training=True)
             loss = self.compute_loss(x, y, logits, sample_weight, training=True)
             # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
             loss *= tf.distribute.get_replica_context().num_replicas_in_sync
             scaled = self.optimizer.scale_loss(loss * share)
-        self._report(x, y, logits, sample_weight, loss)
-        return tape.gradient(scaled, self.trainable_variables)
+        return loss, logits, [tape.gradient(scaled, self.trainable_variables)]
 
-    def _fused_gradients(self, x, y, parts, all_tokens):
-        """Those of all parts, without the logits of a whole batch."""
-        tapes, outputs = [], []
-        for part_x, part_y, _ in parts:
-            with tf.GradientTape(persistent=True) as tape:
-                states, matrix = self.softmax_inputs(part_x, training=True)
-                share = tf.math.divide_no_nan(_count_tokens(part_y), all_tokens)
-                penalty = tf.add_n([tf.constant(0.0), *self.losses]) * share
-            tapes.append(tape)
-            outputs.append((states, penalty))
-
+    def _fused_gradients(self, x, y, _, share):
+        """The same without the logits of the whole batch."""
+        with tf.GradientTape(persistent=True) as tape:
+            states, matrix = self.softmax_inputs(x, training=True)
+            penalties = self.losses
         labels = tf.reshape(tf.cast(y, tf.int32), [-1])
         tokens = tf.cast(tf.not_equal(labels, PAD), tf.float32)
-        scale = self.optimizer.scale_loss(tf.constant(1.0))
+        scale = self.optimizer.scale_loss(share)
+        factor = tf.math.divide_no_nan(scale, tf.reduce_sum(tokens))
         loss, (of_states, of_matrix), predictions = fused_cross_entropy(
-            tf.concat([tf.reshape(x, [-1, x.shape[-1]]) for x, _ in outputs], axis=0),
+            tf.reshape(states, [-1, states.shape[-1]]),
             matrix,
             labels,
-            tokens * tf.math.divide_no_nan(scale, all_tokens),
+            factor * tokens,
             self.loss.label_smoothing,
-            shares=len(parts),
         )
-        share = tf.math.divide_no_nan(tf.reduce_sum(tokens), all_tokens)
-        loss = tf.add_n([loss / scale, *(penalty for _, penalty in outputs)])
+        before = [tf.reshape(of_states, tf.shape(states)), *[scale] * len(penalties)]
+        gradients = [
+            tape.gradient([states, *penalties], self.trainable_variables, before),
+            tape.gradient(matrix, self.trainable_variables, of_matrix),
+        ]
+        loss = tf.add_n([tf.math.divide_no_nan(loss, scale), *penalties])
         predictions = TokenPredictions(*(tf.reshape(p, tf.shape(y)) for p in predictions))
-        self._report(x, y, predictions, None, tf.math.divide_no_nan(loss, share))
-
-        of_states = tf.split(of_states, [tf.size(part_y) for _, part_y, _ in parts])
-        gradients = []
-        for tape, output, of_part in zip(tapes, outputs, of_states, strict=True):
-            before = [tf.reshape(of_part, tf.shape(output[0])), scale]
-            gradients.append(tape.gradient(output, self.trainable_variables, before))
-        # A part has its own graph, but the matrix is the same for all.
-        of_matrix = tape.gradient(matrix, self.trainable_variables, of_matrix)
-        gradients = [_sum_of_parts(some) for some in zip(*gradients, strict=True)]
-        return [_sum(*pair) for pair in zip(gradients, of_matrix, strict=True)]
+        return loss, predictions, gradients
 
     def _can_fuse(self, sample_weight):
         """Whether only our own loss and metrics look at the logits, and in our own way."""
@@ -179,7 +172,7 @@ class TokenTrainer:
 
         def add(part, sums):
             own = tf.nest.map_structure(lambda x: x[part], batch)
-            gradients = [tf.convert_to_tensor(g) for g in self._gradients(own, all_tokens)]
+            gradients = [tf.convert_to_tensor(g) for g in self._parallel_gradients(own, all_tokens)]
             return part + 1, [a + b for a, b in zip(sums, gradients, strict=True)]
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
@@ -216,28 +209,20 @@ def _count_tokens(y, sample_weight=None):
     return tf.reduce_sum(tokens)
 
 
-def _sum(gradient, other):
-    """The sum of a variable's gradients on two ways, the second one dense; None where none leads.
+def _sum(gradients):
+    """The sum of a variable's gradients of all parts and on all ways; None where none leads to it.
 
-    TensorFlow would sum up a dense gradient and one that a lookup left in a tensor of zeros.
+    TensorFlow would add up a dense gradient and what lookups left in a tensor of zeros.
     """
-    if gradient is None or other is None:
-        return gradient if other is None else other
-    if isinstance(gradient, tf.IndexedSlices):
-        rows = gradient.indices[:, tf.newaxis]
-        return tf.tensor_scatter_nd_add(other, rows, gradient.values)
-    return gradient + other
-
-
-def _sum_of_parts(gradients):
-    """The sum of a variable's gradients in the parts of a batch, alike in kind."""
-    first = gradients[0]
-    if len(gradients) == 1 or first is None:
-        return first
-    if isinstance(first, tf.IndexedSlices):  # what is left as it is costs nothing
-        values, rows = (
-            tf.concat([getattr(gradient, name) for gradient in gradients], axis=0)
-            for name in ("values", "indices")
-        )
-        return tf.IndexedSlices(values, rows, first.dense_shape)
-    return tf.add_n(gradients)
+    gradients = [gradient for gradient in gradients if gradient is not None]
+    dense = [gradient for gradient in gradients if not isinstance(gradient, tf.IndexedSlices)]
+    sparse = [gradient for gradient in gradients if isinstance(gradient, tf.IndexedSlices)]
+    if sparse:
+        rows = tf.concat([gradient.indices for gradient in sparse], axis=0)
+        values = tf.concat([gradient.values for gradient in sparse], axis=0)
+        if not dense:  # what stays sparse costs nothing
+            return tf.IndexedSlices(values, rows, sparse[0].dense_shape)
+    if len(gradients) < 2:
+        return gradients[0] if gradients else None
+    total = tf.add_n(dense)
+    return tf.tensor_scatter_nd_add(total, rows[:, tf.newaxis], values) if sparse else total

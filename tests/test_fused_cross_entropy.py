@@ -25,11 +25,11 @@ def of_logits(states, matrix, smoothing):
     return loss, *tape.gradient(loss, [states, matrix])
 
 
-def of_states(states, matrix, smoothing, labels=LABELS, weights=WEIGHTS, shares=1):
+def of_states(states, matrix, smoothing, labels=LABELS, weights=WEIGHTS):
     """Loss, gradients and predictions without the logits."""
     states, matrix = tf.convert_to_tensor(states), tf.convert_to_tensor(matrix)
     loss, gradients, predictions = fused.fused_cross_entropy(
-        states, matrix, labels, weights, smoothing, shares
+        states, matrix, labels, weights, smoothing
     )
     return (loss, *gradients), predictions
 
@@ -46,17 +46,6 @@ def test_equals_the_loss_of_logits(part, smoothing):
     for mine, expected in zip(actual, of_logits(STATES, MATRIX, smoothing), strict=True):
         assert_close(mine, np.array(expected), 1e-5)
     assert not np.array(actual[1])[WEIGHTS == 0].any()
-
-
-@pytest.mark.parametrize("shares", [2, 3, V, 100])
-def test_shares_of_the_vocabulary(part, shares):
-    """Any number of them gives the loss, the gradients and the predictions of the whole."""
-    one, of_one = of_states(STATES, MATRIX, 0.1)
-    many, of_many = of_states(STATES, MATRIX, 0.1, shares=shares)
-    for mine, expected in zip(many, one, strict=True):
-        assert_close(mine, np.array(expected), 1e-5)
-    assert_close(of_many.log_probs, np.array(of_one.log_probs), 1e-5)
-    assert np.array_equal(of_many.correct, of_one.correct)
 
 
 def test_predictions(part):
@@ -79,11 +68,9 @@ def test_weights_scale_the_tokens():
     assert_close(of_matrix, np.sum(alone, axis=0), 1e-5)
 
 
-@pytest.mark.parametrize("shares", [1, 4])
 @pytest.mark.parametrize("size", [1e3, 1e5])
-def test_far_apart_logits_stay_finite(size, shares):
-    states = (size * STATES).astype("float32")
-    values, predictions = of_states(states, MATRIX, 0.1, shares=shares)
+def test_far_apart_logits_stay_finite(size):
+    values, predictions = of_states((size * STATES).astype("float32"), MATRIX, 0.1)
     assert all(np.isfinite(np.array(value)).all() for value in values)
     logits = (size * STATES).astype("float32").astype("float64") @ MATRIX.T
     expected = logits[np.arange(N), LABELS] - np.logaddexp.reduce(logits, axis=1)
