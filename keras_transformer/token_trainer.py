@@ -1,5 +1,8 @@
 """One training step under a tf.distribute strategy, normalised by the tokens of all replicas."""
 
+import itertools
+import math
+
 import keras
 import tensorflow as tf
 
@@ -84,9 +87,7 @@ class TokenTrainer:
         """The sums of the gradients of these parts."""
         parts = [self._gradients(part, all_tokens) for part in self._parallel(batch)]
         gradients = [_sum(some) for some in zip(*sum(parts, []), strict=True)]
-        # All updates at once, in the end: the last one to be ready is that of the embeddings, the
-        # largest, and cores would wait for the one that works on it.
-        return tf.tuple(gradients) if len(parts) > 1 else gradients
+        return _hold_back(gradients, self.trainable_variables, len(parts))
 
     def _gradients(self, batch, all_tokens):
         """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`.
@@ -226,3 +227,16 @@ def _sum(gradients):
         return gradients[0] if gradients else None
     total = tf.add_n(dense)
     return tf.tensor_scatter_nd_add(total, rows[:, tf.newaxis], values) if sparse else total
+
+
+def _hold_back(gradients, variables, cores):
+    """Has cores that work apart make the last updates together.
+
+    The largest is that of the embeddings, the first variable of a model, and it is ready last:
+    other cores would wait for the one that works on it. So as many more are held back as take all
+    of them about as long; the others go better beside the products of the backward pass, since an
+    update is nothing but access to memory.
+    """
+    sizes = [math.prod(variable.shape) for variable in variables]
+    count = sum(end <= cores * max(sizes) for end in itertools.accumulate(sizes))
+    return tf.tuple(gradients[:count]) + gradients[count:] if cores > 1 else gradients
