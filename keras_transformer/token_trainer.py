@@ -54,6 +54,7 @@ class TokenTrainer:
             gradients = self._accumulate(batch, all_tokens)
         if self.clip_norm is not None:
             gradients = self._clip(gradients, context)
+        gradients = _hold_back(gradients, self.trainable_variables, self.parallel_parts)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return self.get_metrics_result()
 
@@ -86,8 +87,7 @@ class TokenTrainer:
     def _parallel_gradients(self, batch, all_tokens):
         """The sums of the gradients of these parts."""
         parts = [self._gradients(part, all_tokens) for part in self._parallel(batch)]
-        gradients = [_sum(some) for some in zip(*sum(parts, []), strict=True)]
-        return _hold_back(gradients, self.trainable_variables, len(parts))
+        return [_sum(some) for some in zip(*sum(parts, []), strict=True)]
 
     def _gradients(self, batch, all_tokens):
         """Gradients of a batch, or of a part, as its share of the mean over `all_tokens`.
@@ -237,6 +237,8 @@ def _hold_back(gradients, variables, cores):
     of them about as long; the others go better beside the products of the backward pass, since an
     update is nothing but access to memory.
     """
+    if cores == 1:
+        return gradients
     sizes = [math.prod(variable.shape) for variable in variables]
     count = sum(end <= cores * max(sizes) for end in itertools.accumulate(sizes))
-    return tf.tuple(gradients[:count]) + gradients[count:] if cores > 1 else gradients
+    return tf.tuple(gradients[:count]) + gradients[count:]

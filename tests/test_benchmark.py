@@ -1,6 +1,7 @@
 """The benchmark itself: that it counts and compares right, and runs on toy sizes."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -73,6 +74,21 @@ def test_an_environment_that_is_not_there():
     )
     assert done.returncode == 1 and not done.stdout
     assert done.stderr == "There is no nowhere/python: `make .venv-opennmt/installed` makes one.\n"
+
+
+def test_profile_of_a_step():
+    command = [sys.executable, "-m", "tests.benchmark.profile"]
+    done = subprocess.run([*command, "toy"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    title, *lines = done.stdout.splitlines()
+    step, everything = (float(number) for number in re.findall(r"[0-9.]+", title))
+    kinds = {kind: float(time) for time, kind in (line.split() for line in lines)}
+    assert title.startswith("toy: ") and step > 0 and everything >= sum(kinds.values()) - 1
+    assert "ResourceApplyAdam" in kinds and any(kind.endswith("MatMul") for kind in kinds)
+    assert list(kinds.values()) == sorted(kinds.values(), reverse=True)
+    done = subprocess.run([*command, "tiny"], capture_output=True, text=True)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr == "There is no shape tiny: choose from small, base, toy.\n"
 
 
 @pytest.mark.slow

@@ -101,4 +101,5 @@ def test_one_operation_for_each_variable():
     graph = step.get_concrete_function([tf.ones((2, 3))] * 3).graph
     kinds = [operation.type for operation in graph.get_operations()]
     assert kinds.count("ResourceApplyAdam") == 3
+    assert kinds.count("Pow") == 2  # what all weights share is computed once
     assert "Sqrt" not in kinds
