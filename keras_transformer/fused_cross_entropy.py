@@ -26,7 +26,8 @@ def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
     largest tensor of a training step, exist for a part at a time and are read as seldom as can be.
     With p the softmax, w the weights, y the labels, X the states and E the matrix:
     `dL/dX = w·(p E − (1 − ε) E[y] − ε mean(E))`, and `dL/dE` likewise: only the terms with p
-    are as wide as the vocabulary.
+    are as wide as the vocabulary. The one with y reaches few rows of E: to add it to the others
+    would cost a copy of all of them, so it is handed out as it is, the gradient of `E[y]`.
 
     Args:
         states: Float tensor `(N, D)`; products are computed in its dtype.
@@ -37,9 +38,10 @@ def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
         label_smoothing: ε.
 
     Returns:
-        The sum of the weighted losses, a float32 scalar; its gradients with respect to states and
-        matrix, each in the dtype of its own; and `TokenPredictions` of shape `(N,)`. None of them
-        is differentiable any further.
+        The sum of the weighted losses, a float32 scalar; its gradients with respect to states,
+        matrix and the labels' rows of the matrix `(N, D)`, which the second one leaves out, each in
+        the dtype of what it belongs to; and `TokenPredictions` of shape `(N,)`. None of them is
+        differentiable any further.
     """
     states, matrix = tf.stop_gradient(states), tf.stop_gradient(matrix)
     states32, factor = tf.cast(states, tf.float32), tf.cast(matrix, states.dtype)
@@ -58,11 +60,13 @@ def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
     # What a state is pulled towards: the row of its label, mixed with the mean of all rows.
     pull = (1 - label_smoothing) * of_labels + label_smoothing * of_softmax[-1]
     of_states = weights[:, tf.newaxis] * (of_softmax[:-1] - pull)
-    of_matrix = tf.tensor_scatter_nd_sub(
-        of_matrix, labels[:, tf.newaxis], (1 - label_smoothing) * weighted
-    )
+    of_rows = (label_smoothing - 1) * weighted
     losses = tf.reduce_sum(states32 * (of_labels - pull), axis=1) - predictions.log_probs
-    gradients = tf.cast(of_states, states.dtype), tf.cast(of_matrix, matrix.dtype)
+    gradients = (
+        tf.cast(of_states, states.dtype),
+        tf.cast(of_matrix, matrix.dtype),
+        tf.cast(of_rows, matrix.dtype),
+    )
     return tf.reduce_sum(weights * losses), gradients, predictions
 
 

@@ -1,8 +1,5 @@
 """One training step under a tf.distribute strategy, normalised by the tokens of all replicas."""
 
-import itertools
-import math
-
 import keras
 import tensorflow as tf
 
@@ -54,7 +51,6 @@ class TokenTrainer:
             gradients = self._accumulate(batch, all_tokens)
         if self.clip_norm is not None:
             gradients = self._clip(gradients, context)
-        gradients = _hold_back(gradients, self.trainable_variables, self.parallel_parts)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return self.get_metrics_result()
 
@@ -115,12 +111,13 @@ class TokenTrainer:
         """The same without the logits of the whole batch."""
         with tf.GradientTape(persistent=True) as tape:
             states, matrix = self.softmax_inputs(x, training=True)
+            labels = tf.reshape(tf.cast(y, tf.int32), [-1])
+            rows = tf.gather(matrix, labels)
             penalties = self.losses
-        labels = tf.reshape(tf.cast(y, tf.int32), [-1])
         tokens = tf.cast(tf.not_equal(labels, PAD), tf.float32)
         scale = self.optimizer.scale_loss(share)
         factor = tf.math.divide_no_nan(scale, tf.reduce_sum(tokens))
-        loss, (of_states, of_matrix), predictions = fused_cross_entropy(
+        loss, (of_states, of_matrix, of_rows), predictions = fused_cross_entropy(
             tf.reshape(states, [-1, states.shape[-1]]),
             matrix,
             labels,
@@ -128,9 +125,16 @@ class TokenTrainer:
             self.loss.label_smoothing,
         )
         before = [tf.reshape(of_states, tf.shape(states)), *[scale] * len(penalties)]
+        variables = self.trainable_variables
+        sparse = tape.gradient(rows, variables, of_rows)
+        if not any(isinstance(gradient, tf.IndexedSlices) for gradient in sparse):
+            # The matrix is no variable but made from some: no row of theirs is one of its rows.
+            of_matrix = tf.tensor_scatter_nd_add(of_matrix, labels[:, tf.newaxis], of_rows)
+            sparse = [None] * len(variables)
         gradients = [
-            tape.gradient([states, *penalties], self.trainable_variables, before),
-            tape.gradient(matrix, self.trainable_variables, of_matrix),
+            tape.gradient([states, *penalties], variables, before),
+            tape.gradient(matrix, variables, of_matrix),
+            sparse,
         ]
         loss = tf.add_n([tf.math.divide_no_nan(loss, scale), *penalties])
         predictions = TokenPredictions(*(tf.reshape(p, tf.shape(y)) for p in predictions))
@@ -227,18 +231,3 @@ def _sum(gradients):
         return gradients[0] if gradients else None
     total = tf.add_n(dense)
     return tf.tensor_scatter_nd_add(total, rows[:, tf.newaxis], values) if sparse else total
-
-
-def _hold_back(gradients, variables, cores):
-    """Has cores that work apart make the last updates together.
-
-    The largest is that of the embeddings, the first variable of a model, and it is ready last:
-    other cores would wait for the one that works on it. So as many more are held back as take all
-    of them about as long; the others go better beside the products of the backward pass, since an
-    update is nothing but access to memory.
-    """
-    if cores == 1:
-        return gradients
-    sizes = [math.prod(variable.shape) for variable in variables]
-    count = sum(end <= cores * max(sizes) for end in itertools.accumulate(sizes))
-    return tf.tuple(gradients[:count]) + gradients[count:]

@@ -102,30 +102,22 @@ def test_parts_at_once_leave_lookups_sparse():
         np.testing.assert_allclose(parted, tf.convert_to_tensor(whole), atol=1e-6)
 
 
-def test_the_last_updates_wait_for_each_other():
-    """No more of them than take as long as the largest, for as many cores as there are."""
-    with tf.Graph().as_default():
-        dense, other, early = (tf.random.normal([size]) for size in (40, 25, 20))
-        sparse = tf.IndexedSlices(tf.random.normal([2, 5]), tf.constant([0, 3]), [3, 5])
-        given = [dense, None, sparse, other, early]
-        variables = [tf.zeros(shape) for shape in ([40], [0], [3, 5], [25], [20])]
-        held = token_trainer._hold_back(given, variables, 2)
-        assert token_trainer._hold_back(given, variables, 1) is given
-
-    def needs(gradient):
-        """All operations that must be done before."""
-        found, left = set(), [gradient.op]
-        while left:
-            operation = left.pop()
-            if operation not in found:
-                found.add(operation)
-                left += [*operation.control_inputs, *(x.op for x in operation.inputs)]
-        return found
-
-    assert held[1] is None and held[4] is early
-    for gradient in (held[0], held[2].values, held[3]):
-        assert {dense.op, sparse.values.op, other.op} <= needs(gradient)
-        assert early.op not in needs(gradient)
+@pytest.mark.parametrize("sharing", ["all", "none"])
+def test_rows_are_added_to_a_dense_gradient_once(sharing):
+    """TensorFlow copies all of it each time: tens of MiB of a large vocabulary."""
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings=sharing)
+    model.compile("sgd", kt.SmoothedCrossEntropy())
+    model.build()
+    model.parallel_parts = 3
+    data = tf.nest.map_structure(tf.constant, batch())
+    graph = tf.function(model.train_step, autograph=False).get_concrete_function(data).graph
+    pruned = tf.compat.v1.graph_util.extract_sub_graph(
+        graph.as_graph_def(), [op.name for op in graph.get_operations() if "Assign" in op.type]
+    )
+    kinds = [node.op for node in pruned.node]
+    # A matrix that is no variable gets them from each part; the lookups of its own stay sparse.
+    assert kinds.count("TensorScatterAdd") == {"all": 1, "none": 3}[sharing]
+    assert kinds.count("TensorScatterSub") == 0
 
 
 @pytest.mark.parametrize("parts", [2, 9])
