@@ -32,7 +32,7 @@ class Options:
         parts: What to measure.
         shapes: Sizes of the models; see tests/benchmark/shapes.py.
         rounds: Timed rounds, after one for warming up.
-        steps: Updates in a round of training.
+        steps: Updates in a round of training, under Keras in one call (`steps_per_execution`).
         corpus: Directory of the tokenised Multi30k, for the part text.
         run: A run trained on it; without one, the part text is left out.
         opennmt_tf: Python of an environment with OpenNMT-tf 2.32, which needs an older TensorFlow
@@ -43,7 +43,7 @@ class Options:
     parts: tuple[PART, ...] = ("training", "decoding", "beam", "text", "scaling")
     shapes: tuple[SHAPE, ...] = ("small", "base")
     rounds: int = 5
-    steps: int = 2
+    steps: int = 4
     corpus: str = "../shared/data/multi30k/tok"
     run: str | None = None
     opennmt_tf: str | None = None

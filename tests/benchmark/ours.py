@@ -29,12 +29,13 @@ def make_model(shape, precision="float32", **options):
 
 
 def training(shape, precision="float32", jit_compile=False, apart=False, steps=1):
-    """`steps` updates of `model.fit`; `apart`: on a part of the batch for each core."""
+    """`steps` updates of `model.fit` in one call; `apart`: on a part of the batch for each core."""
     shape = SHAPES[shape]
     parallel_parts = kt.work_apart() if apart else 1
     model = make_model(shape, precision)
     model.parallel_parts = parallel_parts
-    model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=jit_compile)
+    how = dict(jit_compile=jit_compile, steps_per_execution=steps)
+    model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
     dataset = shape.dataset(steps)
 
     def fit():
