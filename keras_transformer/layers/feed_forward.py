@@ -82,16 +82,17 @@ class FeedForward(keras.layers.Layer):
         # One matrix for all positions: then products, biases and activation are one operation.
         if len(leading) > 1:
             x = ops.reshape(x, (-1, x.shape[-1]))
-        x = self.outer(self.dropout_layer(self.inner(x), training=training))
+        x = self.stepper(None, training)(x)
         return ops.reshape(x, (*leading, self.d_model)) if len(leading) > 1 else x
 
-    def stepper(self, loop="graph"):
+    def stepper(self, loop="graph", training=None):
         """Returns a function from `(B, D)` to `(B, D)` that does what `call` does, for loops.
 
         Kernels are laid out now, once, so the function belongs to the weights as they are now.
 
         Args:
             loop: What runs the loop, as `projection` has it.
+            training: Whether to drop.
         """
 
         def prepared(dense):
@@ -101,7 +102,12 @@ class FeedForward(keras.layers.Layer):
             return projection(*weights, loop)
 
         inner, outer = prepared(self.inner), prepared(self.outer)
-        return lambda x: outer(self.activation(inner(x)))
+
+        def feed_forward(x):
+            x = self.activation(inner(x))
+            return outer(self.dropout_layer(x, training=training))
+
+        return feed_forward
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.d_model)

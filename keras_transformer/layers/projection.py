@@ -49,7 +49,7 @@ def projection(kernel, bias=None, loop=None):
     else:
 
         def multiply(x):
-            return ops.matmul(x, kernel)
+            return _product(x, kernel) if loop is None else ops.matmul(x, kernel)
 
         if loop == "graph" and bias is not None:
             minus_bias = ops.negative(bias)
@@ -58,6 +58,31 @@ def projection(kernel, bias=None, loop=None):
 
     # `ops.add` of a vector is a bias to Keras, which TensorFlow fuses with the product.
     return multiply if bias is None else lambda x: ops.add(multiply(x), bias)
+
+
+def _product(x, kernel):
+    """`x W`, of whose gradients some are batches of one product.
+
+    With a factor transposed that is larger than the other, oneDNN's batched product of float32
+    takes up to a tenth less than that of matrices. Elsewhere, XLA among them, both are the same,
+    as long as it is written as a sum over letters: a transposition beside it may be carried out.
+    """
+    if len(x.shape) != 2:
+        return ops.matmul(x, kernel)
+
+    @ops.custom_gradient
+    def product(x, kernel):
+        def gradients(*arguments, upstream=None):
+            (upstream,) = arguments if upstream is None else (upstream,)
+            rows, kernels, upstreams = (ops.expand_dims(y, 0) for y in (x, kernel, upstream))
+            of_x = ops.squeeze(ops.einsum("bnw,bdw->bnd", upstreams, kernels), 0)
+            if kernel.shape[0] <= kernel.shape[1]:
+                return of_x, ops.matmul(ops.transpose(x), upstream)
+            return of_x, ops.squeeze(ops.einsum("bnd,bnw->bdw", rows, upstreams), 0)
+
+        return ops.matmul(x, kernel), gradients
+
+    return product(x, kernel)
 
 
 def _by_columns(kernel, bias):

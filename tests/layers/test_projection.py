@@ -41,6 +41,42 @@ def test_is_the_product_and_the_bias(loop, leading, width, dtype):
     )
 
 
+@pytest.mark.parametrize("leading", [(20,), (2, 5)])
+@pytest.mark.parametrize("width", [4, 9])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_gradients(leading, width, jit_compile):
+    """`dx = dy Wᵀ`, `dW = xᵀ dy`, `db = Σ dy`, of kernels wider than high and higher than wide."""
+    sizes = ((*leading, 6), (6, width), (width,), (*leading, width))
+    x, kernel, bias, upstream = (RANDOM.normal(size=size).astype("float32") for size in sizes)
+
+    @tf.function(jit_compile=jit_compile)
+    def gradients(*given):
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            y = projection(*given[1:])(given[0])
+        return tape.gradient(y, given, upstream)
+
+    found = gradients(*(tf.constant(array) for array in (x, kernel, bias)))
+    rows, upstreams = x.reshape(-1, 6), upstream.reshape(-1, width)
+    expected = (upstream @ kernel.T, rows.T @ upstreams, upstreams.sum(axis=0))
+    for mine, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_gradient():
+    """For penalties on gradients."""
+    x, kernel = (tf.constant(RANDOM.normal(size=size), "float32") for size in ((5, 6), (6, 4)))
+    with tf.GradientTape() as outer:
+        outer.watch(kernel)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            loss = tf.reduce_sum(projection(kernel)(x) ** 2)
+        penalty = tf.reduce_sum(inner.gradient(loss, x) ** 2)
+    square = kernel @ tf.transpose(kernel)
+    expected = 8 * tf.transpose(x) @ x @ square @ kernel + 8 * square @ tf.transpose(x) @ x @ kernel
+    np.testing.assert_allclose(outer.gradient(penalty, kernel), expected, rtol=1e-3)
+
+
 def test_unknown_loop():
     with pytest.raises(ValueError, match='loop must be None, "graph" or "xla", received \'gpu\''):
         projection(np.ones([2, 2]), loop="gpu")
