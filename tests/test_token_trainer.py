@@ -20,7 +20,7 @@ def batch(rows=7, seed=0):
     return (source, target_in), target
 
 
-def fit(steps=3, precision="float32", weights=None, rows=7, **attributes):
+def fit(steps=3, precision="float32", weights=None, rows=7, steps_per_execution=1, **attributes):
     """Trains on `steps` equal batches; returns the weights, the logs and the starting weights."""
     keras.utils.set_random_seed(2)
     model = kt.Transformer(20, 20, 2, 16, 2, 32, dropout=0.0, dtype=precision)
@@ -32,6 +32,7 @@ def fit(steps=3, precision="float32", weights=None, rows=7, **attributes):
         kt.SmoothedCrossEntropy(0.1),
         metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
         jit_compile=False,
+        steps_per_execution=steps_per_execution,
     )
     before = model.get_weights()
     data = batch(rows) if weights is None else (*batch(rows), weights)
@@ -72,6 +73,16 @@ def test_parts_equal_the_whole_batch(how, parts, whole_batch):
     assert whole_logs.keys() == parted_logs.keys() == {"loss", "accuracy", "target_tokens"}
     for name, value in whole_logs.items():
         assert parted_logs[name] == pytest.approx(value, abs=1e-5), name
+
+
+@pytest.mark.parametrize("attributes", [{}, {AT_ONCE: 2}])
+def test_several_updates_in_one_call(attributes):
+    """Keras' `steps_per_execution`, also where the last call has fewer of them."""
+    single, single_logs, before = fit(**attributes)
+    joined, joined_logs, _ = fit(steps_per_execution=2, **attributes)
+    assert distance(single, before) > 0.01
+    assert distance(single, joined) < 1e-6
+    assert joined_logs == pytest.approx(single_logs, abs=1e-5)
 
 
 def test_parts_with_dropout_in_a_graph():

@@ -61,11 +61,9 @@ class FeedForward(keras.layers.Layer):
             else keras.initializers.get(output_initializer)
         )
         policy = self.dtype_policy
+        # They hold the weights; `stepper` has the one way through them.
         self.inner = keras.layers.Dense(
-            d_ff,
-            activation=self.activation,
-            kernel_initializer=self.kernel_initializer,
-            dtype=policy,
+            d_ff, kernel_initializer=self.kernel_initializer, dtype=policy
         )
         self.outer = keras.layers.Dense(
             d_model, kernel_initializer=self.output_initializer, dtype=policy
@@ -86,7 +84,7 @@ class FeedForward(keras.layers.Layer):
         return ops.reshape(x, (*leading, self.d_model)) if len(leading) > 1 else x
 
     def stepper(self, loop="graph", training=None):
-        """Returns a function from `(B, D)` to `(B, D)` that does what `call` does, for loops.
+        """Returns the function from `(N, D)` to `(N, D)` that `call` applies, for loops as well.
 
         Kernels are laid out now, once, so the function belongs to the weights as they are now.
 

@@ -47,9 +47,10 @@ def projection(kernel, bias=None, loop=None):
         def multiply(x):
             return ops.matmul(x, ops.transpose(columns))  # TensorFlow makes one product of it
     else:
+        product = ops.matmul if loop else _product
 
         def multiply(x):
-            return _product(x, kernel) if loop is None else ops.matmul(x, kernel)
+            return product(x, kernel)
 
         if loop == "graph" and bias is not None:
             minus_bias = ops.negative(bias)
