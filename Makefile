@@ -9,12 +9,12 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations test test-all lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations test test-all test-numerical lint bench clean
 
-# What users install.
+# What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[all]"
 	touch $@
 
 # What developers install on top.
@@ -56,14 +56,18 @@ multi30k multi30k-cased: .venv/installed
 
 # What each ingredient of that recipe is worth, in short trainings: an hour and a half on two cores.
 ablations: .venv/installed
-	$(BIN)/python tests/ablations.py $(TOK) runs/ablations $(RECIPE)
+	$(BIN)/python -m tests.benchmark.ablations $(TOK) runs/ablations $(RECIPE)
 
 # A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: test
-	$(BIN)/python -m pytest -n auto --dist loadfile -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+# The numerical tests with and without oneDNN, whichever is not this machine's own, and one thread.
+test-numerical: .venv/installed-test
+	$(BIN)/python tests/support/other_settings.py -n auto
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

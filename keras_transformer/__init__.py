@@ -17,9 +17,9 @@ _HOMES = {
     "layers.masks": ("causal_mask", "combine", "key_mask", "padding_mask"),
     "layers.positional_embedding": ("PositionalEmbedding", "sinusoidal_encoding"),
     "transformer": ("Transformer",),
-    "losses": ("SmoothedCrossEntropy",),
-    "metrics": ("MaskedAccuracy", "Perplexity", "TargetTokens"),
-    "schedules": ("WarmupInverseSqrt",),
+    "training.losses": ("SmoothedCrossEntropy",),
+    "training.metrics": ("MaskedAccuracy", "Perplexity", "TargetTokens"),
+    "training.schedules": ("WarmupInverseSqrt",),
     "presets": (
         "ExportConfig",
         "ModelConfig",
@@ -33,24 +33,23 @@ _HOMES = {
     "decoding.greedy": ("greedy_search",),
     "decoding.sampling": ("sample",),
     "decoding.search": ("search",),
-    "tokenizer": ("SubwordTokenizer",),
-    "data": ("make_dataset",),
-    "strategies": ("make_strategy",),
-    "cores": ("operations_at_once", "work_apart"),
-    "averaging": ("average_checkpoints", "averaged_weights"),
-    "callbacks": ("AveragedValidation", "TranslationScores"),
-    "translator": ("Translator",),
-    "run_directory": ("load",),
-    "saved_model": ("export", "load_saved_model"),
-    "saved_model_check": ("check_structure",),
-    "saved_model_trial": ("check",),
-    "ctranslate2_writer": ("export_ctranslate2",),
-    "optimizer": ("MeanAdam",),
-    "visualization": (
-        "plot_attention",
+    "tokenizers.subword": ("SubwordTokenizer",),
+    "data.dataset": ("make_dataset",),
+    "training.strategies": ("make_strategy",),
+    "kernels.tensorflow.threads": ("operations_at_once", "work_apart"),
+    "runs.averaging": ("average_checkpoints", "averaged_weights"),
+    "runs.validation": ("AveragedValidation", "TranslationScores"),
+    "translation.translator": ("Translator",),
+    "runs.load": ("load",),
+    "serving.saved_model": ("export", "load_saved_model"),
+    "serving.acceptance.structure": ("check_structure",),
+    "serving.acceptance.trial": ("check",),
+    "converters.ctranslate2": ("export_ctranslate2",),
+    "training.optimizer": ("MeanAdam",),
+    "visualization.attention": ("plot_attention", "plot_position_encoding"),
+    "visualization.curves": (
         "plot_history",
         "plot_learning_rate",
-        "plot_position_encoding",
         "plot_run",
         "plot_runs",
         "save_run_plot",
@@ -60,11 +59,35 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)
 
+# What the extra `all` brings: a package for each module that is imported.
+OPTIONAL = {
+    **{name: name for name in ("babel", "matplotlib", "rich", "sacrebleu", "sentencepiece")},
+    **{name: name for name in ("tensorboard", "tyro")},
+    "tensorflow_serving": "tensorflow-serving-api",
+    "tensorflow_text": "tensorflow-text",
+    "yaml": "pyyaml",
+}
+
+
+def explain_missing(what, error):
+    """One sentence for a ModuleNotFoundError: the extra that brings what `what` needs.
+
+    None where the extra would not help.
+    """
+    package = OPTIONAL.get((error.name or "").partition(".")[0])
+    return package and f"{what} needs {package}: pip install 'keras-encoder-decoder[all]'."
+
 
 def __getattr__(name):
     if name not in _HOME_OF:
         raise AttributeError(f"module 'keras_transformer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"keras_transformer.{_HOME_OF[name]}"), name)
+    try:
+        home = importlib.import_module(f"keras_transformer.{_HOME_OF[name]}")
+    except ModuleNotFoundError as error:
+        if sentence := explain_missing(f"keras_transformer.{name}", error):
+            raise ModuleNotFoundError(sentence, name=error.name) from None
+        raise
+    value = getattr(home, name)
     globals()[name] = value
     return value
 
@@ -76,5 +99,11 @@ def __dir__():
 if "keras" in sys.modules:
     # Keras finds the classes of a saved model only once they are registered, which importing them
     # does; and with Keras loaded already it costs nothing.
-    for _home in ("layers", "transformer", "losses", "metrics", "schedules"):
+    for _home in (
+        "layers",
+        "transformer",
+        "training.losses",
+        "training.metrics",
+        "training.schedules",
+    ):
         importlib.import_module(f"keras_transformer.{_home}")

@@ -7,6 +7,58 @@ line. `PRESETS` maps the names that `--preset` knows to configurations.
 import dataclasses
 import math
 
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
+
+
+FORMAT = 1  # of what run directories and .keras files hold
+
+
+def check_format(name, found):
+    """Refuses what another version has written.
+
+    Args:
+        name: Of the file.
+        found: The format that it says it has; None, an older one than the first.
+
+    Raises:
+        ValueError: If it is not `FORMAT`.
+    """
+    if found != FORMAT:
+        raise ValueError(
+            f"{name} is of format {found or 0}, this version reads format {FORMAT}: use the "
+            "version that wrote it, or train anew."
+        )
+
+
+def check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size):
+    """Refuses a way of sharing that is unknown or that the vocabularies do not allow.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if share_embeddings not in ("none", "target", "all"):
+        raise ValueError(
+            f'share_embeddings must be "none", "target" or "all", received {share_embeddings!r}.'
+        )
+    if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
+        raise ValueError(
+            'share_embeddings="all" needs one vocabulary for both sides, received '
+            f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
+            'joint vocabulary or share_embeddings="target".'
+        )
+
+
+def check_precision(precision):
+    """Refuses what is neither None nor the name of a precision.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(
+            f"precision must be one of {', '.join(PRECISIONS)}, received {precision!r}."
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -49,8 +101,8 @@ class TrainConfig:
     epochs: int = 20  # after each of which the model is validated and saved
     steps_per_epoch: int | None = None  # updates; None: one pass over the data
     tokens_per_batch: int = 8192  # rows × padded length of the longer side, all replicas
-    accumulation_steps: int = 1  # parts that a batch is worked off in, to save memory
-    parallel_parts: int | None = None  # parts worked off at once; None: one for each of few cores
+    accumulation_steps: int = 1  # micro-batches one after the other, to save memory
+    parallel_microbatches: int | None = None  # at once; None: one for each core, up to eight
     label_smoothing: float = 0.1  # share spread evenly over the vocabulary
     peak: float | None = None  # highest learning rate; None: the paper's, (D · warm-up)^-0.5
     warmup_steps: int = 4000  # updates until the learning rate peaks
@@ -58,8 +110,11 @@ class TrainConfig:
     clip_norm: float | None = None  # largest norm of all gradients together
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
     ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
-    precision: str = "float32"  # float32, mixed_bfloat16 or mixed_float16
+    precision: str = (
+        "float32"  # float32, mixed_bfloat16, mixed_float16; auto: timed on this machine
+    )
     strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
+    logical_devices: int = 1  # replicas that the CPU plays, to try mirrored without GPUs
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape
     seed: int = 1  # of everything random
 
@@ -76,18 +131,15 @@ class TrainConfig:
         Raises:
             ValueError: If a value is out of its range.
         """
-        choices = {
-            "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
-            "validate_by": ("loss", "bleu"),
-            "average": ("none", "best", "last"),
-        }
+        check_precision(self.precision)
+        choices = {"validate_by": ("loss", "bleu"), "average": ("none", "best", "last")}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"{name} must be one of {', '.join(known)}, received {getattr(self, name)!r}."
                 )
-        counts = ("epochs", "steps_per_epoch", "accumulation_steps", "parallel_parts", "patience")
-        for name in (*counts, "keep_checkpoints"):
+        counts = "epochs steps_per_epoch accumulation_steps parallel_microbatches patience"
+        for name in (*counts.split(), "keep_checkpoints", "logical_devices"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, received {value}.")
@@ -109,7 +161,7 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-    """How translations are searched for: greedily, with a beam, or drawn at random.
+    """A way to search for translations: greedily, with a beam, or drawn at random.
 
     Raises:
         ValueError: If a value is out of its range, or a beam is to be sampled.
@@ -153,13 +205,14 @@ GREEDY = SearchConfig()
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
-    """What an exported version can be asked, and how its weights are stored."""
+    """An export: what it can be asked, and how its weights are stored."""
 
     # What clients can ask for; serving_default is always there.
     signatures: tuple[str, ...] = ("beam", "sample", "score", "attention", "tokens")
     beam_size: int = 5  # hypotheses that the signature beam answers with
     length_penalty: float = 1.0  # α of the signature beam
     precision: str = "float32"  # of stored weights: float32, bfloat16 or int8
+    computation: str = "float32"  # or bfloat16, for servers with bfloat16 units
     longest_output: int | None = None  # tokens of a translation; None: the model's max_length
 
     @property

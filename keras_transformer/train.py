@@ -13,23 +13,28 @@ import sys
 
 import keras
 
-from keras_transformer import cores, run_directory
-from keras_transformer.callbacks import AveragedValidation, TranslationScores
 from keras_transformer.corpora.corpus import Corpus, fingerprint
 from keras_transformer.corpora.dates import LANGUAGES, dates
 from keras_transformer.corpora.text_files import read_pairs
-from keras_transformer.data import make_dataset
-from keras_transformer.losses import SmoothedCrossEntropy
-from keras_transformer.metrics import MaskedAccuracy, Perplexity, TargetTokens
-from keras_transformer.optimizer import MeanAdam
-from keras_transformer.run_checkpoint import RunCheckpoint
-from keras_transformer.schedules import WarmupInverseSqrt
-from keras_transformer.strategies import make_strategy
-from keras_transformer.tokenizer import SubwordTokenizer
+from keras_transformer.data.dataset import make_dataset
+from keras_transformer.kernels.tensorflow import threads
+from keras_transformer.runs import files
+from keras_transformer.runs.atomic_files import creating
+from keras_transformer.runs.checkpoint import RunCheckpoint
+from keras_transformer.runs.load import load_tokenizers
+from keras_transformer.runs.validation import AveragedValidation, TranslationScores
+from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
+from keras_transformer.training.optimizer import MeanAdam
+from keras_transformer.training.schedules import WarmupInverseSqrt
+from keras_transformer.training.strategies import make_strategy
 from keras_transformer.transformer import Transformer
 
+MAY_CHANGE = ("epochs", "cooldown_steps", "parallel_microbatches")  # when a run goes on
 
-def train(config, output, resume=False, plot=False):
+
+def train(config, output, resume=False):
     """Trains a model into a run directory.
 
     Args:
@@ -39,7 +44,6 @@ def train(config, output, resume=False, plot=False):
             same data and vocabulary, with the loss curve it would have had without the stop.
             Only `epochs` and `cooldown_steps` may have changed: the curve is the same until a
             cooldown begins.
-        plot: Whether to draw the training's curves into `curves.png` in `output`.
 
     Returns:
         Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
@@ -48,8 +52,9 @@ def train(config, output, resume=False, plot=False):
         ValueError: If the data, the configuration or the directory is at fault.
     """
     config.check()
-    parallel_parts = _parallel_parts(config)
-    strategy = make_strategy(config.strategy)
+    parallel_microbatches = _parallel_microbatches(config)
+    strategy = make_strategy(config.strategy, config.logical_devices)
+    config = _choose_precision(config, output, resume)
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
@@ -64,11 +69,11 @@ def train(config, output, resume=False, plot=False):
     with strategy.scope():
         model = build_model(config, *tokenizers)
         _compile_model(model, config, steps * config.epochs)
-        model.parallel_parts = parallel_parts
+        model.parallel_microbatches = parallel_microbatches
 
     # --- run directory: nothing is written before everything above has succeeded ---
     if resume:
-        run_directory.write_config(config, output)
+        files.write_config(config, output)
     else:
         _create(output, config, tokenizers, corpus)
     checkpoint, callbacks = _make_callbacks(config, output, corpus.valid, tokenizers)
@@ -80,22 +85,29 @@ def train(config, output, resume=False, plot=False):
     else:
         options |= dict(first_step=first_epoch * steps)
         dataset = make_dataset(corpus.train, *tokenizers, **options)
+        print(f"precision: {config.precision}", file=sys.stderr)
         print(f"{model.count_params():,} weights, {steps} updates an epoch", file=sys.stderr)
         history = _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
-    if plot:
-        from keras_transformer.visualization import save_run_plot
-
-        print(f"curves drawn into {save_run_plot(output)}", file=sys.stderr)
     return history
 
 
-def _parallel_parts(config):
-    """How many parts of a batch are worked off at once; if several, has the cores work apart."""
-    parts = config.parallel_parts
-    if parts == 1 or config.jit_compile:  # XLA takes all cores for itself
+def _parallel_microbatches(config):
+    """Counts the micro-batches at once; if several, has each core do its own operation."""
+    parts = config.parallel_microbatches
+    # XLA takes all cores for itself; logical devices share them already.
+    if parts == 1 or config.jit_compile or config.logical_devices > 1:
         return parts or 1
-    at_once = cores.work_apart(None if parts else cores.MOST_PARTS)
-    return parts or min(at_once, cores.MOST_PARTS)
+    at_once = threads.work_apart(None if parts else threads.MOST_PARTS)
+    return parts or min(at_once, threads.MOST_PARTS)
+
+
+def _choose_precision(config, output, resume):
+    """The configuration with `auto` decided upon: by this machine, or by the run that goes on."""
+    from keras_transformer.kernels.tensorflow.precision import choose
+
+    if resume and config.precision == "auto":
+        return dataclasses.replace(config, precision=files.read_config(output).precision)
+    return dataclasses.replace(config, precision=choose(config.precision))
 
 
 def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
@@ -114,7 +126,7 @@ def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
 
 
 def _make_callbacks(config, output, valid_pairs, tokenizers):
-    """What happens around validations, in the order in which they add to and read the logs."""
+    """Makes the callbacks, in the order in which they add to and read the logs."""
     checkpoint = RunCheckpoint(
         output,
         f"val_{config.validate_by}",
@@ -204,13 +216,13 @@ def _compile_model(model, config, total_steps):
         ema_momentum=config.ema,
     )
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    model.clip_norm = config.clip_norm
-    model.accumulation_steps = config.accumulation_steps
     model.compile(
         optimizer=optimizer,
         loss=SmoothedCrossEntropy(config.label_smoothing),
         metrics=[MaskedAccuracy(), Perplexity(), TargetTokens()],
         jit_compile=config.jit_compile,
+        clip_norm=config.clip_norm,
+        accumulation_steps=config.accumulation_steps,
     )
     model.optimizer.build(model.trainable_variables)
 
@@ -218,8 +230,8 @@ def _compile_model(model, config, total_steps):
 def _open_tokenizers(config, corpus, output, resume):
     """The vocabularies: those of the run that goes on, else new ones."""
     if resume:
-        _check_same(config, run_directory.read_config(output))
-        return run_directory.load_tokenizers(output)
+        _check_same(config, files.read_config(output))
+        return load_tokenizers(output)
     _check_free(output)
     return train_tokenizers(config, corpus.train)
 
@@ -239,24 +251,22 @@ def _check_same(config, previous):
     """Refuses to go on with another recipe than the one begun."""
     for field in dataclasses.fields(config):
         old, new = getattr(previous, field.name), getattr(config, field.name)
-        if old != new and field.name not in ("epochs", "cooldown_steps"):
+        if old != new and field.name not in MAY_CHANGE:
             raise ValueError(
                 f"This run was begun with {field.name}={old!r}, received {new!r}: resume it with "
-                "the options it was begun with (only epochs and cooldown_steps may change), or "
+                f"the options it was begun with (only {', '.join(MAY_CHANGE)} may change), or "
                 "start another one."
             )
 
 
 def _create(output, config, tokenizers, corpus):
     """Makes the run directory, whole or not at all."""
-    with run_directory.creating(output) as temporary:
+    with creating(output) as temporary:
         data = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
-        with open(os.path.join(temporary, run_directory.DATA), "w", encoding="utf-8") as file:
+        with open(os.path.join(temporary, files.DATA), "w", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
-        for folder in ("logs", run_directory.CHECKPOINTS):
+        for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
-        run_directory.write_config(config, temporary)
-        for name, tokenizer in zip(
-            (run_directory.SOURCE, run_directory.TARGET), tokenizers, strict=True
-        ):
+        files.write_config(config, temporary)
+        for name, tokenizer in zip((files.SOURCE, files.TARGET), tokenizers, strict=True):
             tokenizer.save(os.path.join(temporary, name))

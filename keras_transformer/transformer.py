@@ -3,23 +3,28 @@
 Shapes: B batch, S source length, T target length, D d_model, H heads, V target vocabulary.
 """
 
+import dataclasses
+
 import keras
 from keras import ops
 
+from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.kernels.dense import Dense, projection
+from keras_transformer.layers import decoder_step
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.layers.projection import projection
+from keras_transformer.presets import FORMAT, ModelConfig, check_format, check_sharing
+from keras_transformer.training.trainer import Trainer
 
-if keras.backend.backend() == "tensorflow":
-    from keras_transformer import graph_operations
-    from keras_transformer.token_trainer import TokenTrainer as Trainer
-else:  # other backends train with Keras' own step
-    graph_operations = None
+if IS_TENSORFLOW:
+    from keras_transformer.kernels.tensorflow import step_attention
+else:
+    step_attention = None
 
-    class Trainer:
-        """Nothing to add."""
+ARGUMENTS = [field.name for field in dataclasses.fields(ModelConfig)]
+ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -57,6 +62,9 @@ class Transformer(Trainer, keras.Model):
     Raises:
         ValueError: If an argument is out of its range.
 
+    A subclass that sets `encoder_class` and `decoder_class` has others, whose `layer_class` may
+    have other attention (`make_attention`), feed-forward networks and normalisations.
+
     Example:
 
     >>> model = Transformer(8000, 8000, num_layers=2, d_model=64, num_heads=4, d_ff=128)
@@ -64,6 +72,9 @@ class Transformer(Trainer, keras.Model):
     >>> model((source, target)).shape
     (1, 2, 8000)
     """
+
+    encoder_class = Encoder
+    decoder_class = Decoder
 
     def __init__(
         self,
@@ -82,7 +93,7 @@ class Transformer(Trainer, keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        _check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
+        check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
         if max_length < 1:
             raise ValueError(f"max_length must be at least 1, received {max_length}.")
         self.source_vocabulary_size = source_vocabulary_size
@@ -99,22 +110,20 @@ class Transformer(Trainer, keras.Model):
         self.max_length = max_length
 
         policy = self.dtype_policy
-        stack = (num_layers, d_model, num_heads, d_ff, dropout, norm, activation)
-        embedding = (d_model, positions, max_length, dropout)
-        self.target_embedding = PositionalEmbedding(
-            target_vocabulary_size, *embedding, dtype=policy
-        )
+        names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
+        stack = {name: getattr(self, name) for name in names} | {"dtype": policy}
+        names = ("d_model", "positions", "max_length", "dropout")
+        embedding = {name: getattr(self, name) for name in names} | {"dtype": policy}
+        self.target_embedding = PositionalEmbedding(target_vocabulary_size, **embedding)
         self.source_embedding = (
             self.target_embedding
             if share_embeddings == "all"
-            else PositionalEmbedding(source_vocabulary_size, *embedding, dtype=policy)
+            else PositionalEmbedding(source_vocabulary_size, **embedding)
         )
-        self.encoder = Encoder(*stack, dtype=policy)
-        self.decoder = Decoder(*stack, dtype=policy)
+        self.encoder = self.encoder_class(**stack)
+        self.decoder = self.decoder_class(**stack)
         self.output_projection = (
-            keras.layers.Dense(target_vocabulary_size, dtype=policy)
-            if share_embeddings == "none"
-            else None
+            Dense(target_vocabulary_size, dtype=policy) if share_embeddings == "none" else None
         )
 
     def build(self, input_shape=None):
@@ -133,11 +142,13 @@ class Transformer(Trainer, keras.Model):
         source, target = inputs
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
-        logits = self._projection()(x)
+        logits = self._logits(x)
         if not return_attention_scores:
             return logits
         scores = {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
         return logits, scores
+
+    softmax_inputs_of = call  # see TokenTrainer
 
     def encode(self, source, training=False):
         """Reads the source.
@@ -163,10 +174,10 @@ class Transformer(Trainer, keras.Model):
         Returns:
             Logits, float32 `(B, T, V)`.
         """
-        return self._projection()(self._decode(target, memory, source, training)[0])
+        return self._logits(self._decode(target, memory, source, training)[0])
 
     def softmax_inputs(self, inputs, training=False):
-        """What the logits are the product of.
+        """Computes the factors of the logits.
 
         Args:
             inputs: As `call` has them.
@@ -198,7 +209,8 @@ class Transformer(Trainer, keras.Model):
             A nested structure of tensors, batch first, for `step`.
         """
         source = ops.convert_to_tensor(source)
-        return self.decoder.initial_state(self.encode(source), padding_mask(source), length)
+        memory, mask = self.encode(source), padding_mask(source)
+        return decoder_step.initial_state(self.decoder, memory, mask, length)
 
     def step(self, ids, position, state):
         """Predicts the token that follows one more token.
@@ -211,22 +223,23 @@ class Transformer(Trainer, keras.Model):
         Returns:
             Logits, float32 `(B, V)`, and the next state.
         """
-        return self.stepper()(ids, position, state)
+        return self.make_step()(ids, position, state)
 
-    def stepper(self, loop="graph"):
+    def make_step(self, loop="graph"):
         """Returns a function that does what `step` does, for loops.
 
         Kernels are joined, cast and laid out now, once: the function belongs to the weights as they
         are now, and to what runs the loop, `"graph"` (TensorFlow's executor) or `"xla"`.
         """
+        operations = step_attention if loop == "graph" else None
+        step_of_decoder = decoder_step.make_step(self.decoder, loop, operations)
         project = self._projection(loop)
-        step_of_decoder = self.decoder.stepper(loop, graph_operations if loop == "graph" else None)
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
             x = self.target_embedding(ids, start=position)[:, 0]
             x, state = step_of_decoder(x, position, state)
-            return project(x), state
+            return ops.cast(project(x), "float32"), state
 
         return step
 
@@ -240,20 +253,15 @@ class Transformer(Trainer, keras.Model):
         return None  # the loss finds padding in the labels
 
     def get_config(self):
-        return super().get_config() | {
-            "source_vocabulary_size": self.source_vocabulary_size,
-            "target_vocabulary_size": self.target_vocabulary_size,
-            "num_layers": self.num_layers,
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-            "norm": self.norm,
-            "activation": keras.activations.serialize(self.activation),
-            "positions": self.positions,
-            "share_embeddings": self.share_embeddings,
-            "max_length": self.max_length,
-        }
+        config = {name: getattr(self, name) for name in ARGUMENTS}
+        config["activation"] = keras.activations.serialize(self.activation)
+        return super().get_config() | {"format": FORMAT} | config
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        check_format("The model's file", config.pop("format", None))
+        return super().from_config(config)
 
     def _encode(self, source, training):
         source = ops.convert_to_tensor(source)
@@ -277,23 +285,14 @@ class Transformer(Trainer, keras.Model):
             training=training,
         )
 
-    def _projection(self, loop=None):
-        output, embedding = self.output_projection, self.target_embedding
-        weights = (output.kernel, output.bias) if output else (embedding.softmax_matrix(),)
-        weights = (ops.cast(weight, self.compute_dtype) for weight in weights)
-        project = projection(*weights, loop=loop)
-        return lambda x: ops.cast(project(x), "float32")
+    def _logits(self, x):
+        """Logits, float32 `(..., V)`."""
+        project = self.output_projection or self.target_embedding.logits
+        return ops.cast(project(x), "float32")
 
-
-def _check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size):
-    """Refuses a way of sharing that is unknown or that the vocabularies do not allow."""
-    if share_embeddings not in ("none", "target", "all"):
-        raise ValueError(
-            f'share_embeddings must be "none", "target" or "all", received {share_embeddings!r}.'
-        )
-    if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
-        raise ValueError(
-            'share_embeddings="all" needs one vocabulary for both sides, received '
-            f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
-            'joint vocabulary or share_embeddings="target".'
-        )
+    def _projection(self, loop):
+        """The same of one position, `(B, D)`, but for the type."""
+        if self.output_projection:
+            project = decoder_step.make_projection(self.output_projection, loop)
+            return project or self._logits
+        return projection(self.target_embedding.softmax_matrix(), loop=loop)

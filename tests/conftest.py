@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.command_line import run_process
+from tests.support.command_line import run_process
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,7 +21,17 @@ def reverse_run(tmp_path_factory):
     (folder / "pairs.tsv").write_text("".join(rows * 5))
     sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
     result = run_process(
-        *["train", "--preset", "tiny", *sizes, "--output", folder / "run", "--epochs", "2"],
+        *[
+            "train",
+            "--preset",
+            "tiny",
+            *sizes,
+            "--output",
+            folder / "run",
+            "--epochs",
+            "2",
+            "--plot",
+        ],
         *["--steps-per-epoch", "5"],
         *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
         *["--vocabulary-size", "280", "--tokens-per-batch", "128"],

@@ -11,7 +11,8 @@ import pytest
 import sacrebleu
 
 from keras_transformer.corpora.pair import Pair
-from keras_transformer.evaluate import corpus_scores, evaluate, open_system, score_translations
+from keras_transformer.evaluate import evaluate, open_system, score_translations
+from keras_transformer.translation.corpus_scores import corpus_scores
 
 # Target, then translation: equal, close, far off, nothing, of several scripts.
 ROWS = [

@@ -1,20 +1,19 @@
-"""The rules of the house: what imports what, what is public, how long a part may be."""
+"""The rules of the house: what imports what, what is public, how long a file may be."""
 
 import ast
 import graphlib
 import importlib
 import inspect
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 import keras_transformer
-from tests.layer_harness import require_jax
+from tests.support.layer_harness import require_jax
+from tests.support.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "keras_transformer"
 SOURCES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -22,40 +21,27 @@ SOURCES = {
 }
 TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()}
 
-# What a part may import of ours.
-ALLOWED = {
-    "special_ids": [],
-    "layers": ["layers", "special_ids"],
-    "graph_operations": [],
-    "transformer": ["graph_operations", "layers", "special_ids", "token_trainer"],
-    "fused_cross_entropy": [],
-    "token_trainer": ["fused_cross_entropy", "losses", "metrics", "special_ids"],
-    "losses": ["special_ids"],
-    "metrics": ["special_ids"],
-    "schedules": ["special_ids"],
-    "presets": ["special_ids"],
-    "decoding": ["decoding", "presets", "special_ids"],
-    "tokenizer": ["special_ids"],
-    "corpora": ["corpora", "tokenizer", "special_ids"],
-    "batching": ["special_ids"],
-    "data": ["batching", "corpora", "tokenizer", "special_ids"],
-    "strategies": ["special_ids"],
-    "scoring": ["special_ids"],
-    "cores": [],
-    "sentence_batches": ["cores"],
-    "optimizer": [],
-    "text_model": ["scoring", "sentence_batches", "special_ids"],
-    "signatures": [],
-    "stored_weights": [],
-    "served_translator": ["decoding", "scoring", "presets", "signatures", "special_ids"]
-    + ["stored_weights", "translator"],
-    "c_api": [],
-    "server_process": [],
-    "warm_up": [],
-    "translator": ["decoding", "presets", "sentence_batches", "special_ids", "text_model"],
-}
-ABOVE_TENSORFLOW = "special_ids layers transformer losses metrics schedules presets".split()
-TOP = ["train", "cli"]
+# The house from the roof down, DESIGN §2a. A room may import itself and the floors below its own.
+FLOORS = [
+    ["cli"],
+    ["train", "evaluate", "visualization", "converters"],
+    ["runs"],
+    ["serving"],
+    ["translation"],
+    ["transformer"],
+    ["training", "data"],
+    ["layers", "decoding", "tokenizers", "corpora"],
+    ["kernels"],
+    ["presets", "special_ids"],
+]
+BESIDE = {"training": {"data"}}  # what else
+ROOMS = [room for floor in FLOORS for room in floor]
+# These run on any backend of Keras: nothing in them imports TensorFlow.
+WITHOUT_TENSORFLOW = [
+    *("special_ids", "presets", "layers", "transformer"),
+    *(f"training.{name}" for name in ("losses", "metrics", "schedules")),
+    *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),
+]
 
 
 def imports_of(module):
@@ -74,26 +60,31 @@ def ours(module):
     return {name for name in imports_of(module) if name.split(".")[0] == PACKAGE}
 
 
-def part_of(module):
-    """`keras_transformer.layers.masks` belongs to the part `layers`."""
+def room_of(module):
+    """`keras_transformer.layers.masks` is in the room `layers`."""
     return module.split(".")[1] if "." in module else ""
 
 
 # Directions.
 
 
-@pytest.mark.parametrize("part", ALLOWED)
-def test_imports_point_one_way(part):
-    modules = [module for module in SOURCES if part_of(module) == part]
-    assert modules
-    for module in modules:
-        assert {part_of(name) for name in ours(module)} <= set(ALLOWED[part]), module
+def test_every_module_is_in_a_room():
+    assert {room_of(module) for module in SOURCES} == {"", *ROOMS}
 
 
-def test_nothing_below_imports_the_top():
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_down(room):
+    floor = next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+    below = {other for rooms in FLOORS[floor + 1 :] for other in rooms}
+    allowed = {"", room} | below | BESIDE.get(room, set())
     for module in SOURCES:
-        if part_of(module) not in TOP:
-            assert not {part_of(name) for name in ours(module)} & set(TOP), module
+        if room_of(module) == room:
+            assert {room_of(name) for name in ours(module)} <= allowed, module
+
+
+def test_no_room_has_the_name_of_a_public_function():
+    """The module would take the lazy name's place."""
+    assert not set(ROOMS) & set(keras_transformer.__all__)
 
 
 def test_there_are_no_circles():
@@ -101,16 +92,16 @@ def test_there_are_no_circles():
     assert set(sorter.static_order()) == set(SOURCES)  # raises CycleError
 
 
-def test_layers_know_no_tensorflow():
+def test_what_any_backend_runs_knows_no_tensorflow():
     strangers = {"tensorflow", "tensorflow_text", "jax", "torch", "sentencepiece", "keras_nlp"}
     for module in SOURCES:
-        if part_of(module) in ABOVE_TENSORFLOW:
+        if any(f"{module}.".startswith(f"{PACKAGE}.{name}.") for name in WITHOUT_TENSORFLOW):
             assert not {name.split(".")[0] for name in imports_of(module)} & strangers, module
 
 
 def test_private_keras_in_one_function_at_most():
     users = [module for module, path in SOURCES.items() if "keras.src" in path.read_text()]
-    assert set(users) <= {f"{PACKAGE}.strategies"}
+    assert set(users) <= {f"{PACKAGE}.training.replicas"}
     for module in users:
         tree = TREES[module]
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -147,9 +138,9 @@ def test_public_name(name):
         assert inspect.getdoc(value)
 
 
-@pytest.mark.parametrize("part", ["layers", "decoding"])
-def test_parts_export_what_they_say(part):
-    module = importlib.import_module(f"{PACKAGE}.{part}")
+@pytest.mark.parametrize("room", ["layers", "decoding"])
+def test_rooms_export_what_they_say(room):
+    module = importlib.import_module(f"{PACKAGE}.{room}")
     assert sorted(module.__all__) == module.__all__
     for name in module.__all__:
         assert getattr(module, name) is getattr(keras_transformer, name)

@@ -1,12 +1,12 @@
 """Every notebook runs from top to bottom, and is committed without outputs."""
 
-import pathlib
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-FOLDER = pathlib.Path(__file__).parents[1] / "notebooks"
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer import run_directory
 from keras_transformer.corpora.text_files import read_pairs
-from keras_transformer.evaluate import corpus_scores
+from keras_transformer.runs import files
+from keras_transformer.runs.averaging import average
+from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.train import train
+from keras_transformer.translation.corpus_scores import corpus_scores
 
 MODEL = kt.ModelConfig(num_layers=1, d_model=16, num_heads=2, d_ff=32, max_length=32)
 
@@ -66,7 +68,7 @@ def test_run_directory_is_complete_and_can_be_moved(whole, config, tmp_path):
     names |= {"logs", "checkpoints", "data.json"}
     assert {entry.name for entry in output.iterdir()} == names
     assert any("tfevents" in name for _, _, files in os.walk(output / "logs") for name in files)
-    assert run_directory.read_config(output) == config
+    assert files.read_config(output) == config
     before = kt.load(output).translate(["ba ce di", "kala melo"])
     moved = tmp_path / "elsewhere"
     shutil.copytree(output, moved)
@@ -86,14 +88,14 @@ def test_resumed_training_has_the_same_loss_curve(whole, config, tmp_path):
     assert len(first["loss"]) == 1 and len(rest["loss"]) == 2
     for name, values in history.items():
         np.testing.assert_allclose(first[name] + rest[name], values, rtol=1e-5, err_msg=name)
-    assert run_directory.read_config(output) == config
+    assert files.read_config(output) == config
     assert not train(config, output, resume=True), "nothing is left to do"
 
 
 def test_best_model_is_kept(whole):
     """One checkpoint, here the best is the last too, what to resume from, and the state."""
     output, history = whole
-    (kept,) = run_directory.read_state(output)["checkpoints"]
+    (kept,) = files.read_state(output)["checkpoints"]
     assert kept == {"file": "000003.weights.h5", "epoch": 3, "score": min(history["val_loss"])}
     names = {kept["file"], "3.resume.weights.h5", "resume.json"}
     assert {entry.name for entry in (output / "checkpoints").iterdir()} == names
@@ -111,7 +113,7 @@ def test_history(whole, config):
     assert steps == [steps[0], 2 * steps[0], 3 * steps[0]] and steps[0] > 1
     with open(config.train_target, encoding="utf-8") as file:
         lines = file.read().splitlines()
-    tokenizer = run_directory.load_tokenizers(output)[1]
+    tokenizer = load_tokenizers(output)[1]
     in_a_pass = int(tokenizer(lines).flat_values.shape[0]) + len(lines)
     assert tokens == [in_a_pass, 2 * in_a_pass, 3 * in_a_pass]
     schedule = kt.WarmupInverseSqrt(peak=config.peak, warmup_steps=config.warmup_steps)
@@ -131,7 +133,7 @@ def rich_config(config):
         epochs=4,
         steps_per_epoch=9,
         accumulation_steps=2,
-        parallel_parts=2,
+        parallel_microbatches=2,
         cooldown_steps=18,
         clip_norm=1.0,
         weight_decay=0.01,
@@ -146,7 +148,7 @@ def rich_config(config):
 @pytest.fixture(scope="module")
 def rich(rich_config, tmp_path_factory):
     output = tmp_path_factory.mktemp("runs") / "rich"
-    return output, train(rich_config, output, plot=True)
+    return output, train(rich_config, output)
 
 
 def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
@@ -161,7 +163,7 @@ def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
     assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
     for name, values in history.items():
         np.testing.assert_allclose(first[name] + rest[name], values, rtol=1e-4, err_msg=name)
-    states = [run_directory.read_state(path)["checkpoints"] for path in (whole, output)]
+    states = [files.read_state(path)["checkpoints"] for path in (whole, output)]
     assert [one["file"] for one in states[0]] == [one["file"] for one in states[1]]
     for a, b in zip(*(kt.load(p).model.get_weights() for p in (whole, output)), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)
@@ -193,18 +195,18 @@ def test_model_is_the_mean_of_the_best(rich, tmp_path):
 @pytest.mark.parametrize("by, number", [("last", 2), ("best", 1)])
 def test_average_of_a_run(rich, tmp_path, by, number):
     output, history = rich
-    run_directory.average(output, tmp_path / "mean", number, by)
+    average(output, tmp_path / "mean", number, by)
     chosen = [3, 4] if by == "last" else [1 + int(np.argmax(history["val_bleu"]))]
-    files = [output / "checkpoints" / f"{i:06}.weights.h5" for i in chosen]
-    kt.average_checkpoints(files, tmp_path / "mean.weights.h5")
+    checkpoints = [output / "checkpoints" / f"{i:06}.weights.h5" for i in chosen]
+    kt.average_checkpoints(checkpoints, tmp_path / "mean.weights.h5")
     model = kt.load(tmp_path / "mean").model
     weights = model.get_weights()
     model.load_weights(tmp_path / "mean.weights.h5")
     for a, b in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert run_directory.read_config(tmp_path / "mean") == run_directory.read_config(output)
+    assert files.read_config(tmp_path / "mean") == files.read_config(output)
     with pytest.raises(ValueError, match="exists already"):
-        run_directory.average(output, tmp_path / "mean", number, by)
+        average(output, tmp_path / "mean", number, by)
 
 
 def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
@@ -213,18 +215,13 @@ def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
     model = kt.load(output).model
     model.load_weights(output / "checkpoints" / "000004.weights.h5")
     pairs = read_pairs(rich_config.valid_source, rich_config.valid_target)
-    tokenizers = run_directory.load_tokenizers(output)
+    tokenizers = load_tokenizers(output)
     longest = max(len(ids) for ids in tokenizers[1]([pair[1] for pair in pairs]))
     translator = kt.Translator(model, *tokenizers, longest_output=2 * longest + 10)
     outputs = translator.translate([pair[0] for pair in pairs])
     scores = corpus_scores(outputs, [pair[1] for pair in pairs])
     assert scores["bleu"] == pytest.approx(history["val_bleu"][3])
     assert scores["chrf"] == pytest.approx(history["val_chrf"][3])
-
-
-def test_curves_are_drawn(rich):
-    output, _ = rich
-    assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_training_ends_when_patience_does(config, tmp_path):
@@ -265,7 +262,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
         ({"precision": "float8"}, "precision"),
         ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1, received 0"),
         ({"accumulation_steps": 0}, "accumulation_steps must be at least 1"),
-        ({"parallel_parts": 0}, "parallel_parts must be at least 1"),
+        ({"parallel_microbatches": 0}, "parallel_microbatches must be at least 1"),
         ({"keep_checkpoints": 0}, "keep_checkpoints must be at least 1"),
         ({"patience": 0}, "patience must be at least 1"),
         ({"ema": 1.0}, "ema must be at least 0 and below 1"),

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from tests import layer_harness, oracle
-from tests.layer_harness import (
+from tests.support import layer_harness, oracle
+from tests.support.layer_harness import (
     NORMS,
     POLICIES,
     SOURCE,
@@ -190,25 +190,25 @@ def test_steps_equal_the_whole_in_every_variant(variant):
 
 @pytest.mark.parametrize("sharing", ["none", "target", "all"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_stepper_does_what_step_does(policy, sharing):
+def test_made_step_does_what_step_does(policy, sharing):
     model = build("Transformer", "post", policy, share_embeddings=sharing)
     state = model.initial_state(SOURCE)
     expected = model.step(TARGET[:, 0], 0, state)
-    found = model.stepper()(TARGET[:, 0], 0, state)
+    found = model.make_step()(TARGET[:, 0], 0, state)
     assert found[0].dtype == "float32"
     assert_close(found, expected, 0)
 
 
-def test_stepper_belongs_to_the_weights_it_was_made_of():
+def test_made_step_belongs_to_the_weights_it_was_made_of():
     """Its matrix of the softmax is a copy: a step after an update needs a new one."""
     model = build("Transformer", share_embeddings="target")
-    old, state = model.stepper(), model.initial_state(SOURCE)
+    old, state = model.make_step(), model.initial_state(SOURCE)
     before = old(TARGET[:, 0], 0, state)[0]
     weights = model.target_embedding.embeddings
     start = keras.ops.arange(weights.shape[0]) == kt.START
     weights.assign(keras.ops.where(start[:, None], weights, -weights))  # what is embedded stays
     assert_close(old(np.full([B], kt.START), 0, state)[0], before, 0)
-    assert_close(model.stepper()(np.full([B], kt.START), 0, state)[0][:, 3:], -before[:, 3:])
+    assert_close(model.make_step()(np.full([B], kt.START), 0, state)[0][:, 3:], -before[:, 3:])
 
 
 def test_steps_of_rows_without_source(plain_model):
@@ -258,7 +258,7 @@ def test_fit_predict_and_evaluate():
     assert history["loss"][1] < history["loss"][0]
     for variable, old, new in zip(model.weights, before, model.get_weights(), strict=True):
         # A key's bias adds the same to all scores of a query, which softmax does not see.
-        assert variable.path.endswith("key_bias") or np.abs(new - old).max() > 1e-5, variable.path
+        assert variable.path.endswith("key/bias") or np.abs(new - old).max() > 1e-5, variable.path
     assert_close(model.predict((SOURCE, TARGET), verbose=0), run(model))
     loss = model.evaluate((SOURCE, TARGET), labels, verbose=0, return_dict=True)["loss"]
     assert loss == pytest.approx(float(kt.SmoothedCrossEntropy()(labels, run(model))), abs=1e-5)

@@ -1,1 +1,1 @@
-"""Where sentence pairs come from."""
+"""Sources of sentence pairs."""

@@ -22,7 +22,7 @@ class Corpus:
 
 
 def fingerprint(pairs):
-    """What tells one set of pairs from another: their number, and a hash of them in their order.
+    """Fingerprint of a set of pairs: their number, and a hash of them in their order.
 
     Args:
         pairs: list of `Pair`.

@@ -105,7 +105,7 @@ def dates(
 
 
 def falls_back_to_root(language: str) -> bool:
-    """Says whether a locale lacks date formats or month names of its own.
+    """Tells whether a locale lacks date formats or month names of its own.
 
     Where CLDR has no data for a locale, it inherits those of the root, and 4 March 2011 is
     printed as `2011 M03 4`: nothing in it is the language. A locale whose own pattern happens to

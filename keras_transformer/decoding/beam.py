@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.shrinking_loop import shrinking_loop
-from keras_transformer.decoding.token_loop import append, force, normaliser
+from keras_transformer.decoding.token_loop import append, logsumexp, prefix_constraint
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 
@@ -28,7 +28,7 @@ class Hypotheses(NamedTuple):
     score: tf.Tensor  # float32 (B, N), what they are ranked by; -inf for none
 
     def pick(self, index):
-        """Those at the places `(B, M)`."""
+        """Those at the indices `(B, M)`."""
         return Hypotheses(*(tf.gather(tensor, index, batch_dims=1) for tensor in self))
 
 
@@ -80,8 +80,9 @@ def beam_search(
         found = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in found)
     normalise = functools.partial(_normalise, length_penalty=length_penalty)
-    how = beam_size, normalise, force(prefix, max_length), fixed_shapes, patience
-    alive, ended, steps = _search(step, state, batch_size, max_length, *how)
+    options = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, patience=patience)
+    options |= dict(normalise=normalise, constraint=prefix_constraint(prefix, max_length))
+    alive, ended, steps = _search(step, state, batch_size, max_length, **options)
     # Where a row could still change, the last step was taken: there, alive ones count as ended.
     # In the other rows none of them ranks above what has ended, and of equals that comes first.
     cut = alive._replace(score=normalise(alive.log_prob, steps))
@@ -89,8 +90,21 @@ def beam_search(
     return best.tokens, best.lengths, best.log_prob
 
 
+def check_beam_size(beam_size, vocabulary_size):
+    """Refuses a beam that is wider than the vocabulary.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if beam_size > vocabulary_size:
+        raise ValueError(
+            f"A beam of {beam_size} is wider than the vocabulary of {vocabulary_size} ids: take a "
+            "smaller beam_size."
+        )
+
+
 def _search(
-    step, state, batch_size, max_length, beam_size, normalise, forced_at, fixed_shapes, patience
+    step, state, batch_size, max_length, beam_size, normalise, constraint, fixed_shapes, patience
 ):
     """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
 
@@ -102,8 +116,10 @@ def _search(
     def advance(position, rows, found, state):
         last, alive, ended, count = found
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
-        forced = tf.gather(forced_at(position), tf.repeat(rows, beam_size)) if forced_at else None
-        log_prob, beam, token = _extend(logits, alive.log_prob, forced, fixed_shapes)
+        demanded = (
+            tf.gather(constraint(position), tf.repeat(rows, beam_size)) if constraint else None
+        )
+        log_prob, beam, token = _extend(logits, alive.log_prob, demanded, fixed_shapes)
         tokens = tf.gather(alive.tokens, beam, batch_dims=1)
         tokens = append(tokens, token, position if fixed_shapes else None)
         lengths = tf.fill(tf.shape(token), position + 1)
@@ -144,7 +160,7 @@ def _search(
     return alive, ended, steps
 
 
-def _extend(logits, log_prob, forced, compiled):
+def _extend(logits, log_prob, demanded, compiled):
     """The 2N best of a row's N beams with one more token, best first.
 
     2N, for at most N of them can end: N stay that do not.
@@ -152,27 +168,23 @@ def _extend(logits, log_prob, forced, compiled):
     Args:
         logits: `(B·N, V)`.
         log_prob: float32 `(B, N)`, of the beams.
-        forced: int32 `(B·N,)`, PAD where any token may follow; or None.
+        demanded: int32 `(B·N,)`, PAD where any token may follow; or None.
         compiled: Whether XLA compiles it.
 
     Returns:
         `log_prob` float32, `beam` int32 and `token` int32, each `(B, 2N)`.
     """
     num_beams, vocabulary_size = log_prob.shape[1], logits.shape[-1]
-    if num_beams > vocabulary_size:
-        raise ValueError(
-            f"A beam of {num_beams} is wider than the vocabulary of {vocabulary_size} ids: take a "
-            "smaller beam_size."
-        )
+    check_beam_size(num_beams, vocabulary_size)
     allowed_logits = logits = tf.cast(logits, tf.float32)
-    if forced is not None:
-        forced = forced[:, tf.newaxis]
-        allowed = tf.equal(forced, PAD) | tf.equal(forced, tf.range(vocabulary_size))
+    if demanded is not None:
+        demanded = demanded[:, tf.newaxis]
+        allowed = tf.equal(demanded, PAD) | tf.equal(demanded, tf.range(vocabulary_size))
         allowed_logits = tf.where(allowed, logits, NEVER)
     width = min(2 * num_beams, vocabulary_size)
     best_logits, tokens = _top_k(allowed_logits, width)
-    best = tokens[:, 0] if forced is None else tf.argmax(logits, axis=-1, output_type=tf.int32)
-    total = normaliser(logits, best, compiled)[:, tf.newaxis]
+    best = tokens[:, 0] if demanded is None else tf.argmax(logits, axis=-1, output_type=tf.int32)
+    total = logsumexp(logits, best, compiled)[:, tf.newaxis]
     gains = tf.reshape(best_logits - total, [-1, num_beams, width])
     sums = tf.reshape(log_prob[:, :, tf.newaxis] + gains, [-1, num_beams * width])
     log_prob, index = tf.math.top_k(sums, 2 * num_beams)

@@ -81,7 +81,7 @@ def _uniform(seed, batch_size, max_length):
 
 
 def _width(top_k, vocabulary_size):
-    """How many of the sorted logits can be drawn at all."""
+    """Counts the sorted logits that can be drawn at all."""
     if not isinstance(top_k, int):  # a tensor: known only when it runs
         return vocabulary_size
     return min(top_k or vocabulary_size, vocabulary_size)

@@ -31,19 +31,37 @@ def search(
 
     >>> state = model.initial_state(source)
     >>> config = SearchConfig(beam_size=5, length_penalty=0.6)
-    >>> tokens, lengths, log_prob = search(model.stepper(), state, len(source), 64, config)
+    >>> tokens, lengths, log_prob = search(model.make_step(), state, len(source), 64, config)
 
     Compiled by XLA, once for each shape of `source`:
 
     >>> @tf.function(jit_compile=True)
     ... def translate(source):
     ...     state = model.initial_state(source, length=64)
-    ...     return search(model.stepper("xla"), state, len(source), 64, config, fixed_shapes=True)
+    ...     return search(model.make_step("xla"), state, len(source), 64, config, fixed_shapes=True)
     """
-    arguments = step, state, batch_size, max_length
     if not config.sample:
-        how = config.beam_size, config.length_penalty
-        return beam_search(*arguments, *how, prefix, fixed_shapes, config.patience)
-    how = config.temperature, config.top_k, config.top_p, config.seed if seeds is None else seeds
-    found = sample(*arguments, *how, prefix, fixed_shapes)
-    return tuple(tf.expand_dims(tensor, 1) for tensor in found)
+        return beam_search(
+            step,
+            state,
+            batch_size,
+            max_length,
+            beam_size=config.beam_size,
+            length_penalty=config.length_penalty,
+            prefix=prefix,
+            fixed_shapes=fixed_shapes,
+            patience=config.patience,
+        )
+    drawn = sample(
+        step,
+        state,
+        batch_size,
+        max_length,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        seed=config.seed if seeds is None else seeds,
+        prefix=prefix,
+        fixed_shapes=fixed_shapes,
+    )
+    return tuple(tf.expand_dims(tensor, 1) for tensor in drawn)

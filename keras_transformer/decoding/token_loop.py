@@ -13,7 +13,7 @@ from keras_transformer.special_ids import END, PAD, START
 
 
 class Tokens(NamedTuple):
-    """What has been found so far, all of the batch."""
+    """The tokens decoded so far, of the whole batch."""
 
     last: tf.Tensor  # int32 (B,), the token that the next one follows
     ended: tf.Tensor  # bool (B,)
@@ -38,7 +38,7 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     Raises:
         ValueError: If `max_length` is not positive or less than the width of `prefix`.
     """
-    forced_at = force(prefix, max_length)
+    constraint = prefix_constraint(prefix, max_length)
 
     def running(found):
         return tf.logical_not(found.ended)
@@ -47,10 +47,10 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
         logits, state = step(found.last, position, state)
         logits = tf.cast(logits, tf.float32)
         chosen, best = choose(logits, position, rows)
-        if forced_at:
-            forced = tf.gather(forced_at(position), rows)
-            chosen = tf.where(tf.equal(forced, PAD), chosen, forced)
-        total = normaliser(logits, best, fixed_shapes)
+        if constraint:
+            demanded = tf.gather(constraint(position), rows)
+            chosen = tf.where(tf.equal(demanded, PAD), chosen, demanded)
+        total = logsumexp(logits, best, fixed_shapes)
         gain = tf.gather(logits, chosen, batch_dims=1) - total
         last = tf.where(found.ended, PAD, chosen)
         found = Tokens(
@@ -75,7 +75,7 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     return found.tokens, found.lengths, found.log_prob
 
 
-def normaliser(logits, best, compiled):
+def logsumexp(logits, best, compiled):
     """`log Σ exp` of logits `(B, V)`, with as few passes over them as TensorFlow or XLA can do.
 
     `best`, int32 `(B,)`, are the ids of the largest ones.
@@ -87,8 +87,8 @@ def normaliser(logits, best, compiled):
     return tf.gather(logits, best, batch_dims=1) - log_prob
 
 
-def force(prefix, max_length):
-    """Says which tokens are forced.
+def prefix_constraint(prefix, max_length):
+    """Constrains the tokens of a prefix.
 
     Args:
         prefix: int ids `(B, P)` padded with PAD, or None.

@@ -1,4 +1,4 @@
-"""What all layers that attend have in common: how they are called."""
+"""The base of all layers that attend: the way they are called."""
 
 import inspect
 
@@ -7,6 +7,14 @@ import keras
 
 class AttendingLayer(keras.layers.Layer):
     """Base of the layers that take masks and can return their attention weights."""
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        call = vars(cls).get("call")
+        kinds = {p.kind for p in inspect.signature(call).parameters.values()} if call else set()
+        if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+            # Of `call(self, *args, **kwargs)`, Keras would not know which arguments are masks.
+            call.__signature__ = inspect.signature(super(cls, cls).call)
 
     def __call__(self, *args, **kwargs):
         # Keras hands over the masks that tensors carry by name, and would pass a mask twice that

@@ -4,19 +4,13 @@ Shapes: B batch, T number of queries, S number of keys, D width of an input, H h
 query and key head, K' width of a value head.
 """
 
-import math
-
 import keras
 from keras import ops
 
+from keras_transformer.kernels.dense import EinsumDense
 from keras_transformer.layers.attending_layer import AttendingLayer
+from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.masks import join_masks
-from keras_transformer.layers.projection import projection
-from keras_transformer.layers.scaled_dot_product import (
-    attend_heads,
-    dot_product_attention,
-    query_scale,
-)
 
 __all__ = ["MultiHeadAttention", "dot_product_attention"]
 
@@ -29,6 +23,10 @@ class MultiHeadAttention(AttendingLayer):
     `keras.layers.MultiHeadAttention` on inputs of rank 3: called alike, with the same weights in
     the same order and shapes. It differs where a query may attend to nothing (zero weights, where
     Keras averages over all keys) and honours an explicit `query_mask`.
+
+    The projections are the sublayers `query_dense`, `key_dense`, `value_dense` and `output_dense`,
+    as in Keras: LoRA and quantization of them hold in decoding too. A subclass with another kind of
+    attention overrides `attend`, which training and step-by-step decoding share.
 
     Args:
         num_heads: H.
@@ -109,20 +107,14 @@ class MultiHeadAttention(AttendingLayer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        heads, key_dim, value_dim = self.num_heads, self.key_dim, self.value_dim
-        output_dim = self.output_dim or query_shape[-1]
-        self.query_kernel, self.query_bias = self._add_projection(
-            "query", (query_shape[-1], heads, key_dim), 1, self.kernel_initializer
+        heads, value_dim = self.num_heads, self.value_dim
+        self.query_dense = self._make_projection("query", query_shape, self.key_dim)
+        self.key_dense = self._make_projection("key", key_shape, self.key_dim)
+        self.value_dense = self._make_projection("value", value_shape, value_dim)
+        self.output_dense = self._make_dense(
+            "bthk,hkd->btd", (None, self.output_dim or query_shape[-1]), "d", "attention_output"
         )
-        self.key_kernel, self.key_bias = self._add_projection(
-            "key", (key_shape[-1], heads, key_dim), 1, self.kernel_initializer
-        )
-        self.value_kernel, self.value_bias = self._add_projection(
-            "value", (value_shape[-1], heads, value_dim), 1, self.kernel_initializer
-        )
-        self.output_kernel, self.output_bias = self._add_projection(
-            "output", (heads, value_dim, output_dim), 2, self.output_initializer
-        )
+        self.output_dense.build((*query_shape[:-1], heads, value_dim))
         self.built = True
 
     def call(
@@ -140,96 +132,28 @@ class MultiHeadAttention(AttendingLayer):
     ):
         causal = (ops.shape(query)[1], ops.shape(value)[1]) if use_causal_mask else None
         mask = join_masks(query_mask, value_mask, key_mask, attention_mask, causal)
-        if query is value and (key is None or key is value):
-            heads = self.project_self(query)
-        else:
-            heads = (self.project_query(query), *self.project_memory(value, key))
-        output, scores = self.attend(*heads, mask=mask, training=training)
-        return (output, scores) if return_attention_scores else output
+        query = self.query_dense(query)
+        key = self.key_dense(value if key is None else key)
+        value = self.value_dense(value)
+        output, weights = self.attend(query, key, value, mask=mask, training=training)
+        output = self.output_dense(output)
+        return (output, weights) if return_attention_scores else output
 
-    def project_query(self, query):
-        """Projects `(B, T, D)`, or one position `(B, D)`, to what `projector` makes of it."""
-        return self.projector("query")(query)[0]
-
-    def project_memory(self, value, key=None):
-        """Projects `(B, S, D)` to key heads `(B, H, S, K)` and value heads `(B, H, S, K')`."""
-        if key is None or key is value:
-            return self.projector("key", "value")(value)
-        return (*self.projector("key")(key), *self.projector("value")(value))
-
-    def project_self(self, x):
-        """Projects `(B, T, D)`, or one position `(B, D)`, to what `projector` makes of it."""
-        return self.projector("query", "key", "value")(x)
-
-    def projector(self, *names, loop=None):
-        """Returns a function that projects to heads, with the weights as they are now.
+    def attend(self, query, key, value, mask=None, training=None):
+        """Attends with projected heads.
 
         Args:
-            names: Any of `"query"`, `"key"`, `"value"`.
-            loop: What runs the loop that it is for, as `projection` has it. Kernels are joined to
-                one only for a loop: once, that takes longer than one product for three saves.
-
-        Returns:
-            Function from `(B, T, D)`, or one position `(B, D)`, to heads `(B, H, T, K)`, one tensor
-            per name. The query comes multiplied by `query_scale`: that is done to its weights,
-            which are fewer.
-        """
-
-        def product(names):
-            def joined(kind):
-                weights = [self._cast(self._flat_weight(name, kind)) for name in names]
-                return ops.concatenate(weights, axis=-1)
-
-            multiply = projection(joined("kernel"), joined("bias") if self.use_bias else None, loop)
-            if len(names) == 1:
-                return lambda x: [multiply(x)]
-            widths = [math.prod(getattr(self, f"{name}_kernel").shape[1:]) for name in names]
-            ends = [sum(widths[:i]) for i in range(1, len(names))]
-            sections = len(names) if len(set(widths)) == 1 else ends  # the former: fewer operations
-            return lambda x: ops.split(multiply(x), sections, axis=-1)
-
-        products = [product(names)] if loop else [product([name]) for name in names]
-
-        def project(x):
-            leading = ops.shape(x)[:-1]  # (B, T), or (B,) for one position
-            x = self._cast(x)
-            if len(leading) == 2:
-                x = ops.reshape(x, (-1, x.shape[-1]))  # (B·T, D)
-            parts = [part for multiply in products for part in multiply(x)]
-            return tuple(self._split_heads(part, leading) for part in parts)
-
-        return project
-
-    def output_projector(self, loop=None):
-        """Returns the function from `(B·T, H·K')` to `(B·T, output_shape)`, like `projector`."""
-        kernel = ops.reshape(self._cast(self.output_kernel), (self.num_heads * self.value_dim, -1))
-        return projection(kernel, self._cast(self.output_bias) if self.use_bias else None, loop)
-
-    def attend(self, query, key, value, mask=None, training=None, project=None, operations=None):
-        """Attends with projected heads and projects the result.
-
-        Args:
-            query: Tensor of shape `(B, H, T, K)`, multiplied by `query_scale`.
-            key: Tensor of shape `(B, H, S, K)`.
-            value: Tensor of shape `(B, H, S, K')`.
+            query: Tensor of shape `(B, T, H, K)`.
+            key: Tensor of shape `(B, S, H, K)`.
+            value: Tensor of shape `(B, S, H, K')`.
             mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
             training: Whether to drop.
-            project, operations: In a loop, what `output_projector` returned, and `attend_heads`'.
 
         Returns:
-            The output, shape `(B, T, output_shape)`, or `(B·T, output_shape)` with `project`; and
-            the weights, shape `(B, H, T, S)`.
+            Tensor of shape `(B, T, H, K')`; and the attention weights, shape `(B, H, T, S)`.
         """
-        chance = self.dropout if training else 0.0, self.seed_generator
-        x, weights = attend_heads(query, key, value, mask, *chance, operations)
-        leading = ops.shape(x)[0], ops.shape(x)[2]  # (B, T)
-        if x.shape[2] != 1:  # else there is nothing to transpose
-            x = ops.transpose(x, (0, 2, 1, 3))
-        x = ops.reshape(x, (-1, self.num_heads * self.value_dim))  # (B·T, H·K')
-        if project:
-            return project(x), weights
-        x = self.output_projector()(x)
-        return ops.reshape(x, (*leading, x.shape[-1])), weights
+        dropout = self.dropout if training else 0.0
+        return dot_product_attention(query, key, value, mask, dropout, self.seed_generator)
 
     def compute_mask(self, query, previous=None):
         return previous[0] if isinstance(previous, (list, tuple)) else previous
@@ -251,41 +175,33 @@ class MultiHeadAttention(AttendingLayer):
             "output_initializer": keras.initializers.serialize(self.output_initializer),
         }
 
-    def _add_projection(self, name, shape, inputs, initializer):
-        """Adds a kernel, of which the first `inputs` axes are read, and its bias."""
-        matrix = (math.prod(shape[:inputs]), math.prod(shape[inputs:]))
-        # One initializer object gives equal values each time it is called: take a fresh copy.
-        initializer = initializer.clone()
-        # Drawn as the (inputs, outputs) matrix that it is: on three axes, Glorot's rule would
-        # count the width of the model as a convolution's window and start far too small.
-        kernel = self.add_weight(
-            shape=shape,
-            initializer=lambda shape, dtype=None: ops.reshape(initializer(matrix, dtype), shape),
-            name=f"{name}_kernel",
+    def load_own_variables(self, store):
+        if len(store.keys()):
+            raise ValueError(
+                f"The file holds weights of {self.name!r} as a version before 0.1.0 wrote them, "
+                "which this one does not read: train or convert with the version that wrote it."
+            )
+        super().load_own_variables(store)
+
+    def _make_projection(self, name, input_shape, width):
+        """The layer from `(B, T, D)` to heads `(B, T, H, width)`."""
+        dense = self._make_dense("btd,dhk->bthk", (None, self.num_heads, width), "hk", name)
+        dense.build(input_shape)
+        return dense
+
+    def _make_dense(self, equation, output_shape, bias_axes, name):
+        output = name == "attention_output"
+        initializer = self.output_initializer if output else self.kernel_initializer
+        return EinsumDense(
+            equation,
+            output_shape,
+            bias_axes=bias_axes if self.use_bias else None,
+            # One initializer object gives equal values each time it is called: take fresh copies.
+            kernel_initializer=initializer.clone(),
+            bias_initializer=self.bias_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
         )
-        if not self.use_bias:
-            return kernel, None
-        initializer = self.bias_initializer.clone()
-        bias = self.add_weight(shape=shape[inputs:], initializer=initializer, name=f"{name}_bias")
-        return kernel, bias
-
-    def _flat_weight(self, name, kind):
-        """A weight of heads side by side, `(D, H·K)` or `(H·K,)`; the query's are scaled."""
-        weight = getattr(self, f"{name}_{kind}")
-        if name == "query":
-            weight = weight * query_scale(self.key_dim)
-        return ops.reshape(weight, (*weight.shape[:-2], -1))
-
-    def _split_heads(self, x, leading):
-        """Takes `(B·T, H·K)` apart to `(B, H, T, K)`."""
-        width = x.shape[-1] // self.num_heads
-        if len(leading) == 1:
-            return ops.reshape(x, (-1, self.num_heads, 1, width))  # nothing to transpose
-        x = ops.reshape(x, (*leading, self.num_heads, width))
-        return ops.transpose(x, (0, 2, 1, 3))
-
-    def _cast(self, x):
-        return ops.cast(x, self.compute_dtype)
 
 
 def _last_dim(output_shape):

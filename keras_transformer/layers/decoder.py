@@ -1,15 +1,31 @@
 """The decoder ("Attention Is All You Need", §3.1, right half of figure 1).
 
-Shapes: B batch, S source length, T target length, t positions decoded so far, D d_model, H heads,
-K width of a head.
+Shapes: B batch, S source length, T target length, D d_model, H heads.
 """
 
-import keras
-from keras import ops
+from collections.abc import Callable
+from typing import NamedTuple
 
-from keras_transformer.layers.masks import causal_mask, combine, key_mask
+import keras
+
+from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.residual_block import ResidualBlock
 from keras_transformer.layers.stack import Stack
+
+
+class Sublayers(NamedTuple):
+    """The parts of a `DecoderLayer`, as functions.
+
+    The first three take `(..., D)` and return as much, and something to hand on: attention weights,
+    or the keys and values to remember. The norms take and return `(..., D)`.
+    """
+
+    attend_self: Callable
+    attend_memory: Callable
+    feed_forward: Callable
+    self_norm: Callable
+    cross_norm: Callable
+    feed_forward_norm: Callable
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -74,85 +90,47 @@ class DecoderLayer(ResidualBlock):
         return_attention_scores=False,
         training=None,
     ):
-        mask = combine(causal_mask(ops.shape(x)[1]), key_mask(x_mask))
-
         def attend_self(y):
-            heads = self.self_attention.project_self(y)
-            return self.self_attention.attend(*heads, mask=mask, training=training)
-
-        def attend_memory(y):
-            heads = (self.cross_attention.project_query(y), *self.project_memory(memory))
-            return self.cross_attention.attend(
-                *heads, mask=key_mask(memory_mask), training=training
+            return self.self_attention(
+                y,
+                y,
+                value_mask=x_mask,
+                use_causal_mask=True,
+                return_attention_scores=True,
+                training=training,
             )
 
-        x, self_scores = self.residual(x, self.self_attention_norm, attend_self, training)
-        x, cross_scores = self.residual(x, self.cross_attention_norm, attend_memory, training)
-        x = self.residual_feed_forward(x, training)
+        def attend_memory(y):
+            return self.cross_attention(
+                y, memory, value_mask=memory_mask, return_attention_scores=True, training=training
+            )
+
+        def feed_forward(y):
+            return self.feed_forward(y, training=training), None
+
+        norms = self.self_attention_norm, self.cross_attention_norm, self.feed_forward_norm
+        sublayers = Sublayers(attend_self, attend_memory, feed_forward, *norms)
+        x, self_scores, cross_scores = self.connect(without_mask(x), sublayers, training)
         return (x, self_scores, cross_scores) if return_attention_scores else x
+
+    def connect(self, x, sublayers, training=None):
+        """Connects the sublayers as figure 1 does, each with its residual connection.
+
+        Args:
+            x: Tensor of shape `(..., D)`.
+            sublayers: `Sublayers`.
+            training: Whether to drop.
+
+        Returns:
+            Tensor of shape `(..., D)`, and what the two attentions handed on.
+        """
+        x, own = self.residual(x, sublayers.self_norm, sublayers.attend_self, training)
+        x, cross = self.residual(x, sublayers.cross_norm, sublayers.attend_memory, training)
+        x, _ = self.residual(x, sublayers.feed_forward_norm, sublayers.feed_forward, training)
+        return x, own, cross
 
     def compute_output_shape(self, x_shape, memory_shape=None):
         return tuple(x_shape)
-
-    def project_memory(self, memory):
-        """Projects the memory `(B, S, D)` to the keys and values `(B, H, S, K)` it is read by."""
-        return self.cross_attention.project_memory(memory)
-
-    def stepper(self, loop="graph", operations=None):
-        """Returns a function that computes the next position from what earlier ones left behind.
-
-        The same sublayers as in `call`; only where keys and values come from differs. Kernels are
-        joined and laid out now, once, so the function belongs to the weights as they are now.
-
-        Args:
-            loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
-            operations: Those of `attend_heads`, if others suit that loop better.
-
-        Returns:
-            Function of
-
-            - x: The next position, shape `(B, D)`.
-            - past: Keys and values of the t positions before it, `(B, H, t, K)` each.
-            - memory: Keys and values of the memory, `project_memory(memory)`.
-            - memory_mask: Boolean `(B, 1, 1, S)`.
-            - position: Where in `past` this position goes, if there is room for it already; else
-              `past` grows.
-            - past_mask: Boolean `(B, 1, 1, t)`: what of `past`, this position included, is filled.
-
-            to a tensor of shape `(B, D)`, and `past` with this position added.
-        """
-        own, cross = self.self_attention, self.cross_attention
-        project_self = own.projector("query", "key", "value", loop=loop)
-        of_own = {"project": own.output_projector(loop), "operations": operations}
-        project_query = cross.projector("query", loop=loop)
-        of_cross = {"project": cross.output_projector(loop), "operations": operations}
-        feed_forward = self.feed_forward.stepper(loop)
-        norms = self.self_attention_norm, self.cross_attention_norm, self.feed_forward_norm
-        own_norm, cross_norm, feed_forward_norm = (norm.stepper() for norm in norms)
-
-        def step(x, past, memory, memory_mask, position=None, past_mask=None):
-            def add(old, new):
-                if position is None:
-                    return ops.concatenate((old, new), axis=2)
-                return ops.slice_update(old, (0, 0, position, 0), new)
-
-            def attend_self(y):
-                query, *new = project_self(y)
-                grown = tuple(map(add, past, new))
-                output, _ = own.attend(query, *grown, mask=past_mask, **of_own)
-                return output, grown
-
-            def attend_memory(y):
-                (query,) = project_query(y)
-                output, _ = cross.attend(query, *memory, mask=memory_mask, **of_cross)
-                return output, None
-
-            x, past = self.residual(x, own_norm, attend_self)
-            x, _ = self.residual(x, cross_norm, attend_memory)
-            x, _ = self.residual(x, feed_forward_norm, lambda y: (feed_forward(y), None))
-            return x, past
-
-        return step
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -208,66 +186,3 @@ class Decoder(Stack):
 
     def compute_output_shape(self, x_shape, memory_shape=None):
         return tuple(x_shape)
-
-    def initial_state(self, memory, memory_mask, length=None):
-        """Prepares decoding position by position: projects the memory once.
-
-        Args:
-            memory: The encoder's output, shape `(B, S, D)`.
-            memory_mask: Boolean `(B, S)`.
-            length: t, number of positions to make room for, so that no shape changes from step to
-                step; XLA compiles nothing else.
-
-        Returns:
-            Dict of `past`, per layer empty keys and values `(B, H, 0, K)` that grow along axis 2
-            with every step, or of size t where `length` is given; `memory`, per layer keys and
-            values `(B, H, S, K)`; `memory_mask` `(B, 1, 1, S)`; and with `length` also `places`,
-            the numbers of the t positions, int32 `(B, t)`.
-        """
-        heads = [layer.project_memory(memory) for layer in self.layers]
-        state = {"memory": heads, "memory_mask": key_mask(memory_mask)}
-        if length is None:
-            return state | {"past": [tuple(x[:, :, :0] for x in pair) for pair in heads]}
-
-        def room(x):
-            batch_size, num_heads, _, width = ops.shape(x)
-            return ops.zeros((batch_size, num_heads, length, width), x.dtype)
-
-        places = ops.broadcast_to(ops.arange(length, dtype="int32"), (ops.shape(memory)[0], length))
-        return state | {"past": [tuple(map(room, pair)) for pair in heads], "places": places}
-
-    def stepper(self, loop="graph", operations=None):
-        """Returns a function that computes the next position.
-
-        Kernels are joined and laid out now, once, so the function belongs to the weights as they
-        are now.
-
-        Args:
-            loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
-            operations: Those of `attend_heads`, if others suit that loop better.
-
-        Returns:
-            Function of
-
-            - x: The embedded next position, shape `(B, D)`.
-            - position: Its number, a Python int or a scalar integer tensor.
-            - state: What `initial_state` or the step before returned.
-
-            to a tensor of shape `(B, D)`, and the next state.
-        """
-        steps = [layer.stepper(loop, operations) for layer in self.layers]
-
-        def step(x, position, state):
-            place = {}
-            if "places" in state:
-                filled = ops.less_equal(state["places"], position)
-                place = {"position": position, "past_mask": key_mask(filled)}
-            past = []
-            for of_layer, own_past, memory in zip(
-                steps, state["past"], state["memory"], strict=True
-            ):
-                x, own_past = of_layer(x, own_past, memory, state["memory_mask"], **place)
-                past.append(own_past)
-            return self.finish(x), state | {"past": past}
-
-        return step

@@ -5,7 +5,7 @@ Shapes: B batch, S source length, D d_model, H heads.
 
 import keras
 
-from keras_transformer.layers.masks import key_mask
+from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.residual_block import ResidualBlock
 from keras_transformer.layers.stack import Stack
 
@@ -57,11 +57,16 @@ class EncoderLayer(ResidualBlock):
 
     def call(self, x, mask=None, return_attention_scores=False, training=None):
         def attend(y):
-            heads = self.self_attention.project_self(y)
-            return self.self_attention.attend(*heads, mask=key_mask(mask), training=training)
+            return self.self_attention(
+                y, y, value_mask=mask, return_attention_scores=True, training=training
+            )
 
+        def feed_forward(y):
+            return self.feed_forward(y, training=training), None
+
+        x = without_mask(x)
         x, scores = self.residual(x, self.self_attention_norm, attend, training)
-        x = self.residual_feed_forward(x, training)
+        x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
         return (x, scores) if return_attention_scores else x
 
     def compute_output_shape(self, x_shape):

@@ -4,10 +4,9 @@ Shapes: B batch, T length, D d_model, F d_ff.
 """
 
 import keras
-from keras import ops
 
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projection import projection
+from keras_transformer.kernels.dense import Dense
+from keras_transformer.kernels.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -61,13 +60,10 @@ class FeedForward(keras.layers.Layer):
             else keras.initializers.get(output_initializer)
         )
         policy = self.dtype_policy
-        # They hold the weights; `stepper` has the one way through them.
-        self.inner = keras.layers.Dense(
-            d_ff, kernel_initializer=self.kernel_initializer, dtype=policy
+        self.inner = Dense(
+            d_ff, self.activation, kernel_initializer=self.kernel_initializer, dtype=policy
         )
-        self.outer = keras.layers.Dense(
-            d_model, kernel_initializer=self.output_initializer, dtype=policy
-        )
+        self.outer = Dense(d_model, kernel_initializer=self.output_initializer, dtype=policy)
         self.dropout_layer = Dropout(dropout, dtype=policy)
 
     def build(self, x_shape):
@@ -76,36 +72,7 @@ class FeedForward(keras.layers.Layer):
         self.built = True
 
     def call(self, x, training=None):
-        leading = ops.shape(x)[:-1]
-        # One matrix for all positions: then products, biases and activation are one operation.
-        if len(leading) > 1:
-            x = ops.reshape(x, (-1, x.shape[-1]))
-        x = self.stepper(None, training)(x)
-        return ops.reshape(x, (*leading, self.d_model)) if len(leading) > 1 else x
-
-    def stepper(self, loop="graph", training=None):
-        """Returns the function from `(N, D)` to `(N, D)` that `call` applies, for loops as well.
-
-        Kernels are laid out now, once, so the function belongs to the weights as they are now.
-
-        Args:
-            loop: What runs the loop, as `projection` has it.
-            training: Whether to drop.
-        """
-
-        def prepared(dense):
-            weights = (
-                ops.cast(weight, self.compute_dtype) for weight in (dense.kernel, dense.bias)
-            )
-            return projection(*weights, loop)
-
-        inner, outer = prepared(self.inner), prepared(self.outer)
-
-        def feed_forward(x):
-            x = self.activation(inner(x))
-            return outer(self.dropout_layer(x, training=training))
-
-        return feed_forward
+        return self.outer(self.dropout_layer(self.inner(x), training=training))
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.d_model)

@@ -14,7 +14,7 @@ from keras_transformer.special_ids import PAD
 
 
 def padding_mask(ids):
-    """Says which positions hold a token.
+    """Marks the positions that hold a token.
 
     Args:
         ids: Integer tensor of shape `(B, S)`.
@@ -85,6 +85,8 @@ def join_masks(query_mask, value_mask, key_mask, attention_mask, causal=None):
     Raises:
         ValueError: If the shapes do not fit together, as far as they are known.
     """
+    for given in (query_mask, value_mask, key_mask):
+        _check_rank(given)
     if query_mask is not None:
         query_mask = ops.expand_dims(query_mask, -1)  # (B, T, 1)
     if value_mask is not None:
@@ -113,9 +115,22 @@ def key_mask(mask):
     """
     if mask is None:
         return None
-    if len(mask.shape) != 2:
+    _check_rank(mask)
+    return ops.expand_dims(ops.expand_dims(mask, 1), 1)
+
+
+def without_mask(x):
+    """The same tensor without the mask that Keras carries along with it.
+
+    Keras hands that on to every layer that `x` is given to, beside the masks named there.
+    """
+    return ops.copy(x)
+
+
+def _check_rank(mask):
+    """Refuses a padding mask of another rank."""
+    if mask is not None and len(mask.shape) != 2:
         raise ValueError(
             f"A padding mask must have shape (batch, length), received {tuple(mask.shape)}: pass "
             "padding_mask(ids)."
         )
-    return ops.expand_dims(ops.expand_dims(mask, 1), 1)

@@ -9,7 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.kernels.dropout import Dropout
+from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.masks import padding_mask
 
 
@@ -159,10 +161,10 @@ class PositionalEmbedding(keras.layers.Layer):
         Returns:
             Tensor of shape `(..., V)` in the compute dtype.
         """
-        return ops.matmul(ops.cast(x, self.compute_dtype), self.softmax_matrix())
+        return multiply(ops.cast(x, self.compute_dtype), self.softmax_matrix())
 
     def softmax_matrix(self):
-        """What `logits` multiplies by: `(D, V)` in the compute dtype."""
+        """The matrix that `logits` multiplies by: `(D, V)` in the compute dtype."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
     def compute_mask(self, ids, previous=None):
@@ -201,7 +203,7 @@ class PositionalEmbedding(keras.layers.Layer):
                 f"Ids must have shape (batch, length), received {tuple(ids.shape)}: put a single "
                 "sentence into a batch of one."
             )
-        if keras.backend.backend() == "tensorflow" and not hasattr(ids, "numpy"):
+        if IS_TENSORFLOW and not hasattr(ids, "numpy"):
             return  # a traced tensor has no values yet
         try:
             values = ops.convert_to_numpy(ids)

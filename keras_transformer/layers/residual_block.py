@@ -1,18 +1,20 @@
-"""What an encoder layer and a decoder layer have in common: sublayers with residual connections."""
+"""The base of encoder and decoder layers: sublayers with residual connections."""
 
 import keras
 
+from keras_transformer.kernels.dropout import Dropout
+from keras_transformer.kernels.layer_normalization import LayerNormalization
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.layer_normalization import LayerNormalization
 
 
 class ResidualBlock(AttendingLayer):
     """Base of `EncoderLayer` and `DecoderLayer`.
 
-    Holds their arguments and the one way in which a sublayer is wrapped (`residual`).
+    Holds their arguments and the one way in which a sublayer is wrapped (`residual`). A subclass
+    with other sublayers overrides `make_attention`, `make_feed_forward` or `make_norm`; so it can
+    be saved and loaded. To try one out, a sublayer may also be assigned before the layer is built.
 
     Args:
         d_model: D, width of the model.
@@ -31,6 +33,7 @@ class ResidualBlock(AttendingLayer):
     """
 
     num_sublayers = None  # set by the subclass
+    _replaced = None  # name of a sublayer that was assigned
 
     def __init__(
         self,
@@ -62,9 +65,8 @@ class ResidualBlock(AttendingLayer):
         self.norm = norm
         self.depth = depth
         self.make_attention_sublayers()
-        self.feed_forward = FeedForward(
-            d_model, d_ff, activation=activation, **self._initializers(), dtype=self.dtype_policy
-        )
+        self.activation = keras.activations.get(activation)
+        self.feed_forward = self.make_feed_forward()
         self.feed_forward_norm = self.make_norm()
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
@@ -79,6 +81,16 @@ class ResidualBlock(AttendingLayer):
             self.num_heads, key_dim, **self._initializers(), dtype=self.dtype_policy
         )
 
+    def make_feed_forward(self):
+        """A `FeedForward`, or another layer from `(B, T, D)` to as much, position by position."""
+        return FeedForward(
+            self.d_model,
+            self.d_ff,
+            activation=self.activation,
+            **self._initializers(),
+            dtype=self.dtype_policy,
+        )
+
     def make_norm(self):
         """A layer normalisation."""
         return LayerNormalization(dtype=self.dtype_policy)
@@ -88,7 +100,7 @@ class ResidualBlock(AttendingLayer):
 
         Args:
             x: Tensor of shape `(..., D)`.
-            norm: The layer normalisation that belongs to the sublayer, or its `stepper()`.
+            norm: The layer normalisation that belongs to the sublayer, or another function.
             sublayer: Function from `x` to its output and something else to hand on: attention
                 weights, or the keys and values to remember.
             training: Whether to drop.
@@ -100,27 +112,32 @@ class ResidualBlock(AttendingLayer):
         x = x + self.dropout_layer(output, training=training)
         return (x if self.norm == "pre" else norm(x)), extra
 
-    def residual_feed_forward(self, x, training=None):
-        """The last sublayer of both kinds of layer."""
-
-        def feed_forward(y):
-            return self.feed_forward(y, training=training), None
-
-        return self.residual(x, self.feed_forward_norm, feed_forward, training)[0]
+    def __setattr__(self, name, value):
+        old = self.__dict__.get(name)
+        super().__setattr__(name, value)
+        if isinstance(old, keras.layers.Layer) and old is not value:
+            self._tracker.untrack(old)  # Keras would go on counting its weights
+            self._replaced = name
 
     def get_config(self):
+        if self._replaced:
+            raise ValueError(
+                f"{self._replaced} of {self.name!r} was put in by hand, which a configuration "
+                "cannot say: override make_attention, make_feed_forward or make_norm in a "
+                "registered subclass to save it."
+            )
         return super().get_config() | {
             "d_model": self.d_model,
             "num_heads": self.num_heads,
             "d_ff": self.d_ff,
             "dropout": self.dropout,
             "norm": self.norm,
-            "activation": self.feed_forward.get_config()["activation"],
+            "activation": keras.activations.serialize(self.activation),
             "depth": self.depth,
         }
 
     def _initializers(self):
-        """How kernels start: Glorot's variances by 1/2, at the outputs by 1/(sublayers of a stack).
+        """Starts kernels small: Glorot's variances by 1/2, outputs by 1/(sublayers of a stack).
 
         Sublayers that start small leave a deep stack near the identity. With Glorot's own
         variances, what a post-norm encoder says of all positions becomes the same before the

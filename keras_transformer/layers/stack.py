@@ -1,4 +1,4 @@
-"""What an encoder and a decoder have in common: N equal layers on top of each other."""
+"""The base of encoder and decoder: N equal layers on top of each other."""
 
 import keras
 

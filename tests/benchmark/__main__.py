@@ -15,12 +15,12 @@ from typing import Literal
 
 import tyro
 
-from keras_transformer.server_process import ENVIRONMENT
+from tests.benchmark import load
 from tests.benchmark.report import bars, plot_scaling, table
 from tests.benchmark.side_by_side import System, time_systems
 
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
-PART = Literal["training", "decoding", "beam", "text", "scaling"]
+PART = Literal["training", "decoding", "beam", "text", "scaling", "load"]
 SHAPE = Literal["small", "base", "toy"]
 
 
@@ -33,7 +33,7 @@ class Options:
         shapes: Sizes of the models; see tests/benchmark/shapes.py.
         rounds: Timed rounds, after one for warming up.
         steps: Updates in a round of training, under Keras in one call (`steps_per_execution`).
-        corpus: Directory of the tokenised Multi30k, for the part text.
+        corpus: Directory of the tokenised Multi30k, for the parts text and load.
         run: A run trained on it; without one, the part text is left out.
         opennmt_tf: Python of an environment with OpenNMT-tf 2.32, which needs an older TensorFlow
             (`make .venv-opennmt/installed` makes one); without it, that system is left out.
@@ -51,6 +51,7 @@ class Options:
 
 
 def main(options: Options) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if options.rounds < 1 or options.steps < 1:
         sys.exit("--rounds and --steps must be at least 1.")
     if options.opennmt_tf and not shutil.which(options.opennmt_tf):
@@ -68,16 +69,26 @@ def main(options: Options) -> None:
         results[title] = timings
         print(f"\n{title}, {options.rounds} rounds\n\n{table(timings)}", flush=True)
         # Each time, so that a benchmark cut off leaves what it has found.
-        with open(path, "w", encoding="utf-8") as file:
-            found = {title: [vars(t) for t in timings] for title, timings in results.items()}
-            all_found = {"machine": machine, "rounds": options.rounds, "results": found}
-            json.dump(all_found, file, indent=1)
-    if not results:
+        _write(path, machine, options, results)
+    loads = under_load(options) if "load" in options.parts else {}
+    if not results and not loads:
         sys.exit("Nothing was measured.")
-    print(f"\n{bars(results, options.shapes)}")
+    _write(path, machine, options, results, loads)
+    if results:
+        print(f"\n{bars(results, options.shapes)}")
     if "scaling" in options.parts:
         print(plot_scaling(results, os.path.join(options.output, "scaling.png")))
     print(path)
+
+
+def under_load(options):
+    """What `load.measure` finds, printed; nothing where there is no corpus."""
+    if not os.path.isdir(options.corpus):
+        print("The part load is left out: it needs --corpus.", file=sys.stderr)
+        return {}
+    title = "small, single sentences of Multi30k, 16 steps each"
+    print(f"\nunder load, {title}\n")
+    return {f"under load, {title}": load.measure(options.corpus, "small")}
 
 
 def measurements(options):
@@ -98,29 +109,41 @@ def training(shape, options):
     steps = options.steps
     work = dict(shape=shape, steps=steps)
 
-    def ours(precision, how, **more):
-        name = f"ours, {precision}, {how}"
-        return System(name, "ours", "training", work | {"precision": precision} | more, steps)
+    def ours(precision, how, environment=COMMAND, **more):
+        name, more = f"ours, {precision}, {how}", work | {"precision": precision} | more
+        return System(name, "ours", "training", more, steps, environment=environment)
 
-    apart = ours("float32", "graph, cores apart", apart=True)
+    apart = ours("float32", "graph, as the command", apart=True)
     systems = [
         apart,
         ours("float32", "XLA", jit_compile=True),
-        ours("mixed_bfloat16", "graph, cores apart", apart=True),
-        ours("mixed_bfloat16", "XLA", jit_compile=True),
+        ours("mixed_bfloat16", "graph, as the command", apart=True),
         System("PyTorch nn.Transformer", "peers", "pytorch_training", work, steps),
         System("KerasHub layers", "peers", "keras_hub_training", work, steps),
         System("Hugging Face Marian", "peers", "marian_training", work, steps),
         System("OpenNMT-tf", "opennmt_tf", "training", work, steps, options.opennmt_tf),
     ]
-    products = System("products of a step", "ours", "training_products", {"shape": shape})
-    peak = System("2048³ matrix product", "ours", "matrix_product", {"repetitions": 4}, work=4)
-    yield f"training step, {shape}", [*systems, peak]
+    products = System(
+        "products of a step", "ours", "training_products", {"shape": shape}, environment=COMMAND
+    )
+    product = "ours", "matrix_product", {"repetitions": 4}, 4
+    peaks = [
+        System("2048³ matrix product", *product),
+        System("2048³ matrix product, oneDNN", *product, environment=COMMAND),
+    ]
+    yield f"training step, {shape}", [*systems, *peaks]
     # On their own: beside all the others they would not fit into 24 GiB.
     together = ours("float32", "graph, cores together")
-    yield f"cores apart or together, {shape}", [apart, together, products, peak]
+    script = ours("float32", "graph, in a script", environment={})
+    bare = ours("float32", "graph, cores apart, TensorFlow's oneDNN", {}, apart=True)
+    yield (
+        f"cores apart or together, {shape}",
+        [apart, together, script, bare, products, *peaks],
+    )
 
 
+# What the command line sets before TensorFlow is imported.
+COMMAND = {"TF_ENABLE_ONEDNN_OPTS": "1"}
 ALL_CORES, ONE_CORE = ({"TF_NUM_INTRAOP_THREADS": count} for count in "01")  # for each operation
 
 
@@ -131,9 +154,8 @@ def decoding(shape, benchmark):
         yield (
             f"greedy, {shape}, batch {rows}",
             [
-                System("ours in memory, graph", "ours", "decoding", options),
-                System("ours in memory, XLA", "ours", "decoding", options | {"jit_compile": True}),
-                *_half_precision(options),
+                *_in_memory(options),
+                System("XLA in a script", "ours", "decoding", options | {"jit_compile": True}),
                 *_exported(options),
                 *_ctranslate2(options),
                 _ctranslate2(options | {"compute_type": "int8"})[0],
@@ -155,8 +177,7 @@ def beam(shape, _):
     yield (
         f"beam 4, {shape}, batch 32",
         [
-            System("ours in memory, graph", "ours", "decoding", options),
-            *_half_precision(options),
+            *_in_memory(options),
             *_exported(options),
             *_ctranslate2(options),
             System("Hugging Face Marian", "peers", "marian_decoding", options),
@@ -164,27 +185,30 @@ def beam(shape, _):
     )
 
 
-def _half_precision(options):
-    """Ours in memory with weights laid out once, by all cores together or by one."""
-    half = "ours", "decoding", options | {"precision": "bfloat16"}
-    name = "ours in memory, bfloat16, frozen weights, graph"
+def _in_memory(options):
+    """`Translator.translate` of a model loaded unasked: by the command, and in a script."""
+    text = "ours", "translation"
     return [
-        System(name, *half, environment=ENVIRONMENT | ALL_CORES),
-        System(f"{name}, one core", *half, environment=ENVIRONMENT | ONE_CORE),
+        System(
+            "ours in memory, the command", *text, options | {"apart": True}, environment=COMMAND
+        ),
+        System("in a script", *text, options),
     ]
 
 
 def _exported(options):
-    """Our SavedModel in both precisions, each by all cores together or by one."""
-    systems = []
-    for precision in ("float32", "bfloat16"):
-        served = "ours", "exported_decoding", options | {"precision": precision}
-        name = f"ours exported, {precision}, XLA off"
-        systems += [
-            System(name, *served, environment=ALL_CORES),
-            System(f"{name}, one core", *served, environment=ONE_CORE),
-        ]
-    return systems
+    """Our SavedModel as `export` writes it and as it advises to serve it; and otherwise."""
+
+    def served(name, computation, environment):
+        more = options | {"computation": computation}
+        return System(name, "ours", "exported_decoding", more, environment=environment)
+
+    return [
+        served("ours exported, as advised", "float32", {}),
+        served("exported, all cores at each operation", "float32", ALL_CORES),
+        served("exported, TensorFlow's own oneDNN", "float32", {"TF_ENABLE_ONEDNN_OPTS": ""}),
+        served("exported in bfloat16", "bfloat16", {}),
+    ]
 
 
 def _ctranslate2(options):
@@ -233,6 +257,13 @@ def real_text(corpus, run):
                 System(f"{name}, one core", *served, environment=ONE_CORE),
             ]
         yield f"Multi30k test, text to text, beam {beam_size}", systems
+
+
+def _write(path, machine, options, results, loads=None):
+    found = {title: [vars(t) for t in timings] for title, timings in results.items()}
+    everything = {"machine": machine, "rounds": options.rounds, "results": found | (loads or {})}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(everything, file, indent=1)
 
 
 def _version(package):

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.presets import ExportConfig
-from keras_transformer.saved_model import export
-from keras_transformer.server_process import ServerProcess
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.saved_model import export
 from tests.benchmark.shapes import SHAPES
 from tests.benchmark.vocabulary import synthetic_tokenizer
 
@@ -31,9 +31,9 @@ def make_model(shape, precision="float32", **options):
 def training(shape, precision="float32", jit_compile=False, apart=False, steps=1):
     """`steps` updates of `model.fit` in one call; `apart`: on a part of the batch for each core."""
     shape = SHAPES[shape]
-    parallel_parts = kt.work_apart() if apart else 1
+    parallel_microbatches = kt.work_apart() if apart else 1
     model = make_model(shape, precision)
-    model.parallel_parts = parallel_parts
+    model.parallel_microbatches = parallel_microbatches
     how = dict(jit_compile=jit_compile, steps_per_execution=steps)
     model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
     dataset = shape.dataset(steps)
@@ -53,12 +53,36 @@ def decoding(shape, rows, beam_size=1, jit_compile=False, precision="float32"):
     @tf.function(jit_compile=jit_compile, autograph=False)
     def translate(source):
         state = model.initial_state(source, shape.steps if jit_compile else None)
-        stepper = model.stepper("xla" if jit_compile else "graph")
-        arguments = stepper, state, rows, shape.steps, config
+        step = model.make_step("xla" if jit_compile else "graph")
+        arguments = step, state, rows, shape.steps, config
         return kt.search(*arguments, fixed_shapes=jit_compile)
 
     source = tf.constant(shape.ids(rows, shape.steps, 2))
     return lambda: _check(translate(source)[0].numpy()[:, 0], rows, shape.steps)
+
+
+def translation(shape, rows, beam_size=1, apart=False):
+    """`Translator.translate` in memory, text to text; `apart`: as the command line sets it up.
+
+    In the precision that a model trained by `--precision auto` has here.
+    """
+    from keras_transformer.kernels.tensorflow.precision import fastest
+
+    shape = SHAPES[shape]
+    if apart:
+        kt.work_apart()
+    tokenizer = synthetic_tokenizer(shape.vocabulary)
+    model = make_model(shape, fastest())
+    translator = kt.Translator(model, tokenizer, tokenizer, longest_output=shape.steps)
+    ids = shape.ids(rows, shape.steps, 2)[:, :-1]  # END is added
+    texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+    search = kt.SearchConfig(beam_size=beam_size)
+
+    def translate():
+        found = translator.translate(texts, search=search)
+        _check(np.array([line.split() for line in found]), rows, shape.steps)
+
+    return translate
 
 
 def decoding_without_cache(shape, rows, one_by_one=False):
@@ -87,25 +111,23 @@ def decoding_without_cache(shape, rows, one_by_one=False):
     return run
 
 
-def exported_decoding(shape, rows, beam_size=1, precision="float32"):
-    """Decoding by the exported SavedModel, loaded as a server loads it, XLA off."""
+def exported_decoding(shape, rows, beam_size=1, computation="float32"):
+    """Decoding by the exported SavedModel, text to text, loaded as a server loads it, XLA off."""
     shape = SHAPES[shape]
     tokenizer = synthetic_tokenizer(shape.vocabulary)
-    translator = kt.Translator(make_model(shape, precision), tokenizer, tokenizer)
-    signature = "tokens" if beam_size == 1 else "beam"
-    config = ExportConfig(signatures=(signature,), beam_size=beam_size, longest_output=shape.steps)
+    translator = kt.Translator(make_model(shape), tokenizer, tokenizer)
+    signature = "serving_default" if beam_size == 1 else "beam"
+    how = dict(beam_size=beam_size, longest_output=shape.steps, computation=computation)
+    config = ExportConfig(signatures=(signature,), **how)
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(export(translator, folder, config=config))
     ids = shape.ids(rows, shape.steps, 2)
-    if signature == "tokens":
-        request = ids[:, :-1].tolist()  # END is added
-        return lambda: _check(np.array(server.predict(request, "tokens")["ids"]), rows, shape.steps)
-    texts = [text.decode() for text in tokenizer.detokenize(ids[:, :-1]).numpy()]
+    texts = [text.decode() for text in tokenizer.detokenize(ids[:, :-1]).numpy()]  # END is added
 
     def translate():
-        outputs = server.predict(texts, "beam")["text"]
-        best = [tokenizer(found[0]).numpy() for found in outputs]
-        _check(np.array(best), rows, shape.steps)
+        outputs = server.predict(texts, signature)["text"]
+        best = [found if beam_size == 1 else found[0] for found in outputs]
+        _check(np.array([line.split() for line in best]), rows, shape.steps)
 
     return translate
 
@@ -171,6 +193,7 @@ def matrix_product(size=2048, repetitions=4):
 
 
 def _check(ids, rows, steps):
-    """Every system has to take all the steps."""
-    if ids.shape != (rows, steps) or (ids < 4).any():
+    """Every system has to take all the steps, in ids or in the words of `synthetic_tokenizer`."""
+    special = ids.dtype.kind == "i" and (ids < 4).any()
+    if ids.shape != (rows, steps) or special:
         raise RuntimeError(f"Expected {rows} × {steps} tokens, got {ids.shape}: {ids[:2]}.")

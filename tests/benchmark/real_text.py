@@ -23,13 +23,13 @@ def training(corpus, run, steps=10):
     """
     import keras
 
-    parallel_parts = kt.work_apart()
+    parallel_microbatches = kt.work_apart()
     preset, tokenizer = get_preset("tiny"), kt.load(run).target_tokenizer
     dataset = _batches(corpus, run)
     keras.utils.set_random_seed(1)
     sizes = vars(preset.model)
     model = kt.Transformer(tokenizer.vocabulary_size, tokenizer.vocabulary_size, **sizes)
-    model.parallel_parts = parallel_parts
+    model.parallel_microbatches = parallel_microbatches
     model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=preset.jit_compile)
     part = dataset.take(steps).cache()
     tokens = sum(int(np.count_nonzero(target)) for _, target in part.as_numpy_iterator())
@@ -72,9 +72,9 @@ def exported_translation(corpus, run):
     import tempfile
 
     from keras_transformer.presets import ExportConfig
-    from keras_transformer.saved_model import export
-    from keras_transformer.sentence_batches import translate_sorted
-    from keras_transformer.server_process import ServerProcess
+    from keras_transformer.serving.acceptance.server_process import ServerProcess
+    from keras_transformer.serving.saved_model import export
+    from keras_transformer.translation.sentence_batches import translate_sorted
 
     sources = read_lines(file(corpus, "test", "en"))
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def ctranslate2_translation(corpus, run, beam_size=1, compute_type="float32", ap
     import ctranslate2
     import sentencepiece
 
-    from keras_transformer.ctranslate2_writer import export_ctranslate2
+    from keras_transformer.converters.ctranslate2 import export_ctranslate2
 
     translator, sources = kt.load(run), read_lines(file(corpus, "test", "en"))
     with tempfile.TemporaryDirectory() as folder:

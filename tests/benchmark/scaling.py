@@ -24,7 +24,7 @@ def decoding(shape, length, rows=4):
 
     @tf.function(autograph=False)
     def translate():
-        return kt.greedy_search(model.stepper(), model.initial_state(source), rows, length)[0]
+        return kt.greedy_search(model.make_step(), model.initial_state(source), rows, length)[0]
 
     def run():
         if translate().numpy().shape != (rows, length):

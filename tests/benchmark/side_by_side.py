@@ -29,12 +29,16 @@ class System:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """What rounds of a system took, seconds per unit of work, and the most memory it had."""
+    """What rounds of a system took, seconds per unit of work, and the most memory it had.
+
+    `first` is how long the first call of all took, seconds: it makes graphs and compiles them.
+    """
 
     name: str
     seconds: tuple
     memory: int
     result: object = None
+    first: float = 0.0
 
     @property
     def median(self):
@@ -85,12 +89,12 @@ class _Worker:
             | system.environment,
             text=True,
         )
-        self._ready = self._process.stdout.readline()  # one after the other: they share the cores
+        self._first = self._process.stdout.readline()  # one after the other: they share the cores
         self._replies = []
 
     def is_ready(self):
         """Whether the process has got ready; says why not."""
-        if self._ready:
+        if self._first:
             return True
         print(f"{self.system.name} is left out: {self._reason()}", file=sys.stderr)
         return False
@@ -117,6 +121,7 @@ class _Worker:
             tuple(reply["seconds"] / work for reply in self._replies),
             max(reply["memory"] for reply in self._replies),
             self._replies[-1]["result"],
+            float(self._first),
         )
 
     def __enter__(self):

@@ -3,7 +3,7 @@
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizer import SubwordTokenizer
+from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 
 def synthetic_tokenizer(size):

@@ -3,10 +3,10 @@
     python -m tests.benchmark.worker MODULE FUNCTION OPTIONS
 
 FUNCTION of tests.benchmark.MODULE is called with OPTIONS, a JSON object, and returns what is to be
-timed: a function without arguments. That runs once for warming up; then "ready" is printed, and
-for each line of stdin it runs again, as often as fills half a second, followed by a JSON object of
-`seconds`, the time of one call, what the function returned as `result`, and `memory`, the most that
-the process has had, in MiB.
+timed: a function without arguments. That runs once for warming up; how many seconds it took, with
+making and compiling of graphs, is printed; and for each line of stdin it runs again, as often as
+fills half a second, followed by a JSON object of `seconds`, the time of one call, what the function
+returned as `result`, and `memory`, the most that the process has had, in MiB.
 """
 
 import importlib
@@ -18,7 +18,7 @@ import time
 
 ROUND = 0.5  # seconds: a call of milliseconds, on its own, would be timed as the process wakes up
 # By its path: not every environment that is timed can import this package.
-largest_memory = runpy.run_path("keras_transformer/c_api.py")["largest_memory"]
+largest_memory = runpy.run_path("keras_transformer/serving/acceptance/c_api.py")["largest_memory"]
 
 
 def main(module, function, options):
@@ -28,8 +28,9 @@ def main(module, function, options):
     run = getattr(importlib.import_module(f"tests.benchmark.{module}"), function)(
         **json.loads(options)
     )
+    started = time.perf_counter()
     run()
-    print("ready", file=answers, flush=True)
+    print(time.perf_counter() - started, file=answers, flush=True)
     for _ in sys.stdin:
         calls, seconds, started = 0, 0.0, time.perf_counter()
         while seconds < ROUND:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import beam, beam_search, greedy_search
 from keras_transformer.special_ids import END, PAD, START
-from tests.decoding.toy_steps import Markov, Toy, exhaustive, hypotheses, references
+from tests.support.toy_steps import Markov, Toy, exhaustive, hypotheses, references
 
 A, B = 4, 5
 

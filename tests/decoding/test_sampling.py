@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import greedy_search, sample
 from keras_transformer.special_ids import END, PAD, START
-from tests.decoding.toy_steps import Markov, Toy, hypotheses
+from tests.support.toy_steps import Markov, Toy, hypotheses
 
 PROBABILITIES = {END: 0.1, 4: 0.4, 5: 0.25, 6: 0.2, 7: 0.05}
 # Ids by rank: 4, 5, 6, END, 7.

@@ -10,8 +10,8 @@ import tensorflow as tf
 from keras_transformer.decoding import beam_search, greedy_search, sample, search
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END, PAD, START
-from tests.decoding.toy_steps import Toy, hypotheses, log_softmax
-from tests.toy_translator import MAX_LENGTH, SOURCES, trained_translator
+from tests.support.toy_steps import Toy, hypotheses, log_softmax
+from tests.support.toy_translator import MAX_LENGTH, SOURCES, trained_translator
 
 CONFIGS = {
     "greedy": GREEDY,
@@ -97,7 +97,7 @@ def test_fixed_shapes_under_xla_change_nothing(name, model, sources):
     def decode(fixed_shapes):
         state = model.initial_state(sources, MAX_LENGTH if fixed_shapes else None)
         arguments = len(sources), MAX_LENGTH, CONFIGS[name], prefix, seeds, fixed_shapes
-        return search(model.stepper("xla" if fixed_shapes else "graph"), state, *arguments)
+        return search(model.make_step("xla" if fixed_shapes else "graph"), state, *arguments)
 
     expected = tf.function(decode)(False)
     found = tf.function(decode, jit_compile=True)(True)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests import layer_harness, oracle
-from tests.layer_harness import assert_close, normal
+from tests.support import layer_harness, oracle
+from tests.support.layer_harness import assert_close, normal
 
 
 def attend(query, key, value, **kwargs):

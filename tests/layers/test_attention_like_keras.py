@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.layer_harness import MEMORY_MASK, SOURCE, TARGET, X_MASK, assert_close, normal
+from tests.support.layer_harness import MEMORY_MASK, SOURCE, TARGET, X_MASK, assert_close, normal
 
 B, T, S = 3, 4, 6
 QUERY, VALUE, KEY = normal(B, T, 8, seed=1), normal(B, S, 10, seed=2), normal(B, S, 12, seed=3)

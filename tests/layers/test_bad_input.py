@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests import layer_harness
-from tests.layer_harness import MEMORY, SOURCE, TARGET, X, build
+from tests.support import layer_harness
+from tests.support.layer_harness import MEMORY, SOURCE, TARGET, X, build
 
 
 def mask(*shape):
@@ -132,7 +132,7 @@ CALLS = {
     "encoder rank": (lambda: run("Encoder", MEMORY[0]), "expected ndim=3, found ndim=2"),
     "decoder x_mask": (
         lambda: run("Decoder", X, MEMORY, mask(3, 5)),
-        r"Masks of shapes \(4, 4\) and \(3, 1, 1, 5\) do not fit together",
+        r"Masks of shapes \(3, 1, 5\) and \(4, 4\) do not fit together",
     ),
     "decoder x_mask of another batch": (
         lambda: run("DecoderLayer", X, MEMORY, mask(2, 4)),

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests import layer_harness
-from tests.layer_harness import NORMS, SOURCE, TARGET, assert_close, build, to_numpy
+from tests.support import layer_harness
+from tests.support.layer_harness import NORMS, SOURCE, TARGET, assert_close, build, to_numpy
 
 NAMES = ["MultiHeadAttention", "EncoderLayer", "Encoder", "DecoderLayer", "Decoder"]
 TARGET_MASK, SOURCE_MASK = TARGET != 0, SOURCE != 0

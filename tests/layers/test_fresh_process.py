@@ -1,7 +1,6 @@
 """Saved layers and models, loaded by a process that knows nothing of this one, and by JAX."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -10,10 +9,18 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.layer_harness import CASES, SOURCE, TARGET, assert_close, build, functional, require_jax
-from tests.layers import reload
+from tests.support import reload
+from tests.support.layer_harness import (
+    CASES,
+    SOURCE,
+    TARGET,
+    assert_close,
+    build,
+    functional,
+    require_jax,
+)
+from tests.support.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 LAYERS = [
     ("PositionalEmbedding", "post"),
     ("PositionalEmbedding learned", "post"),

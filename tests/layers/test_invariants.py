@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import layer_harness
-from tests.layer_harness import CASES, NORMS, POLICIES, TOLERANCES, X, assert_close, build, normal
+from tests.support import layer_harness
+from tests.support.layer_harness import (
+    CASES,
+    NORMS,
+    POLICIES,
+    TOLERANCES,
+    X,
+    assert_close,
+    build,
+    normal,
+)
 
 NORMED = ["EncoderLayer", "Encoder", "DecoderLayer", "Decoder"]
 # A layer without a norm is tested once.

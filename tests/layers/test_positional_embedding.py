@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from tests import layer_harness, oracle
-from tests.layer_harness import TOLERANCES, assert_close, normal
+from tests.support import layer_harness, oracle
+from tests.support.layer_harness import TOLERANCES, assert_close, normal
 
 IDS = np.array([[2, 5, 7, 0]])
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests import layer_harness, oracle
-from tests.layer_harness import (
+from tests.support import layer_harness, oracle
+from tests.support.layer_harness import (
     MEMORY,
     MEMORY_MASK,
     NORMS,
@@ -44,9 +44,15 @@ def test_kernels_start_apart():
     block = decoder.layers[1]
     attention, feed_forward = block.cross_attention, block.feed_forward
     glorot = {64: (2 / 128) ** 0.5, 128: (2 / 192) ** 0.5}  # deviations, by the inner width
-    for kernel in (attention.query_kernel, attention.key_kernel, attention.value_kernel):
+    for kernel in (
+        attention.query_dense.kernel,
+        attention.key_dense.kernel,
+        attention.value_dense.kernel,
+    ):
         assert np.std(kernel) == pytest.approx(glorot[64] * 0.5**0.5, rel=0.05)
-    assert np.std(attention.output_kernel) == pytest.approx(glorot[64] * (1 / 12) ** 0.5, rel=0.05)
+    assert np.std(attention.output_dense.kernel) == pytest.approx(
+        glorot[64] * (1 / 12) ** 0.5, rel=0.05
+    )
     assert np.std(feed_forward.inner.kernel) == pytest.approx(glorot[128] * 0.5**0.5, rel=0.05)
     assert np.std(feed_forward.outer.kernel) == pytest.approx(
         glorot[128] * (1 / 12) ** 0.5, rel=0.05

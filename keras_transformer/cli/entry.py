@@ -1,0 +1,19 @@
+"""The entry point of `keras-transformer`: where a package is missing, one sentence says so."""
+
+import sys
+
+from keras_transformer import explain_missing
+
+
+def main():
+    """Runs the command line; exits with status 2 where it lacks an optional package."""
+    try:
+        from keras_transformer.cli.main import main as run
+
+        run()
+    except ModuleNotFoundError as error:
+        sentence = explain_missing("this command", error)
+        if not sentence:
+            raise
+        print(f"keras-transformer: {sentence}", file=sys.stderr)
+        sys.exit(2)

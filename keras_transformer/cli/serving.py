@@ -1,0 +1,101 @@
+"""The commands `export` and `check`: from a run to what a server loads."""
+
+import sys
+
+import tyro
+
+from keras_transformer.presets import ExportConfig
+
+DEFAULTS = ExportConfig()
+
+
+def export(
+    path: tyro.conf.Positional[str],
+    base: tyro.conf.Positional[str],
+    format: str = "saved_model",
+    version: int | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    config: tyro.conf.OmitArgPrefixes[ExportConfig] = DEFAULTS,
+) -> None:
+    """Write a run as base/<version>/, a SavedModel that TF Serving takes as it is.
+
+    It is tried first, the way a server would run it, and published only if all is well. A model
+    card (MODEL.md, model.json) and warm-up requests lie beside the weights.
+
+    Args:
+        path: A run directory.
+        base: Directory of the versions of this model; of the format ctranslate2, the one to make.
+        format: saved_model, or ctranslate2 for the engine of that name, to which no other option
+            applies.
+        version: A free positive integer; by default one more than the highest there is.
+        source: Sentences for warm-up, examples and comparison: text, .gz, or a .tsv with both
+            columns. By default those that the run was validated by.
+        target: Their translations, line by line.
+        config: What is exported.
+    """
+    from keras_transformer.runs.load import load
+
+    if format == "ctranslate2":
+        from keras_transformer.converters.ctranslate2 import export_ctranslate2
+
+        print(export_ctranslate2(load(path), base))
+    elif format == "saved_model":
+        from keras_transformer.serving.saved_model import export as publish
+
+        translator, pairs = load(path, "float32"), _read_pairs(path, source, target)
+        print(publish(translator, base, version, config, pairs, report=print_report))
+    else:
+        raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
+
+
+def _read_pairs(path, source, target):
+    """The pairs that are named, or those that the run was validated by."""
+    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.runs.files import valid_pairs
+
+    try:
+        pairs = read_pairs(source, target) if source else valid_pairs(path)
+    except ValueError as error:
+        raise ValueError(f"{error} Name sentences of this kind by --source and --target.") from None
+    return [tuple(pair[:2]) for pair in pairs]
+
+
+def check(path: tyro.conf.Positional[str]) -> None:
+    """Try an exported version as a server would run it; exit with status 1 if it is not fit.
+
+    Args:
+        path: A version directory, or the one above, of which the highest version is taken.
+    """
+    from keras_transformer.serving.acceptance.trial import check as try_out
+    from keras_transformer.serving.versions import version_dir
+
+    findings = try_out(version_dir(path))
+    print_report(findings, sys.stdout)
+    if any(finding.problems for finding in findings):
+        sys.exit(1)
+
+
+def print_report(findings, file=None):
+    """Prints `Finding`s as a table, problems below it."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=file or sys.stderr, soft_wrap=True)
+    table = Table("check", "result", "seen", box=None)
+    for finding in findings:
+        table.add_row(finding.check, _result(finding), finding.detail)
+    console.print(table)
+    for finding in findings:
+        for problem in finding.problems:
+            console.print(Text(problem))
+
+
+def _result(finding):
+    from rich.text import Text
+
+    if finding.left_out:
+        return Text("left out", "yellow")
+    failed = len(finding.problems)
+    return Text(f"{failed} failed", "red") if failed else Text("ok", "green")

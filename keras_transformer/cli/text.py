@@ -1,0 +1,154 @@
+"""The commands `translate`, `score` and `align`: what the command line does with text."""
+
+import dataclasses
+import sys
+
+import tyro
+
+from keras_transformer.presets import SearchConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions(SearchConfig):
+    """Options of the search."""
+
+    def __post_init__(self):
+        pass  # checked by `config`: what tyro is told of a mistake, it draws a box around
+
+    @property
+    def config(self):
+        """The `SearchConfig` of these options.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        return SearchConfig(**dataclasses.asdict(self))
+
+
+DEFAULTS = SearchOptions()
+
+
+def translate(
+    path: tyro.conf.Positional[str],
+    search: tyro.conf.OmitArgPrefixes[SearchOptions] = DEFAULTS,
+    prefix: str | None = None,
+    n_best: int | None = None,
+    precision: str | None = None,
+) -> None:
+    """Translate stdin to stdout, line by line.
+
+    Args:
+        path: A run directory, or a SavedModel (its version directory, or the one above).
+        search: How to search.
+        prefix: Text file of what the translations begin with, line by line.
+        n_best: Print so many translations of each line, as "line number from 0 ||| translation
+            ||| natural logarithm of its probability".
+        precision: What a run computes in: float32, mixed_bfloat16, mixed_float16 or auto (timed
+            here); by default as it was trained, but in float32 where that is as fast.
+    """
+    from keras_transformer.corpora.text_files import read_lines
+    from keras_transformer.runs.load import open_translator
+
+    config = search.config
+    if n_best is not None and not 1 <= n_best <= config.beam_size:
+        raise ValueError(
+            f"A beam of {config.beam_size} gives 1 to {config.beam_size} translations, received "
+            f"n_best={n_best}: widen it with --beam-size."
+        )
+    set_threads(path, precision=precision)
+    translator = open_translator(path, config, n_best is not None, precision)
+    prefixes = prefix and read_lines(prefix)
+    lines = sys.stdin.buffer.read().split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    for number, found in enumerate(translator(lines, prefixes=prefixes)):
+        if n_best is None:
+            print(_one_line(found))
+        else:
+            for text, log_prob in found[:n_best]:
+                print(f"{number} ||| {_one_line(text)} ||| {log_prob:.6f}")
+
+
+def score(
+    path: tyro.conf.Positional[str],
+    source: str,
+    target: str | None = None,
+    precision: str | None = None,
+) -> None:
+    """Print how probable given translations are: per line log-probability, tab, tokens.
+
+    The natural logarithm, not normalised by length; END counts as a token.
+
+    Args:
+        path: A run directory.
+        source: Sentences: text, .gz, or a .tsv with both columns.
+        target: Their translations, line by line.
+        precision: What to compute in, as `translate` has it.
+    """
+    from keras_transformer.corpora.text_files import read_pairs
+
+    sources, targets, _ = zip(*read_pairs(source, target), strict=True)
+    for log_prob, tokens in _open_run(path, precision).score(sources, targets):
+        print(f"{log_prob:.6f}\t{tokens}")
+
+
+def align(
+    path: tyro.conf.Positional[str],
+    source: str,
+    target: str | None = None,
+    layers: tuple[int, ...] = (),
+    heads: tuple[int, ...] = (),
+    tokens: bool = False,
+    precision: str | None = None,
+) -> None:
+    """Print what each target token attends to most, as pairs of positions source-target from 0.
+
+    Args:
+        path: A run directory.
+        source: Sentences: text, .gz, or a .tsv with both columns.
+        target: Their translations, line by line.
+        layers: Decoder layers, from 0, whose attention is averaged; by default the last but one, of
+            fewer than three the last.
+        heads: Their heads, from 0; all by default.
+        tokens: Print the tokens that are counted as well: "source ||| target ||| pairs".
+        precision: What to compute in, as `translate` has it.
+    """
+    from keras_transformer.corpora.text_files import read_pairs
+
+    sources, targets, _ = zip(*read_pairs(source, target), strict=True)
+    for pieces, target_pieces, positions in _open_run(path, precision).align(
+        sources, targets, layers or None, heads or None
+    ):
+        pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
+        print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
+
+
+def _open_run(path, precision):
+    """Loads a run, with an operation on each core; refuses what is none before TensorFlow comes."""
+    from keras_transformer.runs.load import load
+
+    set_threads(path, precision=precision)
+    return load(path, precision)
+
+
+def set_threads(*paths, precision=None):
+    """Has each core of the processor do an operation of its own where a run is to be opened.
+
+    Args:
+        *paths: What is opened; None is nothing.
+        precision: What runs compute in, refused first if there is none such: importing TensorFlow
+            takes seconds.
+    """
+    from keras_transformer.presets import check_precision
+    from keras_transformer.runs.files import is_run
+
+    check_precision(precision)
+    if any(is_run(path) for path in paths if path):
+        from keras_transformer.kernels.tensorflow.threads import work_apart
+
+        work_apart()
+
+
+def _one_line(text):
+    """One line of what the model writes, whatever bytes it spells."""
+    return " ".join(text.splitlines())

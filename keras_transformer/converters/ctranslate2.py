@@ -1,0 +1,141 @@
+"""Writes a trained translator in the format of CTranslate2, the fastest engine for CPUs.
+
+Needs the package ctranslate2 (extra `bench`). Text is not part of that format: CTranslate2 takes
+and gives the pieces of `source.spm` and `target.spm`, which are put beside the model.
+"""
+
+import os
+
+import numpy as np
+
+from keras_transformer.layers.positional_embedding import sinusoidal_encoding
+from keras_transformer.runs import files
+from keras_transformer.runs.atomic_files import creating
+
+
+def export_ctranslate2(translator, output):
+    """Writes a model directory that `ctranslate2.Translator` opens.
+
+    Translations are equal but for ties that float32 decides by its last bits. CTranslate2 ranks
+    beams by log_prob / length^α, which for α = 0 only is the ranking of `beam_search`.
+
+    Args:
+        translator: `Translator`.
+        output: Directory to make; it must not exist.
+
+    Returns:
+        `output`.
+
+    Raises:
+        ValueError: If `output` exists, ctranslate2 is not installed, or the model has an
+            activation that CTranslate2 does not know.
+
+    Example:
+
+    >>> export_ctranslate2(keras_transformer.load("runs/dates"), "dates.ct2")
+    'dates.ct2'
+    """
+    try:
+        from ctranslate2.specs import TransformerSpec
+    except ImportError as error:
+        raise ValueError(
+            'ctranslate2 is not installed: pip install "keras-encoder-decoder[bench]".'
+        ) from error
+    if os.path.exists(output):
+        raise ValueError(f"{output} exists already: choose another name.")
+    model = translator.model
+    spec = TransformerSpec.from_config(
+        (model.num_layers, model.num_layers),
+        model.num_heads,
+        pre_norm=model.norm == "pre",
+        activation=_activation(model.activation),
+    )
+    spec.config.add_attribute(
+        "layer_norm_epsilon", model.encoder.layers[0].feed_forward_norm.epsilon
+    )
+    spec.config.add_source_eos = True
+    _set_stack(spec.encoder, model.encoder, model.source_embedding, spec.encoder.embeddings[0])
+    _set_stack(spec.decoder, model.decoder, model.target_embedding, spec.decoder.embeddings)
+    if model.output_projection:
+        _set_dense(spec.decoder.projection, model.output_projection)
+    else:
+        spec.decoder.projection.weight = np.array(model.target_embedding.embeddings)
+    spec.register_source_vocabulary(_pieces(translator.source_tokenizer))
+    spec.register_target_vocabulary(_pieces(translator.target_tokenizer))
+    spec.validate()
+    with creating(output) as temporary:
+        spec.save(temporary)
+        translator.source_tokenizer.save(os.path.join(temporary, files.SOURCE))
+        translator.target_tokenizer.save(os.path.join(temporary, files.TARGET))
+    return output
+
+
+def _set_stack(spec, stack, embedding, embedding_spec):
+    """Copies an encoder or a decoder with its embedding."""
+    embedding_spec.weight = np.array(embedding.embeddings)
+    spec.scale_embeddings = True
+    spec.position_encodings.encodings = np.array(
+        embedding.position_embeddings
+        if embedding.positions == "learned"
+        else sinusoidal_encoding(embedding.max_length, embedding.d_model)
+    )
+    if stack.final_norm:
+        _set_norm(spec.layer_norm, stack.final_norm)
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+        attention = layer.self_attention
+        first, last = layer_spec.self_attention.linear
+        _set_projections(first, attention, "query", "key", "value")
+        _set_output(last, attention)
+        _set_norm(layer_spec.self_attention.layer_norm, layer.self_attention_norm)
+        if hasattr(layer, "cross_attention"):
+            query, memory, last = layer_spec.attention.linear
+            _set_projections(query, layer.cross_attention, "query")
+            _set_projections(memory, layer.cross_attention, "key", "value")
+            _set_output(last, layer.cross_attention)
+            _set_norm(layer_spec.attention.layer_norm, layer.cross_attention_norm)
+        _set_dense(layer_spec.ffn.linear_0, layer.feed_forward.inner)
+        _set_dense(layer_spec.ffn.linear_1, layer.feed_forward.outer)
+        _set_norm(layer_spec.ffn.layer_norm, layer.feed_forward_norm)
+
+
+def _set_projections(spec, attention, *names):
+    """Projections that read the same input, one below the other: (outputs, inputs)."""
+    denses = [getattr(attention, f"{name}_dense") for name in names]
+    kernels = [np.array(dense.kernel) for dense in denses]
+    biases = [np.array(dense.bias) for dense in denses]
+    spec.weight = np.concatenate([kernel.reshape(len(kernel), -1).T for kernel in kernels])
+    spec.bias = np.concatenate([bias.reshape(-1) for bias in biases])
+
+
+def _set_output(spec, attention):
+    kernel = np.array(attention.output_dense.kernel)
+    spec.weight = kernel.reshape(-1, kernel.shape[-1]).T
+    spec.bias = np.array(attention.output_dense.bias)
+
+
+def _set_dense(spec, dense):
+    spec.weight, spec.bias = np.array(dense.kernel).T, np.array(dense.bias)
+
+
+def _set_norm(spec, norm):
+    spec.gamma, spec.beta = np.array(norm.gamma), np.array(norm.beta)
+
+
+def _activation(function):
+    """The name of an activation, as CTranslate2 has it."""
+    from ctranslate2.specs.common_spec import Activation
+
+    names = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+    name = getattr(function, "__name__", str(function))
+    if name not in names:
+        raise ValueError(
+            f"CTranslate2 has no activation {name!r}, only {', '.join(names)}: export a SavedModel "
+            "instead."
+        )
+    return Activation[names[name]]
+
+
+def _pieces(tokenizer):
+    """All pieces of a vocabulary, in the order of their ids."""
+    pieces = tokenizer.pieces(np.arange(tokenizer.vocabulary_size, dtype="int32"))
+    return [piece.decode() for piece in pieces.numpy().tolist()]

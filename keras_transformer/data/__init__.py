@@ -1,0 +1,1 @@
+"""Sentence pairs to planned, padded and shuffled batches of ids."""

@@ -1,0 +1,42 @@
+"""A trial of TensorFlow's products of half precision: are they as exact here as they should be?"""
+
+import itertools
+
+import tensorflow as tf
+
+TERMS = 4096  # of the sum: counting up in bfloat16, one gets to 256
+SIZES = 1, 8  # numbers of rows and columns: for single ones there are kernels of their own
+BOTH = False, True
+
+
+def rounds_to_nearest(dtype, multiply):
+    """Tries whether products add up in float32 and are rounded once, to nearest.
+
+    Without bfloat16 units, TensorFlow's `MatMul` of bfloat16 cuts the lower half off a float32
+    result, and `Einsum` may count in bfloat16.
+
+    Args:
+        dtype: `"bfloat16"` or `"float16"`.
+        multiply: Function of two tensors of rank 2 or 4, and whether each has its last axes
+            swapped, as in `kernels.products`.
+
+    Returns:
+        bool. True where there is a GPU, whose products do.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return True
+    above = 2.0 ** (-7 if dtype == "bfloat16" else -10)  # the number after 1 is 1 + above
+    with tf.init_scope(), tf.device("CPU:0"):  # at once, also while a graph is made
+        for terms, expected in (([1.0, 0.75 * above], 1 + above), ([1.0] * TERMS, TERMS)):
+            for rows, columns, *kind in itertools.product(SIZES, SIZES, (2, 4), BOTH, BOTH):
+                x, y = tf.constant([terms] * rows, dtype), tf.ones([len(terms), columns], dtype)
+                if not tf.reduce_all(_multiply(multiply, x, y, *kind) == expected):
+                    return False
+    return True
+
+
+def _multiply(multiply, x, y, rank, swap_x, swap_y):
+    """The product of two matrices, in batches of one for rank 4, as numbers of float32."""
+    x, y = (tf.transpose(z) if swap else z for z, swap in ((x, swap_x), (y, swap_y)))
+    x, y = (tf.reshape(z, [*[1] * (rank - 2), *z.shape]) for z in (x, y))
+    return tf.cast(multiply(x, y, swap_x, swap_y), tf.float32)

@@ -1,0 +1,266 @@
+"""The decoder one position at a time, with what it needs of the positions before kept.
+
+A full pass computes all positions at once; decoding knows the next one only. What a pass over the
+whole prefix would compute again and again, keys and values, is kept in a state. With one position
+at a time, products are small, and bringing weights to the processor is what takes the time: so a
+step's kernels are joined and laid out once, before the loop that calls it.
+
+The layers know nothing of this. A step takes their weights as they are, wires them by the decoder
+layer's own `connect`, and calls the layer itself wherever it is another one than ours: a subclass,
+or one that has been quantized.
+
+Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads, K width of a head.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_transformer.kernels import products
+from keras_transformer.kernels.dense import (
+    Dense,
+    EinsumDense,
+    matrix_and_bias,
+    projection,
+)
+from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.decoder import Decoder, DecoderLayer, Sublayers
+from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.masks import key_mask
+
+
+class Operations(NamedTuple):
+    """Attention's operations; `kernels/tensorflow/step_attention.py` has others."""
+
+    multiply: Callable = products.multiply
+    softmax: Callable = ops.softmax
+
+
+def initial_state(decoder, memory, memory_mask, length=None):
+    """Prepares decoding position by position: projects the memory once.
+
+    Args:
+        decoder: A built `Decoder`.
+        memory: The encoder's output, shape `(B, S, D)`.
+        memory_mask: Boolean `(B, S)`.
+        length: t, number of positions to make room for, so that no shape changes from step to
+            step; XLA compiles nothing else.
+
+    Returns:
+        Dict of `past`, per layer empty keys and values `(B, H, 0, K)` that grow along axis 2 with
+        every step, or of size t where `length` is given; `memory`, per layer keys and values
+        `(B, H, S, K)`; `memory_mask` `(B, 1, 1, S)`; and with `length` also `positions`, the
+        numbers of the t positions, int32 `(B, t)`.
+
+    Raises:
+        ValueError: If a layer is a subclass with a `call` of its own, which a step would not
+            follow.
+    """
+    _refuse_other_calls(decoder)
+    heads = [_project_memory(layer.cross_attention, memory) for layer in decoder.layers]
+    state = {"memory": heads, "memory_mask": key_mask(memory_mask)}
+    if length is None:
+        return state | {"past": [tuple(x[:, :, :0] for x in pair) for pair in heads]}
+
+    def empty(x):
+        batch_size, num_heads, _, width = ops.shape(x)
+        return ops.zeros((batch_size, num_heads, length, width), x.dtype)
+
+    past = [tuple(map(empty, pair)) for pair in heads]
+    positions = ops.arange(length, dtype="int32")
+    positions = ops.broadcast_to(positions, (ops.shape(memory)[0], length))
+    return state | {"past": past, "positions": positions}
+
+
+def make_step(decoder, loop="graph", operations=None):
+    """Returns a function that computes the next position.
+
+    Kernels are joined and laid out now, once, so the function belongs to the weights as they are
+    now.
+
+    Args:
+        decoder: A built `Decoder`.
+        loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
+        operations: Has functions `multiply` and `softmax` like those of `Operations`, if others
+            suit that loop better.
+
+    Returns:
+        Function of
+
+        - x: The embedded next position, shape `(B, D)`.
+        - position: Its number, a Python int or a scalar integer tensor.
+        - state: What `initial_state` or the step before returned.
+
+        to a tensor of shape `(B, D)`, and the next state.
+    """
+    operations = operations or Operations()
+    steps = [_make_layer_step(layer, loop, operations) for layer in decoder.layers]
+
+    def step(x, position, state):
+        add, past_mask = _grow, None
+        if "positions" in state:
+            add = functools.partial(_put, position)
+            past_mask = key_mask(ops.less_equal(state["positions"], position))
+        past = []
+        for layer_step, own, memory in zip(steps, state["past"], state["memory"], strict=True):
+            x, own = layer_step(x, own, memory, add, past_mask, state["memory_mask"])
+            past.append(own)
+        return decoder.finish(x), state | {"past": past}
+
+    return step
+
+
+def make_projection(dense, loop):
+    """A layer's `x ↦ x W + b` with W laid out for a loop, without its activation.
+
+    Args:
+        dense: `Dense` or `EinsumDense`.
+        loop: As `projection` has it.
+
+    Returns:
+        Function from `(B, D)` to `(B, D')`, the axes of heads joined; None where only the layer
+        itself knows what it computes.
+    """
+    return projection(*matrix_and_bias(dense), loop) if _is_plain(dense) else None
+
+
+def _make_layer_step(layer, loop, operations):
+    """The step of a `DecoderLayer`: its sublayers with their weights prepared."""
+    own, cross = layer.self_attention, layer.cross_attention
+    project_own = _make_projections(own, ("query", "key", "value"), loop)
+    project_cross = _make_projections(cross, ("query",), loop)
+    attend_own = _make_attend(own, loop, operations)
+    attend_cross = _make_attend(cross, loop, operations)
+    feed_forward = _make_feed_forward(layer.feed_forward, loop)
+    norms = layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm
+    norms = [_make_norm(norm) for norm in norms]
+
+    def step(x, past, memory, add, past_mask, memory_mask):
+        def attend_self(y):
+            query, *new = project_own(y)
+            grown = tuple(map(add, past, new))
+            return attend_own(query, *grown, past_mask), grown
+
+        def attend_memory(y):
+            (query,) = project_cross(y)
+            return attend_cross(query, *memory, memory_mask), None
+
+        def transform(y):
+            return feed_forward(y), None
+
+        x, past, _ = layer.connect(x, Sublayers(attend_self, attend_memory, transform, *norms))
+        return x, past
+
+    return step
+
+
+def _grow(old, new):
+    """Keys or values with one more position."""
+    return ops.concatenate((old, new), axis=2)
+
+
+def _put(position, old, new):
+    """Keys or values with a position filled that is there already."""
+    return ops.slice_update(old, (0, 0, position, 0), new)
+
+
+def _project_memory(attention, memory):
+    """Projects `(B, S, D)` to key and value heads `(B, H, S, K)`."""
+    heads = attention.key_dense(memory), attention.value_dense(memory)
+    return tuple(ops.transpose(x, (0, 2, 1, 3)) for x in heads)
+
+
+def _make_projections(attention, names, loop):
+    """Function from `(B, D)` to heads `(B, H, 1, K)`, one for each name, by one product."""
+    scale = query_scale(attention.key_dim) if _attends_plainly(attention) else 1.0
+    scales = [scale if name == "query" else 1.0 for name in names]
+    denses = [getattr(attention, f"{name}_dense") for name in names]
+    if not all(map(_is_plain, denses)):
+        return lambda x: [
+            ops.transpose(scale * dense(ops.expand_dims(x, 1)), (0, 2, 1, 3))
+            for dense, scale in zip(denses, scales, strict=True)
+        ]
+
+    def joined(weights):
+        if weights[0] is None:
+            return None
+        scaled = [weight * scale for weight, scale in zip(weights, scales, strict=True)]
+        return ops.concatenate(scaled, axis=-1)
+
+    matrices, biases = zip(*map(matrix_and_bias, denses), strict=True)
+    project = projection(joined(matrices), joined(biases), loop)
+    widths = [matrix.shape[1] for matrix in matrices]
+    ends = [sum(widths[:i]) for i in range(1, len(names))]
+    sections = len(names) if len(set(widths)) == 1 else ends  # the former: fewer operations
+
+    def project_to_heads(x):
+        parts = ops.split(project(x), sections, axis=-1) if len(names) > 1 else [project(x)]
+        heads = attention.num_heads
+        return [ops.reshape(x, (-1, heads, 1, x.shape[-1] // heads)) for x in parts]
+
+    return project_to_heads
+
+
+def _make_attend(attention, loop, operations):
+    """Function from heads `(B, H, t, K)` and a mask to the layer's output `(B, D)`."""
+    width = attention.num_heads * attention.value_dim
+    project = make_projection(attention.output_dense, loop)
+    multiply, softmax = operations.multiply, operations.softmax
+
+    def attend(query, key, value, mask):
+        if _attends_plainly(attention):
+            x, _ = attend_heads(query, key, value, mask, multiply=multiply, softmax=softmax)
+        else:
+            heads = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+            x, _ = attention.attend(*heads, mask=mask)
+        if project:
+            return project(ops.reshape(x, (-1, width)))
+        x = ops.reshape(x, (-1, 1, attention.num_heads, attention.value_dim))
+        return ops.squeeze(attention.output_dense(x), 1)
+
+    return attend
+
+
+def _make_feed_forward(feed_forward, loop):
+    """Function from `(B, D)` to `(B, D)`."""
+    if type(feed_forward) is FeedForward:
+        inner, outer = (
+            make_projection(dense, loop) for dense in (feed_forward.inner, feed_forward.outer)
+        )
+        if inner and outer:
+            return lambda x: outer(feed_forward.activation(inner(x)))
+    return lambda x: ops.squeeze(feed_forward(ops.expand_dims(x, 1)), 1)
+
+
+def _make_norm(norm):
+    """Function from `(B, D)` to `(B, D)`."""
+    return norm.as_function() if type(norm) is LayerNormalization else norm
+
+
+def _is_plain(dense):
+    """Tells whether a layer's kernel and bias say all that it computes."""
+    return type(dense) in (Dense, EinsumDense) and dense.quantization_mode is None
+
+
+def _attends_plainly(attention):
+    return type(attention).attend is MultiHeadAttention.attend
+
+
+def _refuse_other_calls(decoder):
+    """Refuses subclasses whose full pass is another one than that of the step."""
+    layers = [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
+    for layer in decoder.layers:
+        for attention in (layer.self_attention, layer.cross_attention):
+            layers.append((attention, MultiHeadAttention))
+    for layer, ours in layers:
+        if not isinstance(layer, ours) or type(layer).call is not ours.call:
+            raise ValueError(
+                f"{type(layer).__name__} ({layer.name!r}) has a call of its own, which decoding "
+                "step by step would not follow: override "
+                f"{'attend' if ours is MultiHeadAttention else 'make_attention'} of {ours.__name__}"
+                " instead, or decode with the whole prefix."
+            )

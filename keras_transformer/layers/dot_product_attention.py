@@ -1,0 +1,90 @@
+"""Scaled dot-product attention: the function that every attention layer calls.
+
+Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
+K' width of a value head.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.kernels import products
+
+# Far below any score, yet finite: a row without keys must not become NaN.
+MASKED_SCORE = -1e9
+
+
+def dot_product_attention(query, key, value, mask=None, dropout=0.0, seed=None):
+    """Computes `softmax(QKᵀ/√K) V` ("Attention Is All You Need", equation 1) for every head.
+
+    Scores, mask and softmax are float32 in every precision. A query that may attend to nothing has
+    all-zero weights and so a zero output.
+
+    Args:
+        query: Tensor of shape `(B, T, H, K)`.
+        key: Tensor of shape `(B, S, H, K)`.
+        value: Tensor of shape `(B, S, H, K')`.
+        mask: Boolean, True = may attend, of a shape that broadcasts to `(B, H, T, S)`.
+        dropout: Share of the attention weights that is dropped.
+        seed: Int or `keras.random.SeedGenerator` for the dropout.
+
+    Returns:
+        The output, shape `(B, T, H, K')`, and the weights before dropout, shape `(B, H, T, S)`,
+        both in the inputs' dtype.
+
+    Raises:
+        ValueError: If the mask's shape does not broadcast to `(B, H, T, S)`.
+    """
+    query = query * ops.cast(query_scale(query.shape[-1]), query.dtype)
+    query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+    output, weights = attend_heads(query, key, value, mask, dropout, seed)
+    return ops.transpose(output, (0, 2, 1, 3)), weights
+
+
+def query_scale(width):
+    """`1/√K`, by which the query is multiplied: that keeps float16 in its range."""
+    return 1.0 / math.sqrt(width)
+
+
+def attend_heads(
+    query,
+    key,
+    value,
+    mask=None,
+    dropout=0.0,
+    seed=None,
+    multiply=products.multiply,
+    softmax=ops.softmax,
+):
+    """`dot_product_attention` with the heads in front, query `(B, H, T, K)` and so on.
+
+    The query comes multiplied by `query_scale`. `multiply` and `softmax` may be others that suit
+    better what this is for.
+    """
+    scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
+    if mask is not None:
+        _check_mask(mask, scores)
+        mask = ops.cast(mask, "bool")
+        scores = ops.where(mask, scores, MASKED_SCORE)
+    # With a single key its weight is 1, and Keras warns of a softmax over one entry.
+    weights = ops.ones_like(scores) if scores.shape[-1] == 1 else softmax(scores)
+    if mask is not None:
+        weights = ops.where(mask, weights, 0.0)  # a row without keys attends to nothing
+    weights = ops.cast(weights, value.dtype)
+    kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
+    return multiply(kept, value), weights
+
+
+def _check_mask(mask, scores):
+    """Refuses a mask that does not broadcast to the scores, as far as shapes are known."""
+    expected = tuple(scores.shape)
+    given = tuple(mask.shape)
+    pairs = zip(reversed(given), reversed(expected), strict=False)
+    fits = all(None in pair or pair[0] in (1, pair[1]) for pair in pairs)
+    if len(given) > 4 or not fits:
+        raise ValueError(
+            f"The attention mask has shape {given}, which does not broadcast to {expected} = "
+            "(batch, heads, queries, keys): pass (batch, queries, keys) to the layer, or 1 where "
+            "an axis is to be shared."
+        )

@@ -1,0 +1,1 @@
+"""A training's directory: what is kept, resumed, averaged and loaded."""

@@ -1,0 +1,223 @@
+"""An exported version in the hands of TensorFlow's C++ loader, in a process without Python ops."""
+
+import base64
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from google.protobuf.message import DecodeError
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
+META_GRAPHS = 2  # the field of the protocol buffer SavedModel
+SENTENCEPIECE_OPS = "tensorflow_text/python/ops/_sentencepiece_tokenizer.so"
+# As export/ configures a server: oneDNN lays weights out for bfloat16 units once, not for every
+# product again. Right only where weights do not change, as in a version that is served. And each
+# operation is done by one core, for requests come at the same time; see threads.py.
+# And oneDNN is on, which TensorFlow leaves off where there is AVX2 only.
+ENVIRONMENT = {
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+    "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+}
+
+
+class ServerProcess:
+    """Loads a version directory as TF Serving does and answers requests; see `c_api.py`.
+
+    Args:
+        version_dir: path of the directory that holds saved_model.pb.
+        ops: whether tensorflow-text's SentencePiece kernels are loaded, as a server has them.
+        xla: whether XLA is allowed, which a server does not unless told to.
+        threads: number of requests run at once by `predict_all`.
+        optimize: whether TensorFlow rewrites the graph at the first request, as in a server: for
+            few sentences, that takes longer than they do.
+
+    Attributes:
+        signatures: names of the signatures that the version has.
+        load_seconds: how long loading took.
+
+    Raises:
+        ValueError: with TensorFlow's message, if the model cannot be loaded; or on a system where
+            TensorFlow's libraries go by other names than on Linux.
+
+    Example:
+
+    >>> with ServerProcess("export/models/dates/1") as server:
+    ...     server.predict(["9 May 1998"])
+    {'text': ['1998-05-09'], 'log_prob': [-0.01]}
+    """
+
+    def __init__(self, version_dir, ops=True, xla=False, threads=1, optimize=True):
+        if not is_supported():
+            raise ValueError(
+                "An export is tried with TensorFlow's C library for Linux: run this there."
+            )
+        version_dir = os.path.abspath(os.fspath(version_dir))
+        # find_spec locates TensorFlow without importing it.
+        tensorflow_dir = os.path.dirname(importlib.util.find_spec("tensorflow").origin)
+        site_packages = os.path.dirname(tensorflow_dir)
+        # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
+        command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
+        command += [os.path.join(site_packages, SENTENCEPIECE_OPS)] if ops else []
+        command += ["--xla"] if xla else []
+        command += [] if optimize else ["--unoptimized"]
+        command += [f"--threads={threads}"]
+        self._log = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=ENVIRONMENT | os.environ,
+            cwd=os.path.sep,  # so that no relative path of the model can be right by chance
+        )
+        signatures = read_signatures(version_dir)
+        self.signatures = tuple(signatures)
+        first = self._ask(signatures)
+        if "load_error" in first:
+            self.close()
+            raise ValueError(f"{version_dir} cannot be loaded: {first['load_error']}")
+        self.load_seconds = first["load_seconds"]
+
+    def predict(self, inputs, signature="serving_default"):
+        """Runs one batch.
+
+        Args:
+            inputs: {name: value}, the values str, bytes, numbers, or nested lists of them; of a
+                signature with one input, the value alone will do.
+            signature: its name.
+
+        Returns:
+            The outputs by name, as nested lists, strings as str, or bytes if they are not UTF-8;
+            or {"error": message}.
+
+        Raises:
+            RuntimeError: if the process has died, with what it wrote last.
+        """
+        reply = self._ask({"signature_name": signature, "inputs": inputs})
+        return reply.get("outputs", reply)
+
+    def predict_all(self, requests):
+        """Runs many batches, several at a time, and ends the process.
+
+        Args:
+            requests: list of (inputs, signature).
+
+        Returns:
+            List of what `predict` returns.
+        """
+        lines = [_to_json({"signature_name": s, "inputs": x}) for x, s in requests]
+        output, _ = self._process.communicate(b"".join(lines))
+        self._check(len(output.splitlines()) == len(lines) and self._process.returncode == 0)
+        replies = [_from_json(line) for line in output.splitlines()]
+        return [reply.get("outputs", reply) for reply in replies]
+
+    @property
+    def log(self):
+        """The text that the process has written to stderr; last, the largest memory it had."""
+        if not self._log.closed:
+            self._log.seek(0)
+            self._text = self._log.read().decode(errors="replace")
+        return self._text
+
+    def close(self):
+        """Ends the process."""
+        if not self._process.stdin.closed:
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        _ = self.log  # keeps it
+        self._log.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _ask(self, request):
+        try:
+            self._process.stdin.write(_to_json(request))
+            self._process.stdin.flush()
+            reply = self._process.stdout.readline()
+        except BrokenPipeError:
+            reply = b""
+        self._check(reply)
+        return _from_json(reply)
+
+    def _check(self, alive):
+        if not alive:
+            self._process.kill()
+            status = self._process.wait()
+            raise RuntimeError(
+                f"The server process ended with status {status}:\n{self.log[-2000:]}"
+            )
+
+
+def is_supported():
+    """Tells whether this system has TensorFlow's C library under the names that are known here."""
+    return sys.platform.startswith("linux")
+
+
+def read_signatures(version_dir):
+    """{name: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}.
+
+    Read without TensorFlow, whose import takes seconds.
+    """
+    from tensorboard.compat.proto import meta_graph_pb2
+
+    try:
+        with open(os.path.join(version_dir, "saved_model.pb"), "rb") as file:
+            (content,) = _fields(file.read(), META_GRAPHS)
+        meta_graph = meta_graph_pb2.MetaGraphDef.FromString(content)
+    except (OSError, DecodeError, ValueError, IndexError):
+        return {}  # what is wrong, the loader says
+    return {
+        name: [
+            {key: (tensor.name, tensor.dtype) for key, tensor in tensors.items()}
+            for tensors in (signature.inputs, signature.outputs)
+        ]
+        for name, signature in meta_graph.signature_def.items()
+    }
+
+
+def _fields(message, number):
+    """Yields the contents of a field that holds messages, of a message of numbers and messages."""
+
+    def varint():
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position, value, shift = position + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    position = 0
+    while position < len(message):
+        tag, value = varint(), varint()
+        if tag & 7 == 2:
+            position += value
+            if tag >> 3 == number:
+                yield message[position - value : position]
+        elif tag & 7:
+            raise ValueError(f"The field {tag >> 3} is neither a number nor a message.")
+
+
+def _to_json(value):
+    return json.dumps(value, default=_bytes_to_json).encode() + b"\n"
+
+
+def _from_json(line):
+    return json.loads(line, object_hook=_bytes_from_json)
+
+
+def _bytes_to_json(value):
+    return {"b64": base64.b64encode(value).decode()}
+
+
+def _bytes_from_json(value):
+    return base64.b64decode(value["b64"]) if set(value) == {"b64"} else value

@@ -1,0 +1,225 @@
+"""Tries an exported version before anyone relies on it: what a server would answer, and to what.
+
+Everything here goes through TensorFlow's C++ loader in a process of its own (`ServerProcess`), the
+way TF Serving runs a model. `check` is what `export` and `keras-transformer check` call.
+"""
+
+import json
+import math
+import os
+from typing import NamedTuple
+
+from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
+from keras_transformer.serving.acceptance.structure import check_structure
+from keras_transformer.serving.signatures import SIGNATURES, make_inputs
+from keras_transformer.serving.warm_up import read_warm_up
+
+CARD = "model.json"
+
+# They need not make sense in the model's language: empty, short, long, another script, unknown
+# symbols, control characters, not even UTF-8.
+HOSTILE_ROWS = (
+    b"",
+    b"   \t\n",
+    b"a",
+    b"The quick brown fox jumps over the lazy dog. " * 4,
+    "Zwölf Boxkämpfer — 東京 🙂".encode(),
+    "\u202e\u0301\u200b\ufeff".encode(),
+    b"\xff\xfe\x00",
+    b"\xed\xa0\x80",
+    b"\x00",
+    b"</s><s><pad>",
+    b"x" * 10_000,
+)
+LOG_PROB_TOLERANCE = 1e-3
+NOT_TRIED = "left out: TensorFlow's C library is tried on Linux only, so check it there"
+
+
+class Finding(NamedTuple):
+    """One row of a report."""
+
+    check: str  # what was looked at
+    problems: list  # sentences; empty when all is well
+    detail: str = ""  # what was seen
+    left_out: bool = False  # not looked at, for the reason that the detail gives
+
+
+class Answer(NamedTuple):
+    """An answer that a signature has to give."""
+
+    signature: str
+    inputs: dict
+    outputs: dict
+
+
+def check(version_dir, answers=()):
+    """Tries whether a version is fit to be served.
+
+    Args:
+        version_dir: path of the directory that holds `saved_model.pb`.
+        answers: `Answer`s of the model in memory. Those that the model card holds are always
+            compared: texts to the letter, unless the card says that the model computes in half
+            precision, which may decide a tie differently in a larger batch.
+
+    Returns:
+        List of `Finding`s. On another system than Linux, of the structure alone, and one that says
+        that the rest was left out.
+    """
+    findings = [Finding("structure", check_structure(version_dir))]
+    if findings[0].problems:
+        return findings
+    if not is_supported():
+        return [*findings, Finding("trial as a server", [], NOT_TRIED, left_out=True)]
+    try:
+        with ServerProcess(version_dir) as server:
+            detail = f"in {server.load_seconds:.2f} s, XLA off, SentencePiece ops only"
+            findings.append(Finding("loads", [], detail))
+            return findings + _Trial(server, version_dir).findings(answers)
+    except (ValueError, RuntimeError) as error:
+        return [*findings, Finding("loads and runs", [str(error)])]
+
+
+class _Trial:
+    """A conversation with one server process."""
+
+    def __init__(self, server, version_dir):
+        self.server = server
+        self.version_dir = version_dir
+        self.card = _read_card(version_dir)
+        computation = self.card.get("precision", {}).get("computation", "float32")
+        self.precise = computation == "float32"
+        self.names = [name for name in SIGNATURES if name in server.signatures]
+
+    def findings(self, answers):
+        """All rows of the report."""
+        recorded = [
+            Answer(name, **signature["example"])
+            for name, signature in self.card.get("signatures", {}).items()
+            if "example" in signature
+        ]
+        rows = [
+            ("answers as in memory", self._compare, [*recorded, *answers]),
+            ("hostile rows, finite and UTF-8", self._hostile, self.names),
+            ("alone as in a batch", self._alone, self.names),
+            ("no rows", self._no_rows, self.names),
+            ("wrong shapes refused", self._wrong_shapes, self.names),
+            ("warm-up", self._warm_up, read_warm_up(self.version_dir)),
+        ]
+        findings = []
+        for title, function, items in rows:
+            problems = [problem for item in items for problem in function(item)]
+            what = "signatures" if items is self.names else "requests"
+            if function in (self._compare, self._alone) and not self.precise:
+                what += ", number of rows only: half precision"
+            findings.append(Finding(title, problems, f"{len(items)} {what}"))
+        return findings
+
+    def _run(self, name, inputs):
+        """Runs one request: (outputs, sentences that say what is wrong with them)."""
+        outputs = self.server.predict(inputs, name)
+        if "error" in outputs:
+            return None, [f"{name} answers {_short(inputs)} with an error: {outputs['error']}"]
+        count = len(next(iter(inputs.values())))
+        problems = []
+        for key, values in outputs.items():
+            if len(values) != count:
+                problems.append(
+                    f"{name} answers {count} rows with {len(values)} of {key}; expected as many."
+                )
+            for leaf in _leaves(values):
+                if isinstance(leaf, bytes):
+                    problems.append(f"{name} answers {leaf!r}, which is not UTF-8.")
+                elif isinstance(leaf, float) and not math.isfinite(leaf):
+                    problems.append(f"{name} answers with {key} {leaf}, which JSON cannot hold.")
+        return outputs, problems
+
+    def _compare(self, answer):
+        outputs, problems = self._run(answer.signature, answer.inputs)
+        if problems:
+            return problems
+        return _differences(answer.signature, answer.inputs, answer.outputs, outputs, self.precise)
+
+    def _hostile(self, name):
+        return self._run(name, make_inputs(name, HOSTILE_ROWS))[1]
+
+    def _alone(self, name):
+        if not SIGNATURES[name].batchable:
+            return []
+        inputs = make_inputs(name, HOSTILE_ROWS)
+        together, problems = self._run(name, inputs)
+        if problems:
+            return []  # said already
+        for row in range(len(HOSTILE_ROWS)):
+            own = {key: values[row : row + 1] for key, values in inputs.items()}
+            alone, problems = self._run(name, own)
+            expected = {key: values[row : row + 1] for key, values in together.items()}
+            problems = problems or _differences(name, own, expected, alone, self.precise)
+            if problems:
+                return problems
+        return []
+
+    def _no_rows(self, name):
+        if any(len(spec.shape) > 1 for spec in SIGNATURES[name].inputs.values()):
+            return []  # lists cannot say how wide a table without rows is
+        return self._run(name, make_inputs(name, ()))[1]
+
+    def _wrong_shapes(self, name):
+        """A scalar and a table instead of rows: an error that names the shape, and no crash."""
+        problems = []
+        for nest in (lambda rows: rows[0], lambda rows: [rows]):
+            inputs = {key: nest(rows) for key, rows in make_inputs(name, [b"a", b"b"]).items()}
+            outputs = self.server.predict(inputs, name)
+            if "shape" not in outputs.get("error", ""):
+                problems.append(f"{name} answers inputs of a wrong shape with {_short(outputs)}.")
+        return problems
+
+    def _warm_up(self, request):
+        name, inputs = request
+        return self._run(name or "serving_default", inputs)[1]
+
+
+def _differences(name, inputs, expected, found, precise):
+    """Sentences on where two answers differ: texts to the letter, numbers a little at most."""
+    if set(expected) != set(found):
+        return [f"{name} answers with {sorted(found)}, expected {sorted(expected)}."]
+    alike = _shapes(expected) == _shapes(found) and all(
+        one == other
+        if not isinstance(one, float)
+        else math.isclose(one, other, rel_tol=LOG_PROB_TOLERANCE, abs_tol=LOG_PROB_TOLERANCE)
+        for key in expected
+        for one, other in zip(_leaves(expected[key]), _leaves(found[key]), strict=True)
+    )
+    if alike or not precise:
+        return []
+    return [
+        f"To {_short(inputs)} {name} answers {_short(found)}, expected {_short(expected)}; an "
+        "answer has to depend on nothing but its row and the weights."
+    ]
+
+
+def _shapes(outputs):
+    def shape(value):
+        return [shape(item) for item in value] if isinstance(value, list) else None
+
+    return {key: shape(value) for key, value in outputs.items()}
+
+
+def _leaves(value):
+    if isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _short(value):
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _read_card(version_dir):
+    path = os.path.join(version_dir, CARD)
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)

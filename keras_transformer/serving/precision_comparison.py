@@ -1,0 +1,60 @@
+"""Costs and gains of storing weights in fewer bits, measured before a version is published."""
+
+import os
+import statistics
+import tempfile
+import time
+
+import sacrebleu
+
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.served_translator import ServedTranslator
+from keras_transformer.translation.sentence_batches import translate_sorted
+
+MOST_PAIRS = 500
+ROUNDS = 3
+
+
+def compare_precision(translator, version_dir, pairs, save):
+    """Compares a version with one of full precision, both as a server runs them.
+
+    Args:
+        translator: `Translator`, the model of both.
+        version_dir: path of the directory that holds `saved_model.pb`.
+        pairs: pairs of strings, source and translation; the first 500 count.
+        save: function that writes a module and its functions into a directory.
+
+    Returns:
+        Dict of `sentences`, a count, and of `bleu` (percent, sacreBLEU's 13a), `megabytes` (of the
+        weights) and `lines_per_second` (median of three, in turns), each a dict of `float32` and
+        `this`.
+    """
+    sources, targets = zip(*pairs[:MOST_PAIRS], strict=True)
+    report = {"sentences": len(sources), "bleu": {}, "megabytes": {}, "lines_per_second": {}}
+    with tempfile.TemporaryDirectory() as twin:
+        served = ServedTranslator(translator, ExportConfig(signatures=()))
+        save(served, served.functions, twin)
+        with ServerProcess(twin) as full, ServerProcess(version_dir) as small:
+            systems = {"float32": (full, twin), "this": (small, version_dir)}
+            seconds = {name: [] for name in systems}
+            for _ in range(1 + ROUNDS):  # the first one warms up
+                for name, (server, _) in systems.items():
+                    started = time.perf_counter()
+                    outputs = translate_sorted(
+                        lambda rows, server=server: server.predict(rows)["text"], sources
+                    )
+                    seconds[name].append(time.perf_counter() - started)
+                    bleu = sacrebleu.corpus_bleu(outputs, [targets], force=True).score
+                    report["bleu"][name] = round(bleu, 2)
+            for name, (_, directory) in systems.items():
+                median = statistics.median(seconds[name][1:])
+                report["lines_per_second"][name] = round(len(sources) / median, 1)
+                report["megabytes"][name] = round(_size(directory) / 1e6, 2)
+    return report
+
+
+def _size(version_dir):
+    """Bytes of the weights."""
+    directory = os.path.join(version_dir, "variables")
+    return sum(entry.stat().st_size for entry in os.scandir(directory))

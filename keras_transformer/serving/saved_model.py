@@ -1,0 +1,224 @@
+"""Writes, checks and publishes base/<version>/, the layout that TF Serving watches; and reads it.
+
+A server polls `base` and loads every directory whose name is an integer as soon as it sees one,
+complete or not. So a version is written beside its place under a name the server ignores, tried
+out there, flushed to disk, and moved into place by one rename.
+"""
+
+import contextlib
+import operator
+import os
+import shutil
+import uuid
+
+import tensorflow as tf
+
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving import model_card
+from keras_transformer.serving.acceptance.server_process import is_supported
+from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, check
+from keras_transformer.serving.precision_comparison import compare_precision
+from keras_transformer.serving.served_translator import functions_of
+from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, make_inputs
+from keras_transformer.serving.versions import LARGEST_VERSION, refuse_other, version_dir, versions
+from keras_transformer.serving.warm_up import write_warm_up
+from keras_transformer.translation.sentence_batches import as_bytes
+
+DEFAULTS = ExportConfig()
+
+
+def export(translator, base, version=None, config=DEFAULTS, pairs=(), report=None):
+    """Publishes a translator as the SavedModel directory `base/<version>`.
+
+    The version appears complete or not at all, and one that is there is never touched. Before it
+    is published it is tried (`check`): its structure, and, in a process that loads it as a server
+    does, whether it gives the answers of the model in memory, to anything that may come. That
+    process needs Linux: elsewhere it, and the comparison of translations, are left out.
+
+    Args:
+        translator: a `Translator`; or a tf.Module whose `serve` is a tf.function with the inputs
+            and outputs of `serving_default`, which is then the only signature.
+        base: path of the directory that holds all versions of the model; made when missing.
+        version: a positive integer; by default the highest version in `base` plus one.
+        config: `ExportConfig`.
+        pairs: pairs of strings, source and translation, best the validation set: for warm-up
+            requests, the examples of the model card and, with less than float32, the comparison
+            of translations.
+        report: function that is called with the `Finding`s, whatever they are.
+
+    Returns:
+        The path of the published directory.
+
+    Raises:
+        ValueError: if `translator` is no translator, `base` is a file, the version is taken or
+            not a positive int64, an option is out of its range, or the saved model is not fit to
+            be served.
+
+    Example:
+        >>> path = export(translator, "export/models/dates")  # export/models/dates/1
+    """
+    base = os.path.abspath(os.fspath(base))
+    version = _free_version(base, version)
+    module, functions = functions_of(translator, config)
+    with _temporary_version(base, version) as temporary:
+        _save(module, functions, temporary)
+        card = model_card.describe(translator, functions, config, pairs)
+        smaller = (config.precision, config.computation) != ("float32", "float32")
+        if smaller and pairs and is_supported():
+            card["comparison"] = compare_precision(translator, temporary, pairs, _save)
+        model_card.write_card(temporary, card)
+        write_warm_up(temporary, _warm_up_requests(functions, pairs))
+        findings = _try_out(functions, temporary)
+        if report:
+            report(findings)
+        _refuse_problems(findings)
+        _flush_tree(temporary)
+        _publish(temporary, os.path.join(base, str(version)))
+    return os.path.join(base, str(version))
+
+
+def load_saved_model(path):
+    """Loads an exported model as a function from texts to translations.
+
+    Args:
+        path: a version directory; or the base directory, of which the highest version is taken,
+            as TF Serving does.
+
+    Returns:
+        A function that takes a list of B strings and returns a list of B translations and a
+        list of their B log-probabilities (natural logarithm).
+
+    Raises:
+        ValueError: if there is no SavedModel, or it is incomplete or not a translator's.
+
+    Example:
+        >>> translate = load_saved_model("export/models/dates/1")
+        >>> texts, log_probs = translate(["9 May 1998"])
+    """
+    # Imported for its side effect: it registers the SentencePiece ops the graph is made of.
+    import tensorflow_text  # noqa: F401
+
+    directory = version_dir(os.fspath(path))
+    try:
+        loaded = tf.saved_model.load(directory)
+    except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{directory} cannot be loaded as a SavedModel; export it again ({reason})."
+        ) from error
+    signature = getattr(loaded, "signatures", {}).get(DEFAULT)
+    refuse_other(directory, getattr(signature, "structured_outputs", None))
+
+    def translate(texts):
+        rows = as_bytes(texts)
+        # A signature does not keep its model alive, so this closure does.
+        outputs = loaded.signatures[DEFAULT](text=tf.constant(rows, tf.string, [len(rows)]))
+        texts = [text.decode(errors="replace") for text in outputs["text"].numpy()]
+        return texts, outputs["log_prob"].numpy().tolist()
+
+    return translate
+
+
+@contextlib.contextmanager
+def _temporary_version(base, version):
+    """A directory that servers ignore, on the same file system as its place will be; then gone."""
+    temporary = os.path.join(base, f".tmp-{version}-{uuid.uuid4().hex}")
+    try:
+        os.makedirs(base, exist_ok=True)
+        # Not by tempfile, whose directories are closed to other users: a server often is one.
+        os.mkdir(temporary)
+    except OSError as error:
+        raise ValueError(
+            f"{base} is not a directory that can be written to ({error.strerror}); pass the one "
+            "that is to hold the model's versions."
+        ) from error
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
+
+
+def _save(module, functions, directory):
+    signatures = {name: function.get_concrete_function() for name, function in functions.items()}
+    tf.saved_model.save(module, directory, signatures=signatures)
+
+
+def _warm_up_requests(functions, pairs):
+    """Requests with one row and with 32, to every signature that a server may batch."""
+    requests = []
+    sources, targets = zip(*pairs, strict=True) if pairs else (model_card.EXAMPLES,) * 2
+    for name in functions:
+        for rows in (1, 32) if SIGNATURES[name].batchable else ():
+            inputs = make_inputs(name, sources[:rows], targets[:rows])
+            specs = SIGNATURES[name].inputs
+            tensors = {key: tf.constant(inputs[key], specs[key].dtype) for key in specs}
+            requests.append((name, tensors))
+    return requests
+
+
+def _try_out(functions, directory):
+    """The `Finding`s on a version that is not published yet."""
+    answers = [
+        model_card.answer(functions, name, make_inputs(name, HOSTILE_ROWS)) for name in functions
+    ]
+    return check(directory, answers)
+
+
+def _refuse_problems(findings):
+    problems = [problem for finding in findings for problem in finding.problems]
+    if problems:
+        more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
+        raise ValueError(
+            "The translator was not exported, for a server could not use it. "
+            + " ".join(problems[:5])
+            + more
+        )
+
+
+def _free_version(base, version):
+    """The version to publish, after making sure that it is one and that it is not there."""
+    taken = versions(base)
+    if version is None:
+        version = max(taken, default=0) + 1
+    try:
+        number = operator.index(version)
+    except TypeError:
+        number = 0
+    if isinstance(version, bool) or not 1 <= number <= LARGEST_VERSION:
+        raise ValueError(
+            f"version is {version!r}; expected an integer from 1 to {LARGEST_VERSION}, or None."
+        )
+    if number in taken:
+        raise ValueError(
+            f"Version {number} is already in {base}; published versions are never changed, so "
+            f"leave the version out to get {max(taken) + 1}."
+        )
+    return number
+
+
+def _publish(temporary, target):
+    """Moves a finished directory into place; a version that is there by now stays as it is."""
+    try:
+        os.rename(temporary, target)
+    except OSError as error:
+        raise ValueError(
+            f"{target} could not be published ({error.strerror}), perhaps because another "
+            "export took the version meanwhile; export again without a version."
+        ) from error
+    _flush(os.path.dirname(target))
+
+
+def _flush_tree(directory):
+    """Makes the kernel write a tree to disk, files before the directories that name them."""
+    for parent, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            _flush(os.path.join(parent, name))
+        _flush(parent)
+
+
+def _flush(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,117 @@
+"""Signatures of an exported model: their names, inputs and outputs.
+
+Shapes: B batch, N hypotheses for each text, S source length, T target length.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.serving.versions import DEFAULT
+
+
+class Signature(NamedTuple):
+    """The contract of one signature: {name: TensorSpec} of what goes in and what comes out."""
+
+    inputs: dict
+    outputs: dict
+    batchable: bool  # whether a server may join requests: every tensor has its rows in axis 0, and
+    # no other axis depends on who else is in the batch
+
+
+def _specs(**tensors):
+    return {name: tf.TensorSpec(shape, dtype, name) for name, (shape, dtype) in tensors.items()}
+
+
+_ROWS, _TABLE = [None], [None, None]  # (B,) and (B, anything)
+_TEXT = (_ROWS, tf.string)
+_LOG_PROB = (_ROWS, tf.float32)
+
+SIGNATURES = {
+    # Greedy search: the one that requests get which name none.
+    DEFAULT: Signature(_specs(text=_TEXT), _specs(text=_TEXT, log_prob=_LOG_PROB), True),
+    # The N best of a beam search, best first; N and α are fixed by the export.
+    "beam": Signature(
+        _specs(text=_TEXT), _specs(text=(_TABLE, tf.string), log_prob=(_TABLE, tf.float32)), True
+    ),
+    # Drawn at random. What a row draws depends on its own five values only.
+    "sample": Signature(
+        _specs(
+            text=_TEXT,
+            temperature=(_ROWS, tf.float32),
+            top_k=(_ROWS, tf.int32),
+            top_p=(_ROWS, tf.float32),
+            seed=(_ROWS, tf.int64),
+        ),
+        _specs(text=_TEXT, log_prob=_LOG_PROB),
+        True,
+    ),
+    # How probable a given target is, and of how many tokens, END included.
+    "score": Signature(
+        _specs(source=_TEXT, target=_TEXT),
+        _specs(log_prob=_LOG_PROB, tokens=(_ROWS, tf.int32)),
+        True,
+    ),
+    # The translation, the tokens of both sides, and what attended to what: (B, T, S).
+    "attention": Signature(
+        _specs(text=_TEXT),
+        _specs(
+            text=_TEXT,
+            source_tokens=(_TABLE, tf.string),
+            target_tokens=(_TABLE, tf.string),
+            attention=([None, None, None], tf.float32),
+        ),
+        False,
+    ),
+    # For those who cut text into pieces themselves: ids (B, S) to ids (B, T), padded with 0.
+    "tokens": Signature(
+        _specs(ids=(_TABLE, tf.int32)), _specs(ids=(_TABLE, tf.int32), log_prob=_LOG_PROB), False
+    ),
+}
+
+
+def check_names(names):
+    """Puts names of signatures into their usual order.
+
+    Args:
+        names: Some of `SIGNATURES`; `serving_default` is always among them.
+
+    Returns:
+        Tuple of names.
+
+    Raises:
+        ValueError: If there is no such signature.
+    """
+    unknown = sorted(set(names) - set(SIGNATURES))
+    if unknown:
+        raise ValueError(
+            f"There is no signature {unknown[0]!r}: choose from {', '.join(SIGNATURES)}."
+        )
+    return tuple(name for name in SIGNATURES if name in names or name == DEFAULT)
+
+
+def make_inputs(name, texts, targets=None, seed=0):
+    """A request to a signature, as nested lists, with usual values for what is no text.
+
+    Args:
+        name: Of the signature.
+        texts: Byte strings or strings.
+        targets: As many, for `score`; the texts themselves when left out.
+        seed: What the seeds of `sample` start at; and, for `tokens`, what ids follow from.
+
+    Returns:
+        {name of an input: list}.
+    """
+    rows = len(texts)
+    values = {
+        "text": list(texts),
+        "source": list(texts),
+        "target": list(texts if targets is None else targets),
+        "temperature": [1.0] * rows,
+        "top_k": [0] * rows,
+        "top_p": [1.0] * rows,
+        "seed": [seed + row for row in range(rows)],
+        # Any ids will do, also some that no vocabulary has.
+        "ids": [[(seed + 7919 * row * k) % 100_003 - 1 for k in range(5)] for row in range(rows)],
+    }
+    return {key: values[key] for key in SIGNATURES[name].inputs}

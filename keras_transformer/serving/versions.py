@@ -1,0 +1,55 @@
+"""The directories below base/ that TF Serving takes for versions of a model."""
+
+import os
+import re
+
+DEFAULT = "serving_default"  # the signature of requests that name none
+LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
+# What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
+VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")
+
+
+def versions(base):
+    """The entries of `base` that a server takes for versions: {number: name}.
+
+    Files count: the server goes by the name, and a rename onto a file would fail.
+    """
+    names = os.listdir(base) if os.path.isdir(base) else []
+    numbers = {int(name): name for name in names if VERSION_NAME.fullmatch(name)}
+    return {number: name for number, name in numbers.items() if number <= LARGEST_VERSION}
+
+
+def version_dir(path):
+    """`path` itself when it holds a SavedModel, else its highest version.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    candidates = [path]
+    taken = versions(path)
+    if taken:
+        candidates.append(os.path.join(path, taken[max(taken)]))
+    for candidate in candidates:
+        if os.path.isfile(os.path.join(candidate, "saved_model.pb")):
+            return candidate
+    raise ValueError(
+        f"There is no SavedModel in {path}; expected saved_model.pb, there or in its highest "
+        "version, as keras_transformer.export writes it."
+    )
+
+
+def refuse_other(directory, outputs):
+    """Refuses a SavedModel that is no translator's.
+
+    Args:
+        directory: Where it is.
+        outputs: Names of the outputs of its signature `serving_default`, None where it has none.
+
+    Raises:
+        ValueError: If they are not those of a translator.
+    """
+    if outputs is None or set(outputs) != {"text", "log_prob"}:
+        raise ValueError(
+            f"{directory} is not an exported translator: its signature {DEFAULT!r} should "
+            "return text and log_prob; export one with keras_transformer.export."
+        )

@@ -1,0 +1,135 @@
+"""Learns a SentencePiece model from text, and says in one sentence why it could not."""
+
+import io
+import os
+import re
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import sentencepiece
+
+from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.byte_strings import to_bytes
+
+MODEL_TYPES = ("bpe", "unigram", "char", "word")
+NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
+
+
+def train_model(
+    lines: Iterable[str | bytes] | None,
+    files: Sequence[str | os.PathLike[str]],
+    vocabulary_size: int | None,
+    model_type: str,
+    lowercase: bool,
+    nfkc: bool,
+) -> bytes:
+    """Learns a vocabulary.
+
+    Args:
+        lines, files, vocabulary_size, model_type, lowercase, nfkc: As `SubwordTokenizer.train` has
+            them.
+
+    Returns:
+        The serialised model. Of the type char, it may have fewer ids than were asked for.
+
+    Raises:
+        ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
+            text allows.
+    """
+    if model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
+        )
+    _check_size(vocabulary_size, model_type)
+    options: dict[str, Any] = dict(
+        model_type=model_type,
+        vocab_size=vocabulary_size or 1 << 20,
+        # A char vocabulary ends where the characters do, and SentencePiece says nothing.
+        hard_vocab_limit=model_type != "char",
+        byte_fallback=model_type != "word",
+        character_coverage=1.0,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=START,
+        eos_id=END,
+        max_sentence_length=1 << 20,
+        num_threads=os.cpu_count() or 1,
+        minloglevel=2,
+    )
+    if files:
+        options["input"] = [os.fspath(path) for path in files]
+    else:
+        options["sentence_iterator"] = _nonempty(lines)
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        options |= _normalization(lowercase, nfkc, folder)
+        try:
+            sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
+        except (RuntimeError, OSError) as error:
+            raise ValueError(_explain(error, vocabulary_size)) from error
+    return model.getvalue()
+
+
+def _nonempty(lines):
+    """Passes lines on and refuses to pass none, which would end the process inside C++."""
+    empty = True
+    for line in lines:
+        if line.strip():
+            empty = False
+            yield to_bytes(line)
+    if empty:
+        raise ValueError(NO_TEXT)
+
+
+def _normalization(lowercase, nfkc, folder):
+    """The trainer's options for what happens to text before it is cut into pieces."""
+    if nfkc or not lowercase:
+        name = ("nfkc_cf" if lowercase else "nfkc") if nfkc else "identity"
+        return {"normalization_rule_name": name}
+    rules = os.path.join(folder, "lowercase.tsv")
+    with open(rules, "w", encoding="utf-8") as file:
+        for code in range(0x110000):
+            lower = chr(code).lower()
+            if lower != chr(code) and unicodedata.category(chr(code)) != "Cs":
+                file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in lower)}\n")
+    return {"normalization_rule_tsv": rules}
+
+
+def _check_size(vocabulary_size, model_type):
+    """Refuses a size that no text could be learned with."""
+    if vocabulary_size is None:
+        if model_type != "char":
+            raise ValueError(f"A {model_type} vocabulary needs a vocabulary_size, received None.")
+        return
+    taken, what = (4, "special") if model_type == "word" else (260, "special or single bytes")
+    if vocabulary_size <= taken:
+        raise ValueError(
+            f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
+            f"vocabulary are {what}, and the text needs some."
+        )
+
+
+def _explain(error, vocabulary_size):
+    """One sentence for the trainer's failure, which it tells in terms of its C++ sources."""
+    message = " ".join(str(error).split())
+    if found := re.search(r"too high .* (\d+)\D*$", message):
+        return too_large(found[1], vocabulary_size)
+    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        return (
+            f"The characters of the text and the special ids take {found[1]} ids, received "
+            f"vocabulary_size={vocabulary_size}: take more ids."
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return NO_TEXT
+    message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
+    return f"No vocabulary could be learned: {message or type(error).__name__}."
+
+
+def too_large(limit: int | str, vocabulary_size: int | None) -> str:
+    """The sentence for a vocabulary that is larger than the text allows."""
+    return (
+        f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: take "
+        "fewer ids or more text."
+    )

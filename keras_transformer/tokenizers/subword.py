@@ -1,0 +1,199 @@
+"""Text to ids and back, as graph operations."""
+
+import hashlib
+import itertools
+
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text
+from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.byte_strings import to_bytes
+from keras_transformer.tokenizers.sentencepiece_training import too_large, train_model
+
+
+class SubwordTokenizer(tf.Module):
+    """SentencePiece, run by the ops that TF Serving links.
+
+    The ids are those of the sentencepiece package. A model of type bpe, unigram or char spells
+    what it has no piece for in bytes, so that no input is unknown.
+
+    Args:
+        model: A serialised SentencePiece model with PAD 0, UNK 1, START 2, END 3.
+
+    Call arguments:
+        text: A string, a list of strings or a string tensor of rank 0 or 1. Bytes that are no
+            UTF-8 count as U+FFFD.
+
+    Returns:
+        int32 ids without START and END: `(T,)` for one string, ragged `(B, None)` for several.
+
+    Raises:
+        ValueError: If `model` is no SentencePiece model or has other special ids.
+
+    Example:
+
+    >>> tokenizer = SubwordTokenizer.train(lines, vocabulary_size=8000)
+    >>> ids = tokenizer(["the quick brown fox"])
+    >>> tokenizer.detokenize(ids)
+    [b'the quick brown fox']
+    """
+
+    def __init__(self, model):
+        super().__init__(name="subword_tokenizer")
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            special = [processor.pad_id(), processor.unk_id()]
+            special += [processor.bos_id(), processor.eos_id()]
+        except Exception as error:
+            raise ValueError(
+                f"Expected the bytes of a SentencePiece model, received {_abbreviate(model)}: "
+                "SubwordTokenizer.train makes one, SubwordTokenizer.load reads one."
+            ) from error
+        if special != [PAD, UNK, START, END]:
+            raise ValueError(
+                f"The special ids (pad, unk, bos, eos) must be {[PAD, UNK, START, END]}, received "
+                f"{special}: train the model with SubwordTokenizer.train or those ids."
+            )
+        self.model = model
+        self.vocabulary_size = processor.vocab_size()
+        self._sampler = processor
+        self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
+        self._processor._model_resource = _LastingModel(model)
+
+    def __call__(self, text):
+        return self._processor.tokenize(_as_tensor(text))
+
+    def detokenize(self, ids):
+        """Joins ids to text. Special ids vanish, UNK excepted, which becomes ⁇.
+
+        Args:
+            ids: int ids, `(T,)`, `(B, T)` padded with PAD, or ragged `(B, None)`.
+
+        Returns:
+            String tensor, scalar or `(B,)`; valid UTF-8.
+        """
+        return self._processor.detokenize(tf.cast(ids, tf.int32))
+
+    def pieces(self, ids):
+        """Looks ids up: the pieces they stand for, strings of the same shape, ragged or not."""
+        return self._processor.id_to_string(ids)
+
+    def sample(self, texts, strength, seed):
+        """Cuts texts into pieces in one of many ways, which keeps a model from relying on one.
+
+        Of type bpe, BPE-dropout (Provilkov et al., 2020, §3): every merge is left out with a
+        probability of `strength`, usually 0.1. Of type unigram, subword regularisation (Kudo,
+        2018, equation 8): segmentations are drawn with their probability to the power `strength`,
+        so that a smaller one samples more widely. Texts of other types have one segmentation.
+
+        Runs in Python, for training only.
+
+        Args:
+            texts: List of strings.
+            strength: Above 0, at most 1.
+            seed: Non-negative int; the same one gives the same pieces.
+
+        Returns:
+            int32 ragged `(B, None)`.
+
+        Raises:
+            ValueError: If `strength` is out of range.
+        """
+        if not 0 < strength <= 1:
+            raise ValueError(f"strength must be above 0 and at most 1, received {strength}.")
+        sentencepiece.set_random_generator_seed(seed)
+        ids = self._sampler.encode(
+            [to_bytes(text) for text in texts],
+            enable_sampling=True,
+            alpha=strength,
+            nbest_size=-1,
+            num_threads=1,  # the order in which threads draw would not be the seed's
+        )
+        # tf.ragged.constant would take longer than everything else.
+        flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
+        return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in ids], validate=False)
+
+    @classmethod
+    def train(
+        cls, lines, vocabulary_size=None, model_type="bpe", lowercase=False, nfkc=True, files=()
+    ):
+        """Learns a vocabulary.
+
+        Args:
+            lines: Iterable of strings; None when `files` are given.
+            vocabulary_size: Number of ids, special ids and, where the type has them, 256 bytes
+                included. With model_type "char", None takes every character.
+            model_type: `"bpe"`, `"unigram"`, `"char"` or `"word"`.
+            lowercase: Whether text is lower-cased first.
+            nfkc: Whether text is normalised to Unicode's NFKC first.
+            files: Paths of text files to read instead of `lines`.
+
+        Returns:
+            A `SubwordTokenizer`.
+
+        Raises:
+            ValueError: If the type is unknown, there is no text, or the vocabulary is larger than
+                the text allows.
+        """
+        model = train_model(
+            lines, files, vocabulary_size, model_type=model_type, lowercase=lowercase, nfkc=nfkc
+        )
+        tokenizer = cls(model)
+        if vocabulary_size and tokenizer.vocabulary_size < vocabulary_size:
+            raise ValueError(too_large(tokenizer.vocabulary_size, vocabulary_size))
+        return tokenizer
+
+    @classmethod
+    def load(cls, path):
+        """Reads a `.spm` file that `save`, or the sentencepiece package, has written."""
+        try:
+            with open(path, "rb") as file:
+                model = file.read()
+            return cls(model)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def save(self, path):
+        """Writes the SentencePiece model."""
+        with open(path, "wb") as file:
+            file.write(self.model)
+
+
+class _LastingModel(tf.saved_model.experimental.TrackableResource):
+    """The model, where the ops find it, for as long as the process lives.
+
+    tensorflow_text's own resource belongs to a cached kernel, and is gone when the cache is
+    emptied, as keras.utils.set_random_seed and clear_session do. One with a name stays.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self._model = model
+        _ = self.resource_handle  # made when first asked for: here, not inside of a tf.function
+
+    def _create_resource(self):
+        name = hashlib.sha256(self._model).hexdigest()  # one for all tokenizers with this model
+        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._model, shared_name=name
+        )
+
+
+def _as_tensor(text):
+    """Strings to a tensor; a lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
+    if isinstance(text, str):
+        text = to_bytes(text)
+    elif isinstance(text, (list, tuple)):
+        text = [to_bytes(t) for t in text]
+        return tf.constant(text, tf.string, shape=[len(text)])
+    return tf.convert_to_tensor(text, tf.string)
+
+
+def _abbreviate(value):
+    """The value itself where it is short, as in an error."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -1,0 +1,1 @@
+"""Learning: losses, metrics, schedules, the optimizer, the training step, devices."""

@@ -1,0 +1,117 @@
+"""The gradients of a batch's loss, through the logits or without those of the whole batch.
+
+Shapes: B batch, T target length, D width, V vocabulary.
+"""
+
+import tensorflow as tf
+
+from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
+    TokenPredictions,
+    fused_cross_entropy,
+)
+from keras_transformer.special_ids import PAD
+from keras_transformer.training.token_weights import token_weights
+
+
+def plain_gradients(model, x, y, sample_weight, share):
+    """Computes loss and gradients through the logits, as Keras does.
+
+    Args:
+        model: A compiled `TokenTrainer`.
+        x, y, sample_weight: A batch.
+        share: What the mean over these target tokens counts for, a float32 scalar.
+
+    Returns:
+        The mean loss, the logits `(B, T, V)`, and a list of gradients, one for each way that leads
+        to the trainable variables: here, one way.
+    """
+    with tf.GradientTape() as tape:
+        logits = model(x, training=True)
+        loss = model.compute_loss(x, y, logits, sample_weight, training=True)
+        # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
+        loss *= tf.distribute.get_replica_context().num_replicas_in_sync
+        scaled = model.optimizer.scale_loss(loss * share)
+    return loss, logits, [tape.gradient(scaled, model.trainable_variables)]
+
+
+def fused_gradients(model, x, y, _, share):
+    """Computes the same without the logits of the whole batch (`fused_cross_entropy`).
+
+    Args:
+        model, x, y, share: As `plain_gradients` has them; the model has `softmax_inputs`.
+
+    Returns:
+        As `plain_gradients` does, with `TokenPredictions` `(B, T)` for the logits, and gradients
+        by three ways: through states and penalties, the softmax's matrix, and the labels' rows.
+    """
+    with tf.GradientTape(persistent=True) as tape:
+        states, matrix = model.softmax_inputs(x, training=True)
+        labels = tf.reshape(tf.cast(y, tf.int32), [-1])
+        rows = tf.gather(matrix, labels)
+        penalties = model.losses
+    tokens = tf.cast(tf.not_equal(labels, PAD), tf.float32)
+    scale = model.optimizer.scale_loss(share)
+    weights = tokens * tf.math.divide_no_nan(scale, tf.reduce_sum(tokens))
+    loss, (states_grad, matrix_grad, rows_grad), predictions = fused_cross_entropy(
+        tf.reshape(states, [-1, states.shape[-1]]),
+        matrix,
+        labels,
+        weights,
+        model.loss.label_smoothing,
+    )
+    upstream = [tf.reshape(states_grad, tf.shape(states)), *[scale] * len(penalties)]
+    variables = model.trainable_variables
+    sparse = tape.gradient(rows, variables, rows_grad)
+    if not any(isinstance(gradient, tf.IndexedSlices) for gradient in sparse):
+        # The matrix is no variable but made from some: no row of theirs is one of its rows.
+        matrix_grad = tf.tensor_scatter_nd_add(matrix_grad, labels[:, tf.newaxis], rows_grad)
+        sparse = [None] * len(variables)
+    gradients = [
+        tape.gradient([states, *penalties], variables, upstream),
+        tape.gradient(matrix, variables, matrix_grad),
+        sparse,
+    ]
+    loss = tf.add_n([tf.math.divide_no_nan(loss, scale), *penalties])
+    return loss, TokenPredictions(*(tf.reshape(p, tf.shape(y)) for p in predictions)), gradients
+
+
+def sum_gradients(gradients):
+    """Adds up a variable's gradients of all micro-batches and ways; None where none leads to it.
+
+    TensorFlow would add up a dense gradient and what lookups left in a tensor of zeros.
+    """
+    gradients = [gradient for gradient in gradients if gradient is not None]
+    dense = [gradient for gradient in gradients if not isinstance(gradient, tf.IndexedSlices)]
+    sparse = [gradient for gradient in gradients if isinstance(gradient, tf.IndexedSlices)]
+    if sparse:
+        rows = tf.concat([gradient.indices for gradient in sparse], axis=0)
+        values = tf.concat([gradient.values for gradient in sparse], axis=0)
+        if not dense:  # what stays sparse costs nothing
+            return tf.IndexedSlices(values, rows, sparse[0].dense_shape)
+    if len(gradients) < 2:
+        return gradients[0] if gradients else None
+    total = tf.add_n(dense)
+    return tf.tensor_scatter_nd_add(total, rows[:, tf.newaxis], values) if sparse else total
+
+
+def clip_together(gradients, largest_norm):
+    """Scales the gradients of all replicas together down to a norm.
+
+    Args:
+        gradients: This replica's.
+        largest_norm: Of all together.
+
+    Returns:
+        List of tensors; their sums over the replicas are the clipped gradients.
+    """
+    context = tf.distribute.get_replica_context()
+    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+    gradients, _ = tf.clip_by_global_norm(gradients, largest_norm)
+    # The optimizer will sum them over the replicas once more.
+    return [gradient / context.num_replicas_in_sync for gradient in gradients]
+
+
+def count_tokens(y, sample_weight=None):
+    """Counts the target tokens of this replica, weighted: a float32 scalar."""
+    return tf.reduce_sum(token_weights(y, sample_weight))

@@ -1,0 +1,109 @@
+"""Metrics that the progress bar shows beside the loss.
+
+Shapes: B batch, T target length, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.special_ids import PAD
+from keras_transformer.training.token_weights import token_weights
+
+
+class TokenMetric(keras.metrics.Mean):
+    """Mean over target tokens of something that follows from the logits: a base class.
+
+    Call arguments:
+        y_true: Ids of shape `(B, T)`; PAD marks padding, which does not count.
+        y_pred: Logits of shape `(B, T, V)`, or what `SmoothedCrossEntropy` makes of them on the
+            way, a `TokenPredictions` of shape `(B, T)`.
+        sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
+    """
+
+    def __init__(self, name=None, dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        ids = ops.cast(y_true, "int32")
+        weights = token_weights(ids, sample_weight, self.dtype)
+        fused = hasattr(y_pred, "log_probs")
+        values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, y_pred)
+        return super().update_state(values, sample_weight=weights)
+
+    def of_logits(self, ids, logits):
+        """The values of each token, shape `(B, T)`."""
+        raise NotImplementedError
+
+    def of_predictions(self, ids, predictions):
+        """The same, of `TokenPredictions`."""
+        raise NotImplementedError
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedAccuracy(TokenMetric):
+    """Share of target tokens that the model, given the true prefix, ranks first.
+
+    Called as `TokenMetric` says.
+
+    Example:
+
+    >>> MaskedAccuracy()(np.array([[1, 0]]), np.array([[[0.0, 9.0], [0.0, 9.0]]]))
+    1.0
+    """
+
+    def __init__(self, name="accuracy", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def of_logits(self, ids, logits):
+        return ops.equal(ops.argmax(logits, axis=-1), ids)
+
+    def of_predictions(self, ids, predictions):
+        return predictions.correct
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(TokenMetric):
+    """`exp` of the mean cross-entropy of the target tokens, without label smoothing.
+
+    Called as `TokenMetric` says.
+
+    Example:
+
+    >>> Perplexity()(np.array([[7, 3, 0]]), np.zeros((1, 3, 50)))
+    50.0
+    """
+
+    def __init__(self, name="perplexity", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def of_logits(self, ids, logits):
+        of_label = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
+        return ops.logsumexp(logits, axis=-1) - of_label
+
+    def of_predictions(self, ids, predictions):
+        return -predictions.log_probs
+
+    def result(self):
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TargetTokens(keras.metrics.Sum):
+    """Number of target tokens, padding not counted, seen since the epoch began.
+
+    Call arguments:
+        y_true: Ids of shape `(B, T)`; PAD marks padding.
+        y_pred: Ignored.
+        sample_weight: Ignored: a token is a token.
+
+    Example:
+
+    >>> TargetTokens()(np.array([[7, 3, 0]]), None)
+    2.0
+    """
+
+    def __init__(self, name="target_tokens", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(ops.not_equal(ops.cast(y_true, "int32"), PAD))

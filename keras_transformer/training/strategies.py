@@ -1,0 +1,47 @@
+"""Devices to train on: a tf.distribute strategy from a name."""
+
+import tensorflow as tf
+
+STRATEGIES = ("auto", "one", "mirrored")
+
+
+def make_strategy(name="auto", logical_devices=1):
+    """Chooses the devices that a training runs on.
+
+    Args:
+        name: `"auto"`, all GPUs of this machine, else its CPU; `"one"`, the first GPU, else the
+            CPU; or `"mirrored"`, a copy of the model on each GPU, else on each logical CPU device.
+        logical_devices: Number of devices that the CPU is to play, to try `"mirrored"` where there
+            is no GPU. More than one has to be asked for before TensorFlow computes anything.
+
+    Returns:
+        A `tf.distribute.Strategy`. Build and compile the model inside its `scope()`.
+
+    Raises:
+        ValueError: If the name is unknown, or it is too late for logical devices.
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"There is no strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
+    if logical_devices > 1:
+        _split_cpu(logical_devices)
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+    cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
+    devices = gpus or (cpus if name == "mirrored" else cpus[:1])
+    if name == "mirrored" or (name == "auto" and len(devices) > 1):
+        return tf.distribute.MirroredStrategy(devices)
+    return tf.distribute.OneDeviceStrategy(devices[0])
+
+
+def _split_cpu(count):
+    """Makes the CPU appear as several devices."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    devices = [tf.config.LogicalDeviceConfiguration()] * count
+    try:
+        tf.config.set_logical_device_configuration(cpu, devices)
+    except RuntimeError:
+        found = len(tf.config.list_logical_devices("CPU"))
+        if found != count:
+            raise ValueError(
+                f"The CPU is {found} logical devices already, expected {count}: ask for them "
+                "before TensorFlow computes anything."
+            ) from None

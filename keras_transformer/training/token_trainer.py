@@ -1,0 +1,180 @@
+"""One training step under a tf.distribute strategy, normalised by the tokens of all replicas."""
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+from keras_transformer.training.gradients import (
+    clip_together,
+    count_tokens,
+    fused_gradients,
+    plain_gradients,
+    sum_gradients,
+)
+from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.metrics import TargetTokens, TokenMetric
+from keras_transformer.training.microbatches import accumulate, split
+from keras_transformer.training.replicas import Replicas
+
+
+class TokenTrainer(Replicas):
+    """Gives `fit` what it lacks for sentences of different lengths: mixed into `Transformer`.
+
+    Keras averages the mean losses of the replicas, so a replica with few target tokens counts as
+    much as one with many, and its progress bar weights batches by their rows. Here gradients and
+    reported losses are means over the target tokens of all replicas: how a batch is cut into
+    replicas or micro-batches, padded or ordered changes neither.
+
+    Expects batches `(x, y)` or `(x, y, sample_weight)` with ids `y` of shape (B, T), padded with
+    PAD; `sample_weight` is (B,) or (B, T).
+
+    A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
+    whose product, the second one transposed, are the logits of its `call`, trains with
+    `SmoothedCrossEntropy` without ever holding the logits of a whole batch (the fused loss). It
+    says so by an attribute of the class, `softmax_inputs_of = call`: a subclass with another `call`
+    then goes through its logits until it says so of that one.
+
+    Attributes:
+        parallel_microbatches: Number of micro-batches that are computed at the same time, for a
+            processor whose cores each do an operation of their own (`kt.work_apart`). It belongs to
+            the machine and is not saved.
+    """
+
+    parallel_microbatches = 1
+    softmax_inputs_of = None  # the `call` whose logits `softmax_inputs` are those of
+    clip_norm, accumulation_steps, fused_loss = None, 1, "auto"  # set by `compile`
+
+    def compile(self, *args, clip_norm=None, accumulation_steps=1, fused_loss="auto", **kwargs):
+        """Configures the training: as `keras.Model.compile`, and by three more arguments.
+
+        Args:
+            *args, **kwargs: Those of `keras.Model.compile`.
+            clip_norm: Largest norm of all gradients together, None for any. The optimizer's own
+                `global_clipnorm` would clip each replica's share by itself.
+            accumulation_steps: Number of micro-batches that a batch is cut into, one after the
+                other, before its one update: the update of the whole batch in the memory of one.
+                Keras' own `gradient_accumulation_steps` fails under a strategy.
+            fused_loss: `"auto"`, whether the loss is computed without the logits of a whole batch
+                depends on whether anything else looks at them; `True`, it has to be; or `False`.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+        """
+        if clip_norm is not None and clip_norm <= 0:
+            raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
+        if accumulation_steps < 1:
+            raise ValueError(
+                f"accumulation_steps must be at least 1, received {accumulation_steps}."
+            )
+        if fused_loss not in ("auto", True, False):
+            raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
+        super().compile(*args, **kwargs)
+        self.clip_norm = clip_norm
+        self.accumulation_steps = accumulation_steps
+        self.fused_loss = fused_loss
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return config and config | {
+            "clip_norm": self.clip_norm,
+            "accumulation_steps": self.accumulation_steps,
+            "fused_loss": self.fused_loss,
+        }
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def train_step(self, data):
+        """Learns from one batch; called by `fit` on each replica."""
+        if not self.built:
+            self.build()
+        batch = [part for part in keras.utils.unpack_x_y_sample_weight(data) if part is not None]
+        context = tf.distribute.get_replica_context()
+        all_tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, count_tokens(*batch[1:]))
+        gradients = self._gradients(batch, all_tokens)
+        if self.clip_norm is not None:
+            # float16's gradients are scaled
+            gradients = clip_together(gradients, self.optimizer.scale_loss(self.clip_norm))
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self.get_metrics_result()
+
+    def test_step(self, data):
+        """Scores one batch; called by `evaluate` and by `fit`'s validation."""
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        batch = [part for part in keras.utils.unpack_x_y_sample_weight(data) if part is not None]
+        for microbatch in split(tuple(batch), self.parallel_microbatches):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(microbatch)
+            logits = self(x, training=False)
+            loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
+            logs = self._report(x, y, logits, sample_weight, loss)
+        return logs
+
+    def _gradients(self, batch, all_tokens):
+        """The gradients of a batch, as its share of the mean over `all_tokens`."""
+
+        def of_parallel(batch):
+            found = []
+            for microbatch in split(tuple(batch), self.parallel_microbatches):
+                found += self._microbatch_gradients(microbatch, all_tokens)
+            return [sum_gradients(some) for some in zip(*found, strict=True)]
+
+        if self.accumulation_steps == 1:
+            return of_parallel(batch)
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
+        return accumulate(
+            lambda batch: [tf.convert_to_tensor(gradient) for gradient in of_parallel(batch)],
+            batch,
+            self.accumulation_steps,
+            zeros,
+        )
+
+    def _microbatch_gradients(self, microbatch, all_tokens):
+        """The gradients of a micro-batch by each way that leads to the variables."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(microbatch)
+        compute = fused_gradients if self._fuses(sample_weight) else plain_gradients
+        share = tf.math.divide_no_nan(count_tokens(y, sample_weight), all_tokens)
+        loss, predictions, gradients = compute(self, x, y, sample_weight, share)
+        self._report(x, y, predictions, sample_weight, loss)
+        return gradients
+
+    def _fuses(self, sample_weight):
+        """Decides whether the fused loss applies."""
+        if self.fused_loss is False:
+            return False
+        hindrance = self._what_needs_logits(sample_weight)
+        if hindrance and self.fused_loss is True:
+            raise ValueError(f'fused_loss=True cannot be done: {hindrance}; try "auto".')
+        # The first time that Keras traces a step, it builds metrics by logits; it will trace again.
+        return not hindrance and all(getattr(group, "built", True) for group in self.metrics)
+
+    def _what_needs_logits(self, sample_weight):
+        """Names what hinders the fused loss, as part of a sentence; None where nothing does."""
+        kind = type(self)
+        if kind.softmax_inputs_of is None or kind.softmax_inputs_of is not kind.call:
+            return f"{kind.__name__}.call is not the softmax_inputs_of that class"
+        if sample_weight is not None:
+            return "the batches have sample weights"
+        if type(self.loss) is not SmoothedCrossEntropy:
+            return "the loss is no SmoothedCrossEntropy"
+        if not all(isinstance(m, (TokenMetric, TargetTokens)) for m in self._compiled_metrics()):
+            return "a metric looks at logits"
+        own = kind.compute_loss is not keras.Model.compute_loss
+        if own or kind.compute_metrics is not keras.Model.compute_metrics:
+            return f"{kind.__name__} has compute_loss or compute_metrics of its own"
+        return None
+
+    def _compiled_metrics(self):
+        """The metrics that the user gave to `compile`."""
+        return [m for group in self.metrics for m in getattr(group, "metrics", [])]
+
+    def _report(self, x, y, predictions, sample_weight, loss):
+        """Updates the running means that the progress bar shows."""
+        tracker = next(metric for metric in self.metrics if metric.name == "loss")
+        tracker.update_state(loss, sample_weight=count_tokens(y, sample_weight))
+        if isinstance(predictions, TokenPredictions):
+            for metric in self._compiled_metrics():
+                metric.update_state(y, predictions)
+            return self.get_metrics_result()
+        return self.compute_metrics(x, y, predictions, sample_weight)

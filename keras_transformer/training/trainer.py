@@ -1,0 +1,35 @@
+"""The training step that `Transformer` has: ours on TensorFlow, Keras' own on other backends."""
+
+import keras
+
+from keras_transformer.kernels.backend import IS_TENSORFLOW
+
+if IS_TENSORFLOW:
+    from keras_transformer.training.token_trainer import TokenTrainer as Trainer
+else:
+
+    class Trainer:
+        """Refuses the arguments of `TokenTrainer.compile` that Keras' own step knows nothing of."""
+
+        def compile(self, *args, clip_norm=None, accumulation_steps=1, fused_loss="auto", **kwargs):
+            """Compiles as `keras.Model` does.
+
+            Raises:
+                ValueError: If `clip_norm`, `accumulation_steps` or `fused_loss` asks for something.
+            """
+            if clip_norm is not None or accumulation_steps != 1 or fused_loss is True:
+                raise ValueError(
+                    "clip_norm, accumulation_steps and fused_loss need Keras' TensorFlow backend, "
+                    f"this is {keras.backend.backend()}: leave them out, or load a model that was "
+                    "trained with them by load_model(path, compile=False)."
+                )
+            super().compile(*args, **kwargs)
+
+        def compile_from_config(self, config):
+            """Compiles a model that was saved."""
+            self.compile(**keras.saving.deserialize_keras_object(config))
+            if self.optimizer is not None and self.built:
+                self.optimizer.build(self.trainable_variables)
+
+
+__all__ = ["Trainer"]

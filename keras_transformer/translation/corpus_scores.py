@@ -1,0 +1,109 @@
+"""BLEU and chrF of a corpus by sacreBLEU, and exact match; intervals by its bootstrap."""
+
+import sacrebleu
+from sacrebleu.significance import PairedTest
+
+
+def corpus_scores(outputs, references, bleu_tokenize="13a"):
+    """Scores translations, without intervals: quick enough for every validation.
+
+    Args:
+        outputs: List of strings, the translations.
+        references: List of as many strings, what they should be.
+        bleu_tokenize: sacreBLEU's tokenizer.
+
+    Returns:
+        Dict of `bleu`, `chrf` (both 0–100) and `signature` (sacreBLEU's, of both).
+
+    Raises:
+        ValueError: If there are none, the numbers of outputs and references differ, or the
+            tokenizer is unknown or not installed.
+    """
+    check_lengths(outputs, references)
+    metrics = make_metrics(bleu_tokenize)
+    scores = {
+        name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()
+    }
+    return scores | {"signature": " ".join(str(m.get_signature()) for m in metrics.values())}
+
+
+def scores_of_systems(systems, targets, bleu_tokenize, n_bootstrap):
+    """Scores several systems on one test set.
+
+    Args:
+        systems: List of lists of strings, the translations of each system.
+        targets: List of strings, what they should be.
+        bleu_tokenize: sacreBLEU's tokenizer.
+        n_bootstrap: Number of samples; with 0, no intervals and no p-values.
+
+    Returns:
+        For each system a dict of `bleu`, `chrf` and `exact_match`, with samples also of intervals,
+        and of p-values against the first; the first has the `signature` too.
+    """
+    reports = []
+    for outputs in systems:
+        right = exact_matches(outputs, targets)
+        reports.append({"exact_match": 100 * sum(right) / len(right)})
+    if not n_bootstrap:
+        scores = (corpus_scores(outputs, targets, bleu_tokenize) for outputs in systems)
+        return [report | more for report, more in zip(reports, scores, strict=True)]
+    named = [(str(number), outputs) for number, outputs in enumerate(systems)]
+    metrics = make_metrics(bleu_tokenize)
+    signatures, results = PairedTest(named, metrics, [targets], "bs", n_bootstrap)()
+    reports[0]["signature"] = " ".join(map(str, signatures.values()))
+    # sacreBLEU's own names, "BLEU" and "chrF2", come in the order of ours.
+    for name, theirs in zip(metrics, signatures, strict=True):
+        for report, result in zip(reports, results[theirs], strict=True):
+            report[name] = result.score
+            # The mean and half the width; where scores reach an end of the scale, it ends there.
+            low, high = float(result.mean - result.ci), float(result.mean + result.ci)
+            report[f"{name}_interval"] = [max(low, 0.0), min(high, 100.0)]
+            if result.p_value is not None:
+                # Of equal scores, sacreBLEU calls the difference of nothing significant.
+                equal = result.score == reports[0][name]
+                report[f"{name}_p_value"] = 1.0 if equal else result.p_value
+    return reports
+
+
+def make_metrics(bleu_tokenize):
+    """sacreBLEU's metrics by our names for them.
+
+    Raises:
+        ValueError: If the tokenizer is unknown or not installed.
+    """
+    if bleu_tokenize not in sacrebleu.BLEU.TOKENIZERS:
+        raise ValueError(
+            f"sacreBLEU has no tokenizer {bleu_tokenize!r}: choose one of "
+            f"{', '.join(sacrebleu.BLEU.TOKENIZERS)}."
+        )
+    try:
+        bleu = sacrebleu.BLEU(tokenize=bleu_tokenize, force=True)
+    except (RuntimeError, OSError) as error:  # a package or a download is missing
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{bleu_tokenize!r} cannot be used to compare: {reason}") from error
+    return {"bleu": bleu, "chrf": sacrebleu.CHRF()}
+
+
+def check_lengths(outputs, references, n_bootstrap=0):
+    """Refuses what cannot be compared.
+
+    Raises:
+        ValueError: If there is nothing, not one output for each reference, or a negative number of
+            bootstrap samples.
+    """
+    if not len(references):
+        raise ValueError("There is nothing to evaluate: no sentence pair was given.")
+    if len(outputs) != len(references):
+        raise ValueError(
+            f"There are {len(outputs)} hypotheses but {len(references)} references: give one "
+            "translation for each reference, in the same order."
+        )
+    if n_bootstrap < 0:
+        raise ValueError(
+            f"n_bootstrap={n_bootstrap} is no number of samples: give 1000, or 0 for no intervals."
+        )
+
+
+def exact_matches(outputs, targets):
+    """Compares outputs with their targets: list of bool."""
+    return [output == target for output, target in zip(outputs, targets, strict=True)]

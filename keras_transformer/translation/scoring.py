@@ -1,0 +1,64 @@
+"""Scores of given pairs: the probability of a target, and what it attends to.
+
+Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
+"""
+
+import tensorflow as tf
+
+from keras_transformer.special_ids import END, PAD, START
+
+
+def log_prob(model, source, target):
+    """The log-probability of targets, by one pass over them.
+
+    Args:
+        model: A `Transformer`.
+        source: int32 ids `(B, S)`, padded.
+        target: int32 ids `(B, T)`, each closed by END, then padded.
+
+    Returns:
+        float32 `(B,)`: the sum of the tokens' natural-log probabilities, END included.
+    """
+    logits = model((source, _shift(target)))
+    gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
+    return tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
+
+
+def attention_to_source(model, source, target, layers, heads):
+    """Computes what target tokens attend to while they are predicted.
+
+    Args:
+        model, source, target: As `log_prob` has them.
+        layers, heads: Numbers of the decoder layers and of their heads, from 0, over which the
+            attention to the source is averaged.
+
+    Returns:
+        float32 `(B, T, S)`.
+    """
+    _, scores = model((source, _shift(target)), return_attention_scores=True)
+    chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
+    return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])
+
+
+def most_attended(model, source, target, layers, heads):
+    """The source position that each target token attends to most.
+
+    END is left out with the padding: heads rest on it where a token has no counterpart.
+
+    Args:
+        model, source, target, layers, heads: As `attention_to_source` has them.
+
+    Returns:
+        int32 `(B, T)`. What stands at END, at padding, and in rows without a source token, means
+        nothing.
+    """
+    mean = attention_to_source(model, source, target, layers, heads)
+    readable = tf.not_equal(source, PAD) & tf.not_equal(source, END)
+    mean = tf.where(readable[:, tf.newaxis], mean, -1.0)
+    return tf.argmax(mean, axis=-1, output_type=tf.int32)
+
+
+def _shift(target):
+    """Shifts the target: START, then all but the last token, which is what the decoder is fed."""
+    # Cut last: without rows, a target may have no column to take off.
+    return tf.pad(target, [[0, 0], [1, 0]], constant_values=START)[:, : tf.shape(target)[1]]

@@ -1,0 +1,75 @@
+"""Sentences in batches of similar length, and the results in the order they were asked for."""
+
+import concurrent.futures
+
+from keras_transformer.tokenizers.byte_strings import to_bytes
+
+
+def translate_sorted(translate, texts, batch_size=256):
+    """Translates in batches of similar length and puts the results back in order.
+
+    Args:
+        translate: Function from a list of byte strings to a list of as many strings.
+        texts: Strings or byte strings.
+        batch_size: Number of texts per batch.
+
+    Returns:
+        List of strings.
+
+    Raises:
+        ValueError: If `texts` is one string.
+    """
+    rows = as_bytes(texts)
+    return in_batches(
+        lambda chosen: translate([rows[i] for i in chosen]), [len(row) for row in rows], batch_size
+    )
+
+
+def as_bytes(texts):
+    """Texts, strings or byte strings, as a list of byte strings.
+
+    Raises:
+        ValueError: If `texts` is one string.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise ValueError("Expected a list of sentences, received one string: put it in a list.")
+    return [to_bytes(text) for text in texts]
+
+
+def in_batches(function, lengths, batch_size):
+    """Calls a function for batches of items, those of similar length together.
+
+    Args:
+        function: From the numbers of some items to a list of as many results. Called from several
+            threads at once where cores work apart (`threads.work_apart`).
+        lengths: Of all items.
+        batch_size: Number of items per batch; less where cores would have nothing to do.
+
+    Returns:
+        List of the results, in the order of the items.
+    """
+    from keras_transformer.kernels.tensorflow.threads import operations_at_once
+
+    at_once = operations_at_once()
+    batches = sorted_batches(lengths, batch_size, at_once)
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        run = pool.map if at_once > 1 else map
+        return in_order(batches, run(function, batches))
+
+
+def sorted_batches(lengths, batch_size, at_once):
+    """The numbers of items in batches of similar length, `at_once` or more of them if possible."""
+    batch_size = max(1, min(batch_size, -(-len(lengths) // at_once)))
+    # What takes longest comes first, so that at the end no core works for long alone.
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def in_order(batches, results):
+    """The results of all items, in the order of their numbers, from those of their batches."""
+    found = {
+        number: result
+        for batch, results_of_batch in zip(batches, results, strict=True)
+        for number, result in zip(batch, results_of_batch, strict=True)
+    }
+    return [found[number] for number in sorted(found)]

@@ -1,0 +1,241 @@
+"""A model and its tokenizers: reads text, and says what it makes of given translations.
+
+Shapes: B batch, S source length, T target length.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from keras_transformer.special_ids import END, PAD
+from keras_transformer.translation.scoring import log_prob, most_attended
+from keras_transformer.translation.sentence_batches import as_bytes, in_batches
+
+TEXT = tf.TensorSpec([None], tf.string, "text")
+TARGET = tf.TensorSpec([None, None], tf.int32, "target")
+
+
+class TextModel(tf.Module):
+    """Answers questions about pairs of texts; a `Translator` writes translations too.
+
+    Args:
+        model: A built `Transformer`.
+        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, the same object when shared.
+        longest_output: Tokens that a translation may have; the model's `max_length` when left out
+            or larger.
+
+    Raises:
+        ValueError: If a vocabulary is not of the size that the model was built for, or
+            `longest_output` is not positive.
+    """
+
+    def __init__(self, model, source_tokenizer, target_tokenizer, longest_output=None, name=None):
+        super().__init__(name=name)
+        sides = (
+            ("source", source_tokenizer, model.source_vocabulary_size),
+            ("target", target_tokenizer, model.target_vocabulary_size),
+        )
+        for side, tokenizer, size in sides:
+            if tokenizer.vocabulary_size != size:
+                raise ValueError(
+                    f"The {side} tokenizer has {tokenizer.vocabulary_size} ids, but the model was "
+                    f"built for {size}: use the tokenizer it was trained with."
+                )
+        if not model.built:
+            model.build()
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        if longest_output is not None and longest_output < 1:
+            raise ValueError(f"longest_output must be at least 1, received {longest_output}.")
+        self.longest_output = min(longest_output or model.max_length, model.max_length)
+        # tf.saved_model.save would trace a Keras model on its own terms; it only has to know the
+        # variables, so the model itself stays out of sight in a function.
+        self.variables_to_save = [weight.value for weight in model.weights]
+        self._get_model = lambda: model
+        # What `compiled` makes is no part of what is saved.
+        self.compiled = functools.cache(_compile)
+
+    @property
+    def model(self):
+        """The `Transformer`."""
+        return self._get_model()
+
+    @property
+    def default_layer(self):
+        """The decoder layer whose attention to the source is looked at; see `align`."""
+        return max(self.model.num_layers - 2, self.model.num_layers // 2)
+
+    def run_eagerly(self):
+        """Has no graphs made from now on: for a few sentences, that takes longer than they do."""
+        self.compiled = _eager
+
+    def score(self, sources, targets, batch_size=64):
+        """Computes how probable given translations are.
+
+        Args:
+            sources: Strings; cut as `translate` cuts them.
+            targets: As many strings, the translations.
+            batch_size: Number of pairs scored at once.
+
+        Returns:
+            For each pair (log_prob, number of tokens), END included in both: natural logarithm,
+            not normalised by length, of the target as the tokenizer cuts it into pieces. Of an
+            empty line to an empty line (0.0, 0), for the model is not asked.
+
+        Raises:
+            ValueError: If there are not as many targets as sources, or one has more tokens than
+                the model's `max_length`.
+        """
+        rows = as_bytes(sources)
+        ids = self.read_targets("target", targets, len(rows), END)
+        lengths = ids.row_lengths().numpy()
+        score = self.compiled(self.score_batch, (TEXT, TARGET))
+
+        def score_batch(chosen):
+            target = tf.gather(ids, chosen).to_tensor(PAD)
+            values, counts = score([rows[i] for i in chosen], target)
+            return list(zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True))
+
+        return in_batches(score_batch, lengths, batch_size)
+
+    def align(self, sources, targets, layers=None, heads=None, batch_size=64):
+        """Finds which source token each target token attends to most while it is predicted.
+
+        Args:
+            sources, targets, batch_size: As `score` has them.
+            layers: Numbers of the decoder layers, from 0, whose attention to the source is
+                averaged. By default the last but one, whose attention comes closest to alignments
+                made by hand (Garg et al., 2019, "Jointly Learning to Align and Translate with
+                Transformer Models", six layers); of fewer than three layers, the last.
+            heads: Numbers of the heads, from 0; all by default.
+
+        Returns:
+            For each pair (source pieces, target pieces, positions): lists of strings, without
+            END, and for each target piece the position of a source piece. No positions when there
+            is no source piece.
+
+        Raises:
+            ValueError: As `score` does, or if there is no such layer or head.
+        """
+        model = self.model
+        layers = (self.default_layer,) if layers is None else layers
+        layers = _numbers("layer", layers, model.num_layers)
+        heads = _numbers(
+            "head", range(model.num_heads) if heads is None else heads, model.num_heads
+        )
+        rows = as_bytes(sources)
+        ids = self.read_targets("target", targets, len(rows), END)
+        lengths = ids.row_lengths().numpy() - 1
+        align = self.compiled(self._align_batch, (TEXT, TARGET), layers=layers, heads=heads)
+
+        def align_batch(chosen):
+            target = tf.gather(ids, chosen)
+            source, positions = align([rows[i] for i in chosen], target.to_tensor(PAD))
+            source = tf.RaggedTensor.from_tensor(source, padding=PAD)[:, :-1]  # without END
+            source, target = (
+                [[piece.decode("utf-8") for piece in row] for row in tokenizer.pieces(x).to_list()]
+                for tokenizer, x in (
+                    (self.source_tokenizer, source),
+                    (self.target_tokenizer, target[:, :-1]),
+                )
+            )
+            positions = positions.numpy().tolist()
+            return [
+                (a, b, where[: len(b)] if a else [])
+                for a, b, where in zip(source, target, positions, strict=True)
+            ]
+
+        return in_batches(align_batch, lengths, batch_size)
+
+    def clean(self, text):
+        """Text `(B,)` as it is: a tensor of another rank is refused, what is no UTF-8 replaced."""
+        text = tf.ensure_shape(text, [None])
+        return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+
+    def close(self, ids):
+        """Ragged ids to `(B, T)`, cut, closed by END and padded; and which rows had no token."""
+        empty = tf.equal(ids.row_lengths(), 0)
+        ids = ids[:, : self.model.max_length - 1]
+        ids = tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
+        return ids.to_tensor(PAD), empty
+
+    def read_source(self, text):
+        """Ids `(B, S)`, cut, closed by END and padded; and which rows have no token."""
+        return self.close(self.source_tokenizer(self.clean(text)))
+
+    def score_batch(self, text, target):
+        """Log-probabilities `(B,)` of target ids `(B, T)`, closed by END; and their numbers."""
+        source, empty = self.read_source(text)
+        lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
+        asked = tf.logical_not(empty & tf.equal(lengths, 1))
+        values = tf.where(asked, log_prob(self.model, source, target), 0.0)
+        return values, tf.where(asked, lengths, 0)
+
+    def read_targets(self, name, texts, count, *closing, longest=None):
+        """Cuts texts that the target has to hold whole into pieces.
+
+        Args:
+            name: What they are called when one is too long.
+            texts: Strings.
+            count: How many there have to be.
+            *closing: END, or nothing.
+            longest: Tokens that each may have; the model's `max_length` when left out.
+
+        Returns:
+            Ragged int32 `(B, None)`.
+
+        Raises:
+            ValueError: If there are more or fewer, or one has too many tokens.
+        """
+        texts, limit = as_bytes(texts), longest or self.model.max_length
+        bound = "longest_output" if limit < self.model.max_length else "the model's max_length"
+        if len(texts) != count:
+            raise ValueError(
+                f"Expected a {name} for each source, received {len(texts)} for {count} sources."
+            )
+        ids = self.target_tokenizer(texts)
+        ids = tf.concat([ids, tf.fill([count, len(closing)], END)], axis=1)
+        for number, length in enumerate(ids.row_lengths().numpy(), 1):
+            if length > limit:
+                raise ValueError(
+                    f"{name.capitalize()} {number} has {length} tokens, but {bound} is {limit}: "
+                    "shorten it."
+                )
+        return ids
+
+    def _align_batch(self, text, target, layers, heads):
+        source, _ = self.read_source(text)
+        return source, most_attended(self.model, source, target, layers, heads)
+
+
+def _compile(function, inputs, **options):
+    # Nothing here needs autograph, which takes a third of the time of tracing.
+    function = functools.partial(function, **options)
+    function = tf.function(function, input_signature=inputs, autograph=False)
+    function.get_concrete_function()  # traced before threads share it
+    return function
+
+
+def _eager(function, inputs, **options):
+    def call(*values):
+        pairs = zip(values, inputs, strict=True)
+        return function(*(tf.convert_to_tensor(x, spec.dtype) for x, spec in pairs), **options)
+
+    return call
+
+
+def _numbers(name, numbers, count):
+    """Numbers of layers or heads as a tuple of ints.
+
+    Raises:
+        ValueError: If there is none, or one that the model does not have.
+    """
+    numbers = tuple(numbers)
+    for number in numbers:
+        if number not in range(count):
+            raise ValueError(
+                f"There is no {name} {number}: the model has {count}, numbered from 0."
+            )
+    if not numbers:
+        raise ValueError(f"There is nothing to look at: name one {name} or several.")
+    return numbers

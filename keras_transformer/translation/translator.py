@@ -1,0 +1,189 @@
+"""Text to text: tokenizers, model and decoding in one graph.
+
+Shapes: B batch, N hypotheses for each source, S source length, T target length.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.decoding.beam import check_beam_size
+from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.search import search as search_tokens
+from keras_transformer.presets import GREEDY
+from keras_transformer.special_ids import PAD
+from keras_transformer.translation.request_parts import in_parts
+from keras_transformer.translation.sentence_batches import as_bytes, in_batches
+from keras_transformer.translation.text_model import TARGET, TEXT, TextModel
+
+SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
+
+
+class Translator(TextModel):
+    """Translates text with a trained model; what `export` writes and TF Serving runs.
+
+    `serve` is the `serving_default` signature: `text`, string `[B]`, to `text`, string `[B]`, and
+    `log_prob`, float32 `[B]`, the sum of the natural-log probabilities of the generated tokens,
+    END included. It takes any batch, an empty one too, and any content: bytes that are no UTF-8
+    count as U+FFFD, a source is cut at the model's `max_length` tokens, decoding stops after as
+    many, and an empty line gives an empty line with log_prob 0.
+
+    Args:
+        model: A built `Transformer`.
+        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, the same object when shared.
+        longest_output: Tokens that a translation may have; the model's `max_length` when left out
+            or larger.
+
+    Raises:
+        ValueError: If a vocabulary is not of the size that the model was built for, or
+            `longest_output` is not positive.
+
+    Example:
+
+    >>> translator = Translator(model, tokenizer, tokenizer)
+    >>> translator.translate(["samedi 9 mai 1998"])
+    ['1998-05-09']
+    """
+
+    def __init__(self, model, source_tokenizer, target_tokenizer, longest_output=None):
+        super().__init__(
+            model, source_tokenizer, target_tokenizer, longest_output, name="translator"
+        )
+        self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
+
+    def in_precision(self, policy):
+        """The same translator, computing in another precision.
+
+        Args:
+            policy: Name of a Keras dtype policy, such as `"float32"` or `"mixed_bfloat16"`.
+
+        Returns:
+            `Translator` with equal weights; itself, if it computes so already.
+        """
+        model = self.model
+        if model.dtype_policy.name == policy:
+            return self
+        twin = type(model).from_config(model.get_config() | {"dtype": policy})
+        twin.build()
+        twin.set_weights(model.get_weights())
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return Translator(twin, *tokenizers, self.longest_output)
+
+    def translate(self, texts, batch_size=256, search=GREEDY, prefixes=None):
+        """Translates a list of sentences.
+
+        Args:
+            texts: Strings, in any order and of any content.
+            batch_size: Number of sentences translated at once, those of similar length together;
+                a beam search of N beams takes an N-th of it.
+            search: `SearchConfig`: greedily unless said otherwise. What is drawn for a sentence
+                depends on the seed and its place in the list, not on `batch_size`.
+            prefixes: Strings, one for each text, that the translations begin with.
+
+        Returns:
+            List of as many strings, in the same order.
+
+        Raises:
+            ValueError: If `texts` is one string, the beam is wider than the vocabulary, or a
+                prefix has more tokens than the translation may have.
+        """
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes)
+        return [hypotheses[0][0] for hypotheses in n_best]
+
+    def translate_n_best(self, texts, batch_size=256, search=GREEDY, prefixes=None):
+        """Translates a list of sentences, each in several ways: as many as the beam is wide.
+
+        Args:
+            texts, batch_size, search, prefixes: As `translate` has them.
+
+        Returns:
+            For each text, a list of (translation, log_prob), best first: natural logarithm, not
+            normalised by length. Fewer than the beam is wide where there are no more; of an empty
+            line, one.
+
+        Raises:
+            ValueError: As `translate` does.
+        """
+        rows = as_bytes(texts)
+        check_beam_size(search.beam_size, self.model.target_vocabulary_size)
+        if prefixes is not None:
+            longest = self._longest(search)
+            prefixes = self.read_targets("prefix", prefixes, len(rows), longest=longest)
+        inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
+        translate = self.compiled(self.search_batch, inputs, search=search)
+
+        def translate_batch(chosen):
+            batch = [[rows[i] for i in chosen], (search.seed << 32) + np.array(chosen)]
+            if prefixes is not None:
+                batch.append(tf.gather(prefixes, chosen).to_tensor(PAD))
+            outputs, log_probs = (tensor.numpy() for tensor in translate(*batch))
+            return [
+                [
+                    (text.decode("utf-8"), float(value))
+                    for i, (text, value) in enumerate(zip(*found, strict=True))
+                    if i == 0 or value > -np.inf
+                ]
+                for found in zip(outputs, log_probs, strict=True)
+            ]
+
+        sentences = max(1, batch_size // search.beam_size)
+        return in_batches(translate_batch, [len(row) for row in rows], sentences)
+
+    def translate_batch(self, text, search_fn=greedy_search, options=None):
+        """Does what `serve` does.
+
+        Args:
+            text: String tensor `(B,)`.
+            search_fn: Function called like `greedy_search`.
+            options: Its keyword arguments, tensors `(B, ...)`.
+
+        Returns:
+            `{"text": (B,), "log_prob": (B,)}`.
+        """
+        return self.translate_ids(*self.read_source(text), search_fn, options)[1]
+
+    def translate_ids(self, source, empty, search_fn=greedy_search, options=None):
+        """The same from ids `(B, S)`, as `close` makes them: target ids `(B, T)`, and what
+        `translate_batch` returns."""
+        tokens, log_prob = self._search(search_fn, source, self.longest_output, options or {})
+        output = self._write(tokens)
+        return tokens, {
+            "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
+            "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
+        }
+
+    def search_batch(self, text, seeds=None, prefix=None, search=GREEDY):
+        """Translations and their log-probabilities, `(B, N)` each; -inf where there is none."""
+        source, empty = self.read_source(text)
+        rows, beam_size = tf.shape(source)[0], search.beam_size
+        options = {"prefix": prefix, "seeds": seeds}
+        options = {name: x for name, x in options.items() if x is not None}
+        search_fn = functools.partial(search_tokens, config=search)
+        tokens, log_prob = self._search(search_fn, source, self._longest(search), options)
+        output = self._write(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
+        output = tf.reshape(output, [rows, beam_size])
+        only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, float("-inf"))
+        empty = empty[:, tf.newaxis]
+        return tf.where(empty, "", output), tf.where(empty, only, log_prob)
+
+    def _search(self, search_fn, source, longest, options):
+        """Tokens `(B, ..., T)` and log-probabilities `(B, ...)` for ids `(B, S)`, in parts."""
+
+        def find(source, **options):
+            state = self.model.initial_state(source)
+            rows = tf.shape(source)[0]
+            tokens, _, log_prob = search_fn(self.model.make_step(), state, rows, longest, **options)
+            return tokens, log_prob
+
+        return in_parts(find, {"source": source} | options)
+
+    def _longest(self, search):
+        """Tokens that a translation may have when searched for like this."""
+        return min(search.longest_output or self.longest_output, self.longest_output)
+
+    def _write(self, tokens):
+        """Ids `(B, T)` to text `(B,)`."""
+        output = self.target_tokenizer.detokenize(tokens)
+        # Byte pieces may spell anything, and JSON takes only UTF-8.
+        return tf.strings.unicode_transcode(output, "UTF-8", "UTF-8", errors="replace")

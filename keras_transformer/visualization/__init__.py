@@ -1,0 +1,1 @@
+"""Pictures: attention maps, position encodings, schedules, the curves of trainings."""

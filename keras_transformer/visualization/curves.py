@@ -1,0 +1,188 @@
+"""Schedules and the curves of trainings.
+
+Functions named plot_… draw a new figure and return it; nothing is shown or saved. Those named
+save_… write a picture of what is in run directories.
+"""
+
+import os
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, LogLocator
+
+from keras_transformer.runs.atomic_files import replacing
+from keras_transformer.runs.history import read_history
+
+# How a run's history is drawn: the unit and the label of what a curve may run over.
+OVER = {
+    "step": (1, "updates"),
+    "target_tokens": (1e6, "target tokens in millions"),
+    "minutes": (1, "minutes"),
+}
+SCORES = {"val_bleu": "BLEU on the validation set", "val_chrf": "chrF on the validation set"}
+
+
+def plot_learning_rate(schedule, steps=20_000):
+    """Draws a learning-rate schedule.
+
+    Args:
+        schedule: A Keras `LearningRateSchedule`, such as `WarmupInverseSqrt`.
+        steps: Number of updates.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+    """
+    at = np.unique(np.linspace(0, steps - 1, 500).astype(int))
+    figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    axis.plot(at + 1, keras.ops.convert_to_numpy(schedule(at)))
+    axis.set(xlabel="update", ylabel="learning rate", ylim=(0, None))
+    return figure
+
+
+def plot_history(history):
+    """Draws training and validation loss, epoch by epoch.
+
+    Args:
+        history: What `model.fit(…).history` holds and `train` returns: a dict of lists.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there is no loss in it.
+    """
+    if not history.get("loss"):
+        raise ValueError("There is no loss to draw: pass the history of a training.")
+    figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    epochs = range(1, len(history["loss"]) + 1)
+    for name, label in (("loss", "training"), ("val_loss", "validation")):
+        if name in history:
+            axis.plot(epochs, history[name], marker="o", label=label)
+    axis.set(xlabel="epoch", ylabel="loss in nats per token", yscale="log")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend()
+    return figure
+
+
+def plot_run(history):
+    """Draws what a training did: learning rate, losses, and BLEU and chrF where they are known.
+
+    Learning rate and losses run over updates; BLEU and chrF over target tokens and over minutes,
+    which is what recipes are compared by.
+
+    Args:
+        history: List of dicts, one for each validation, of `step` (updates), `target_tokens` and
+            `minutes`, all since the start of the training; `learning_rate`; `loss` and `val_loss`
+            in nats per token; and, optionally, `val_bleu` and `val_chrf` (0–100). None stands for
+            a value that is not known.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there is no validation in it.
+    """
+    return plot_runs({"": history})
+
+
+def plot_runs(histories):
+    """Draws several trainings into one figure, each in a colour of its own.
+
+    Args:
+        histories: Dict of names and histories, each as `plot_run` takes it.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there is no history, or no validation in one.
+    """
+    if not histories or not all(histories.values()):
+        raise ValueError("There is no validation to draw: pass the history of a training.")
+    panels = [
+        ("step", ["learning_rate"], "learning rate"),
+        ("step", ["val_loss", "loss"], "loss in nats per token"),
+    ]
+    for name, title in SCORES.items():
+        if any(_points(history, "step", name) for history in histories.values()):
+            panels += [(over, [name], title) for over in ("target_tokens", "minutes")]
+    rows = len(panels) // 2
+    figure, axes = plt.subplots(
+        rows, 2, figsize=(9, 0.4 + 3 * rows), squeeze=False, layout="constrained"
+    )
+    for axis, (over, names, title) in zip(axes.flat, panels, strict=True):
+        unit, label = OVER[over]
+        for number, history in enumerate(histories.values()):
+            for name, style in zip(names, (".-", ".--"), strict=False):
+                points = np.array(_points(history, over, name), float).reshape(-1, 2)
+                axis.plot(points[:, 0] / unit, points[:, 1], style, color=f"C{number}")
+        axis.set(xlabel=label, ylabel=title, xlim=(0, None))
+        axis.grid(alpha=0.3)
+    rate_axis, loss_axis = axes[0]
+    for axis in axes[0]:
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k rather than 20000
+    rate_axis.set_ylim(0, None)
+    rate_axis.ticklabel_format(axis="y", scilimits=(-2, 3))
+    loss_axis.set_yscale("log")
+    loss_axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    loss_axis.yaxis.set_major_formatter("{x:g}")  # 3 rather than 3 × 10⁰
+    loss_axis.minorticks_off()
+    styles = [Line2D([], [], color="black", linestyle=style) for style in ("-", "--")]
+    loss_axis.legend(styles, ["validation", "training"])
+    if len(histories) > 1:
+        colours = [Line2D([], [], color=f"C{number}") for number in range(len(histories))]
+        figure.legend(colours, list(histories), loc="outside lower center", ncols=3)
+    return figure
+
+
+def save_run_plot(path):
+    """Draws a run's `history.csv` and saves the picture in the run directory.
+
+    Args:
+        path: A run directory.
+
+    Returns:
+        Name of the picture, `curves.png` in that directory.
+
+    Raises:
+        ValueError: If there is no history, or no validation in it.
+    """
+    return save_runs_plot([path], os.path.join(path, "curves.png"))
+
+
+def save_runs_plot(paths, output):
+    """Draws the histories of runs into one picture, labelled by the names of their directories.
+
+    Args:
+        paths: List of run directories.
+        output: Name of the picture; its ending, such as `.png`, `.pdf` or `.svg`, says of what
+            format. It appears complete or not at all.
+
+    Returns:
+        `output`.
+
+    Raises:
+        ValueError: If a run has no history, or no validation in it, or the picture cannot be
+            written.
+    """
+    names = [os.path.basename(os.path.abspath(path)) for path in paths]
+    if len(set(names)) < len(names):
+        names = paths
+    figure = plot_runs({n: read_history(path) for n, path in zip(names, paths, strict=True)})
+    try:
+        with replacing(output) as temporary:
+            figure.savefig(temporary, dpi=150)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{output} cannot be written: {reason}.") from error
+    finally:
+        plt.close(figure)
+    return output
+
+
+def _points(history, over, name):
+    """Pairs of numbers, where both are known."""
+    pairs = [(row.get(over), row.get(name)) for row in history]
+    return [pair for pair in pairs if None not in pair]

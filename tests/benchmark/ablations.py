@@ -1,0 +1,82 @@
+"""What each ingredient of the recipe is worth on Multi30k: `make ablations`.
+
+Trains short runs that share one budget, differing in one ingredient each, and prints a Markdown
+table of their BLEU on the validation set. Runs that are there already are not trained again, and
+those cut off go on; nothing else should run beside it.
+
+    python -m tests.benchmark.ablations CORPUS RUNS [option of keras-transformer train ...]
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+COMMAND = os.path.join(os.path.dirname(sys.executable), "keras-transformer")
+# An eighth of the full budget, warm-up and running mean shortened: ten minutes each on two cores.
+BUDGET = ["--epochs", "2", "--steps-per-epoch", "300", "--warmup-steps", "400", "--ema", "0.99"]
+BEAM = ["--beam-size", "5", "--patience", "inf"]
+VARIANTS = {
+    "the recipe": [],
+    "no running mean of the weights": ["--ema", "0"],
+    "no label smoothing": ["--label-smoothing", "0"],
+    "no weight decay": ["--weight-decay", "0"],
+    # Half as large each: as many embeddings.
+    "separate vocabularies": ["--share-embeddings", "target", "--vocabulary-size", "4950"],
+    "with BPE-dropout 0.1": ["--subword-sampling", "0.1"],
+    "pre-norm": ["--norm", "pre"],
+}
+
+
+def main(corpus, runs, *options):
+    """Trains what is missing, evaluates everything, prints the table."""
+    os.makedirs(runs, exist_ok=True)
+    rows = []
+    for name, changes in VARIANTS.items():
+        run = os.path.join(runs, name.replace(" ", "-"))
+        train(corpus, run, [*options, *changes])
+        rows.append((f"{name}, beam 5", evaluate(corpus, run, *BEAM)))
+        if not changes:
+            rows.append((f"{name}, greedy", evaluate(corpus, run)))
+    print("| | BLEU on val | difference |\n|---|---|---|")
+    reference = rows[0][1]
+    for name, bleu in rows:
+        print(f"| {name} | {bleu:.1f} | {bleu - reference:+.1f} |")
+
+
+def train(corpus, run, options):
+    """Trains into `run`, or goes on where it was cut off."""
+    resume = ["--resume"] if os.path.exists(run) else []
+    command("train", *training(corpus, run, options), *resume)
+
+
+def training(corpus, run, options):
+    """What `keras-transformer train` is told."""
+    files = []
+    for part, option in (("train", "train"), ("val", "valid")):
+        for language, side in (("en", "source"), ("de", "target")):
+            files += [f"--{option}-{side}", f"{corpus}/{part}.lc.norm.tok.{language}.gz"]
+    recipe = ["--preset", "tiny", "--bleu-tokenize", "none", *BUDGET, *options]
+    return [*recipe, *files, "--output", run]
+
+
+def evaluate(corpus, run, *options):
+    """BLEU of a run on the validation set."""
+    files = ["--source", f"{corpus}/val.lc.norm.tok.en.gz"]
+    files += ["--target", f"{corpus}/val.lc.norm.tok.de.gz"]
+    flags = ["--bleu-tokenize", "none", "--n-bootstrap", "0", "--longest-output", "64", "--json"]
+    return json.loads(command("evaluate", run, *files, *flags, *options))["bleu"]
+
+
+def command(*arguments):
+    """Runs `keras-transformer`; its progress goes to stderr, what it returns is its stdout."""
+    done = subprocess.run([COMMAND, *arguments], stdout=subprocess.PIPE)
+    if done.returncode:
+        sys.exit(done.returncode)  # the command has said why
+    return done.stdout
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

@@ -1,0 +1,108 @@
+"""The benchmark itself: that it counts and compares right, and runs on toy sizes."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.benchmark.report import bars, table
+from tests.benchmark.shapes import SHAPES, Shape
+from tests.benchmark.side_by_side import System, Timing, time_systems
+from tests.benchmark.vocabulary import synthetic_tokenizer
+
+
+def test_operations_by_hand():
+    shape = Shape(1, d_model=2, d_ff=3, heads=1, vocabulary=5, rows=1, length=1, steps=1)
+    encoder = 2 * (4 * 2 * 2) + 2 * (2 + 2) + 2 * (2 * 2 * 3)  # projections, attention, inner
+    decoder = 2 * (8 * 2 * 2) + 2 * 2 * (2 + 2) + 2 * (2 * 2 * 3)
+    assert shape.training_flops() == 3 * (encoder + decoder + 2 * 2 * 5)
+
+
+def test_synthetic_vocabulary_reads_back():
+    tokenizer = synthetic_tokenizer(50)
+    assert tokenizer.vocabulary_size == 50
+    assert tokenizer("w7 w49").numpy().tolist() == [7, 49]
+    assert tokenizer.detokenize([7, 49]).numpy() == b"w7 w49"
+
+
+def timing(name, *milliseconds):
+    return Timing(name, tuple(value / 1000 for value in milliseconds), memory=100, first=2.5)
+
+
+def test_ratios():
+    timings = [timing("ours, float32, graph", 100, 90, 300), timing("PyTorch nn.Transformer", 150)]
+    assert "| PyTorch nn.Transformer | 150.0 | 150.0–150.0 | 1.50 | 2.5 | 100 |" in table(timings)
+    lines = bars({"training step, small": timings}, ["small"]).splitlines()
+    assert lines[2:] == [
+        "| ● train, small, float32 | PyTorch nn.Transformer | 1.6 | 1.50 | ours, float32, graph |"
+    ]
+
+
+def test_cores_apart_are_compared_with_cores_together_also_where_they_lose():
+    names = "as the command", "cores together"
+    how = [timing(f"ours, float32, graph, {name}", 2e6) for name in names]
+    how[1] = timing(how[1].name, 1e6)
+    found = bars({"cores apart or together, small": how}, ["small"]).splitlines()[2:]
+    assert found == [
+        f"| train, small, float32, cores apart | {how[1].name} |  | 0.50 | {how[0].name} |"
+    ]
+    found = bars({"cores apart or together, small": [*how, timing("2048³", 1e6)]}, ["small"])
+    shares = [line.split("|")[-3].strip() for line in found.splitlines()[3:]]
+    work = SHAPES["small"].training_flops() / (2 * 2048**3)
+    assert shares == [f"{work / 2:.2f}", f"{work:.2f}"]
+
+
+def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
+    size = {"size": 64, "repetitions": 1}
+    systems = [
+        System("one", "ours", "matrix_product", size),
+        System("two", "ours", "matrix_product", size, work=2),
+        System("absent", "ours", "no_such_function"),
+    ]
+    one, two = time_systems(systems, rounds=3)
+    assert (one.name, two.name) == ("one", "two")
+    assert len(one.seconds) == len(two.seconds) == 3 and min(one.seconds) > 0 and one.memory > 50
+    assert one.first > 0
+    assert "absent is left out: AttributeError" in capfd.readouterr().err
+
+
+def test_an_environment_that_is_not_there():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmark", "--opennmt-tf", "nowhere/python"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr == "There is no nowhere/python: `make .venv-opennmt/installed` makes one.\n"
+
+
+def test_profile_of_a_step():
+    command = [sys.executable, "-m", "tests.benchmark.profile"]
+    done = subprocess.run([*command, "toy"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    title, *lines = done.stdout.splitlines()
+    step, everything = (float(number) for number in re.findall(r"[0-9.]+", title))
+    kinds = {kind: float(time) for time, kind in (line.split() for line in lines)}
+    assert title.startswith("toy: ") and step > 0 and everything >= sum(kinds.values()) - 1
+    assert "ResourceApplyAdam" in kinds and any(kind.endswith("MatMul") for kind in kinds)
+    assert list(kinds.values()) == sorted(kinds.values(), reverse=True)
+    done = subprocess.run([*command, "tiny"], capture_output=True, text=True)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr == "There is no shape tiny: choose from small, base, toy.\n"
+
+
+@pytest.mark.slow
+def test_a_part_on_toy_sizes(tmp_path):
+    options = ["--parts", "beam", "--shapes", "toy", "--rounds", "2", "--output", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmark", *options], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (timings,) = json.loads((tmp_path / "results.json").read_text())["results"].values()
+    names = {one["name"] for one in timings}
+    exported = {"ours exported, as advised", "exported in bfloat16"}
+    assert {"ours in memory, the command", "CTranslate2 float32", *exported} <= names
+    for how in ("in memory", "exported"):
+        assert f"| ● beam 4, toy, batch 32, {how} | CTranslate2 float32 |" in done.stdout

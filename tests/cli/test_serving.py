@@ -1,0 +1,73 @@
+"""`export` and `check` as a user types them."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import run
+
+
+def test_check_an_export(reverse_run, tmp_path):
+    folder, _ = reverse_run
+    result = run("export", folder / "run", tmp_path / "models", "--signatures", "score")
+    assert result.returncode == 0, result.stderr.decode()
+    path = tmp_path / "models" / "1"
+    card = json.loads((path / "model.json").read_text())
+    assert list(card["signatures"]) == ["serving_default", "score"]
+    assert card["data"]["train"]["pairs"] == 60 and len(card["data"]["train"]["sha256"]) == 64
+    assert card["metrics"]["val_loss"] > 0 and card["recipe"]["epochs"] == 2
+    assert str(folder) not in json.dumps(card)
+    table = result.stderr.decode()
+    result = run("check", tmp_path / "models")
+    assert result.returncode == 0 and result.stdout.count(b" ok ") == 8 == table.count(" ok ")
+    (path / "variables" / "variables.index").unlink()
+    result = run("check", path)
+    assert result.returncode == 1 and b"variables.index is missing" in result.stdout
+
+
+def test_export_for_another_engine(reverse_run, tmp_path):
+    folder, _ = reverse_run
+    result = run("export", folder / "run", tmp_path / "ct2", "--format", "ctranslate2")
+    assert result.stdout.decode().strip() == str(tmp_path / "ct2")
+    names = {path.name for path in (tmp_path / "ct2").iterdir()}
+    assert {"model.bin", "config.json", "source.spm", "target.spm"} <= names
+
+
+MISTAKES = {
+    "signature": (
+        ["export", "run", "base", "--signatures", "beams"],
+        "There is no signature 'beams'",
+    ),
+    "precision": (
+        ["export", "run", "base", "--precision", "int4"],
+        "precision must be one of float32, bfloat16, int8",
+    ),
+    "wide": (["export", "run", "base", "--beam-size", "1000"], "is wider than the"),
+    "alpha": (
+        ["export", "run", "base", "--length-penalty", "-1"],
+        "length_penalty must be a number of at least 0",
+    ),
+    "bound": (
+        ["export", "run", "base", "--longest-output", "0"],
+        "longest_output must be at least 1",
+    ),
+    "format": (
+        ["export", "run", "base", "--format", "onnx"],
+        "format must be saved_model or ctranslate2",
+    ),
+    "nothing to check": (["check", "."], "There is no SavedModel in"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_gets_one_sentence(name, reverse_run, monkeypatch):
+    folder, _ = reverse_run
+    monkeypatch.chdir(folder)
+    arguments, message = MISTAKES[name]
+    before = sorted(folder.rglob("*"))
+    result = run(*arguments)
+    error = result.stderr.decode()
+    assert result.returncode == 2, error
+    assert message in error and error.startswith("keras-transformer: ")
+    assert error.count("\n") == 1 and result.stdout == b""
+    assert sorted(folder.rglob("*")) == before, "something was written"

@@ -1,0 +1,156 @@
+"""translate, score and align as a user types them, with a run whose weights are random."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_transformer.presets import SearchConfig
+from keras_transformer.runs.load import load
+from tests.cli.test_main import run
+from tests.support.toy_translator import random_translator
+
+LINES = ["abc", "", "hgf", "b"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    translator = random_translator(num_layers=2)
+    translator.model.save(folder / "model.keras")
+    for side in ("source", "target"):
+        translator.source_tokenizer.save(folder / f"{side}.spm")
+    (folder / "source.txt").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "prefix.txt").write_text("A\n\nBC\n\n")
+    (folder / "long.txt").write_text("A\nA\n" + "A" * 12 + "\nA\n")
+    (folder / "target.txt").write_text("AB\nA\nHGF\n\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    return load(folder)
+
+
+def results(*arguments):
+    result = run(*arguments, stdin="".join(f"{line}\n" for line in LINES).encode())
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout.endswith(b"\n")
+    return result.stdout.decode()[:-1].split("\n")
+
+
+def test_beam(folder, translator):
+    options = ["--beam-size", "3", "--length-penalty", "0.5", "--prefix", folder / "prefix.txt"]
+    search = SearchConfig(beam_size=3, length_penalty=0.5)
+    n_best = translator.translate_n_best(LINES, search=search, prefixes=["A", "", "BC", ""])
+    assert results("translate", folder, *options) == [
+        " ".join(found[0][0].splitlines()) for found in n_best
+    ]
+    rows = [line.split(" ||| ") for line in results("translate", folder, *options, "--n-best", "2")]
+    expected = [(i, *found) for i, hypotheses in enumerate(n_best) for found in hypotheses[:2]]
+    assert len(rows) == len(expected) == 7  # of the empty line, one
+    for (number, text, log_prob), wanted in zip(rows, expected, strict=True):
+        assert (int(number), text) == (wanted[0], " ".join(wanted[1].splitlines()))
+        assert float(log_prob) == pytest.approx(wanted[2], abs=1e-4)
+
+
+def test_sampling(folder, translator):
+    options = "--sample --temperature 0.9 --top-k 9 --top-p 0.8 --seed 5 --longest-output 6".split()
+    search = SearchConfig(
+        sample=True, temperature=0.9, top_k=9, top_p=0.8, seed=5, longest_output=6
+    )
+    expected = translator.translate(LINES, search=search)
+    assert results("translate", folder, *options) == [" ".join(t.splitlines()) for t in expected]
+
+
+def test_evaluate_searches_too(folder, translator):
+    files = ["--source", folder / "source.txt", "--target", folder / "beam.txt", "--n-bootstrap=0"]
+    found = translator.translate(LINES, search=SearchConfig(beam_size=4, length_penalty=0.0))
+    (folder / "beam.txt").write_text("".join(" ".join(t.splitlines()) + "\n" for t in found))
+    options = "--beam-size 4 --length-penalty 0 --json".split()
+    assert json.loads(results("evaluate", folder, *files, *options)[0])["exact_match"] == 100
+
+
+def test_score_and_align(folder, translator):
+    targets = ["AB", "A", "HGF", ""]
+    files = ["--source", folder / "source.txt", "--target", folder / "target.txt"]
+    expected = np.array(translator.score(LINES, targets))
+    rows = [line.split("\t") for line in results("score", folder, *files)]
+    assert np.array(rows, float) == pytest.approx(expected, abs=1e-4)
+
+    aligned = translator.align(LINES, targets)
+    pairs = [" ".join(f"{i}-{j}" for j, i in enumerate(row[2])) for row in aligned]
+    assert pairs[0].endswith("-2") and pairs[1] == pairs[3] == ""
+    assert results("align", folder, *files) == pairs
+    options = ["--layers", "0", "1", "--heads", "1", "--tokens"]
+    aligned = translator.align(LINES, targets, layers=[0, 1], heads=[1])
+    assert results("align", folder, *files, *options) == [
+        f"{' '.join(a)} ||| {' '.join(b)} ||| " + " ".join(f"{i}-{j}" for j, i in enumerate(where))
+        for a, b, where in aligned
+    ]
+
+
+MISTAKES = {
+    "empty beam": ("--beam-size 0", "beam_size must be at least 1, received 0"),
+    "wide beam": ("--beam-size 278", "A beam of 278 is wider than the vocabulary of 277 ids"),
+    "alpha": ("--length-penalty -0.1", "length_penalty must be a number of at least 0"),
+    "top-p 0": ("--sample --top-p 0", "top_p must be above 0 and at most 1, received 0"),
+    "top-p above 1": ("--sample --top-p 1.1", "top_p must be above 0 and at most 1, received 1.1"),
+    "temperature": ("--sample --temperature 0", "temperature must be a number above 0"),
+    "beam and sampling": ("--sample --beam-size 2", "A beam of 2 cannot be sampled"),
+    "n-best": (
+        "--n-best 3 --beam-size 2",
+        "A beam of 2 gives 1 to 2 translations, received n_best",
+    ),
+    "n-best 0": ("--n-best 0", "received n_best=0"),
+    "prefix": ("--prefix {folder}/long.txt", "Prefix 3 has 13 tokens, but the model's max_length"),
+    "prefixes": ("--prefix {folder}/model.keras", "not valid UTF-8"),
+    "no prefixes": ("--prefix /none", "/none cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_search_mistake_gets_one_sentence(name, folder):
+    options, message = MISTAKES[name]
+    refused(["translate", folder, *options.format(folder=folder).split()], message)
+
+
+def test_pair_mistakes(folder):
+    files = ["--source", folder / "source.txt", "--target", folder / "target.txt"]
+    refused(["align", folder, *files, "--heads", "2"], "There is no head 2: the model has 2")
+    refused(["score", folder / "none", *files], "is no run directory")
+    long = ["--source", folder / "source.txt", "--target", folder / "long.txt"]
+    refused(["score", folder, *long], "Target 3 has 14 tokens")
+
+
+def refused(arguments, message):
+    result = run(*arguments, stdin="".join(f"{line}\n" for line in LINES).encode())
+    error = result.stderr.decode()
+    assert result.returncode == 2, error
+    assert message in error and error.startswith("keras-transformer: ") and error.count("\n") == 1
+    assert result.stdout == b""
+
+
+def test_what_needs_no_model_does_not_wait_for_tensorflow(tmp_path):
+    """Translations that are there already, and what is no model, take a moment and not seconds."""
+    (tmp_path / "text").write_text("one\ntwo\n")
+    text, nowhere = str(tmp_path / "text"), str(tmp_path / "nowhere")
+    program = """
+import sys
+sys.modules["tensorflow"] = None  # so that importing it fails
+from keras_transformer.cli.main import main
+main()
+"""
+
+    def run(*arguments):
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    done = run("evaluate", text, "--source", text, "--target", text)
+    assert (done.returncode, "exact match: 100.0 %" in done.stdout) == (0, True), done.stderr
+    for command in ("translate", "evaluate", "score", "align"):
+        files = () if command == "translate" else ("--source", text, "--target", text)
+        done = run(command, nowhere, *files)
+        assert done.returncode == 2 and done.stderr.startswith("keras-transformer: " + nowhere)

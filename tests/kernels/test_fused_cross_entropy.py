@@ -1,0 +1,110 @@
+"""The loss without logits, against the loss of logits."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.kernels.tensorflow import fused_cross_entropy as fused
+from tests.support.layer_harness import assert_close, normal
+
+N, D, V = 11, 6, 17
+STATES, MATRIX = normal(N, D), normal(V, D)
+LABELS = np.random.default_rng(1).integers(1, V, N).astype("int32")
+LABELS[[3, 10]] = kt.PAD
+WEIGHTS = (LABELS != kt.PAD).astype("float32")
+
+
+def of_logits(states, matrix, smoothing):
+    """Loss and gradients through the logits; the loss is a mean over the tokens."""
+    states, matrix = tf.convert_to_tensor(states), tf.convert_to_tensor(matrix)
+    with tf.GradientTape() as tape:
+        tape.watch([states, matrix])
+        logits = tf.matmul(states, matrix, transpose_b=True)
+        loss = kt.SmoothedCrossEntropy(smoothing)(LABELS[None], logits[None]) * WEIGHTS.sum()
+    return loss, *tape.gradient(loss, [states, matrix])
+
+
+def of_states(states, matrix, smoothing, labels=LABELS, weights=WEIGHTS):
+    """Loss, gradients and predictions without the logits."""
+    states, matrix = tf.convert_to_tensor(states), tf.convert_to_tensor(matrix)
+    loss, gradients, predictions = fused.fused_cross_entropy(
+        states, matrix, labels, weights, smoothing
+    )
+    of_x, of_matrix, of_rows = gradients
+    assert of_rows.dtype == of_matrix.dtype
+    of_matrix = tf.tensor_scatter_nd_add(of_matrix, tf.reshape(labels, [-1, 1]), of_rows)
+    return (loss, of_x, of_matrix), predictions
+
+
+@pytest.fixture(params=[1, 3, 4, N, 1000])
+def part(request, monkeypatch):
+    """Parts of one position, parts that divide the positions or not, and a single one."""
+    monkeypatch.setattr(fused, "PART", request.param)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_equals_the_loss_of_logits(part, smoothing):
+    actual, _ = of_states(STATES, MATRIX, smoothing)
+    for mine, expected in zip(actual, of_logits(STATES, MATRIX, smoothing), strict=True):
+        assert_close(mine, np.array(expected), 1e-5)
+    assert not np.array(actual[1])[WEIGHTS == 0].any()
+
+
+def test_predictions(part):
+    logits = STATES.astype("float64") @ MATRIX.T.astype("float64")
+    hits = np.arange(N) % 3 == 0
+    labels = np.where(hits, logits.argmax(axis=1), logits.argsort(axis=1)[:, -2]).astype("int32")
+    _, predictions = of_states(STATES, MATRIX, 0.1, labels)
+    expected = logits[np.arange(N), labels] - np.log(np.exp(logits).sum(axis=1))
+    assert_close(predictions.log_probs, expected, 1e-5)
+    assert np.array_equal(predictions.correct, hits)
+
+
+def test_weights_scale_the_tokens():
+    weights = np.random.default_rng(2).random(N).astype("float32")
+    (loss, of_x, of_matrix), predictions = of_states(STATES, MATRIX, 0.0, weights=weights)
+    assert float(loss) == pytest.approx(-(weights * np.array(predictions.log_probs)).sum())
+    one = of_states(STATES, MATRIX, 0.0, weights=np.ones(N, "float32"))[0][1]
+    assert_close(of_x, weights[:, None] * np.array(one), 1e-5)
+    alone = [of_states(STATES, MATRIX, 0.0, weights=row)[0][2] for row in np.diag(weights)]
+    assert_close(of_matrix, np.sum(alone, axis=0), 1e-5)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e5])
+def test_far_apart_logits_stay_finite(size):
+    values, predictions = of_states((size * STATES).astype("float32"), MATRIX, 0.1)
+    assert all(np.isfinite(np.array(value)).all() for value in values)
+    logits = (size * STATES).astype("float32").astype("float64") @ MATRIX.T
+    expected = logits[np.arange(N), LABELS] - np.logaddexp.reduce(logits, axis=1)
+    assert np.abs(predictions.log_probs - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+def test_no_position_at_all():
+    empty = np.zeros(0, "int32"), np.zeros(0, "float32")
+    (loss, of_x, of_matrix), predictions = of_states(STATES[:0], MATRIX, 0.1, *empty)
+    assert float(loss) == 0 and of_x.shape == (0, D)
+    assert not np.array(of_matrix).any()
+    assert predictions.correct.shape == predictions.log_probs.shape == (0,)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.1), ("float16", 0.01)])
+@pytest.mark.parametrize("matrix_dtype", ["same", "float32"])
+def test_half_precision(dtype, tolerance, matrix_dtype):
+    """The loss itself is float32; gradients come in the dtype of what they belong to."""
+    states, matrix = tf.cast(STATES, dtype), tf.cast(MATRIX, dtype)
+    if matrix_dtype != "same":
+        matrix = tf.cast(matrix, matrix_dtype)
+    (loss, *gradients), _ = of_states(states, matrix, 0.1)
+    expected, *wanted = of_logits(tf.cast(states, "float32"), tf.cast(matrix, "float32"), 0.1)
+    assert loss.dtype == tf.float32 and float(loss) == pytest.approx(float(expected), rel=1e-2)
+    assert [gradient.dtype for gradient in gradients] == [states.dtype, matrix.dtype]
+    for mine, other in zip(gradients, wanted, strict=True):
+        assert np.abs(np.array(tf.cast(mine, "float32")) - other).max() < tolerance
+
+
+def test_compiled_by_xla():
+    compiled = tf.function(of_states, jit_compile=True)
+    values, _ = compiled(tf.constant(STATES), tf.constant(MATRIX), 0.1)
+    for mine, expected in zip(values, of_logits(STATES, MATRIX, 0.1), strict=True):
+        assert_close(mine, np.array(expected), 1e-5)

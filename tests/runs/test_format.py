@@ -1,0 +1,53 @@
+"""What a version has written, every later one reads; what came before is refused in a sentence."""
+
+import json
+import shutil
+
+import keras
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.presets import FORMAT
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from tests.support.paths import FIXTURES
+
+FORMATS = sorted(FIXTURES.glob("format-*"))
+
+
+def test_this_format_has_a_fixture():
+    assert FIXTURES / f"format-{FORMAT}" in FORMATS
+
+
+@pytest.mark.parametrize("folder", FORMATS, ids=lambda folder: folder.name)
+def test_runs_and_exports_are_read_for_ever(folder):
+    expected = json.loads((folder / "translations.json").read_text())
+    assert len(set(expected.values())) > 3
+    assert kt.load(folder / "run").translate(list(expected)) == list(expected.values())
+    with ServerProcess(folder / "export" / "1") as server:
+        assert server.predict(list(expected))["text"] == list(expected.values())
+
+
+def test_a_run_of_before_is_refused(tmp_path):
+    run = shutil.copytree(FIXTURES / f"format-{FORMAT}" / "run", tmp_path / "run")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace(f"format: {FORMAT}\n", ""))
+    with pytest.raises(ValueError, match="config.yaml is of format 0, this version reads format 1"):
+        kt.load(run)
+
+
+def test_a_model_of_before_is_refused():
+    config = kt.Transformer(20, 20, 1, 8, 2, 16).get_config()
+    del config["format"]
+    with pytest.raises(ValueError, match="is of format 0, this version reads format 1"):
+        kt.Transformer.from_config(config)
+
+
+def test_attention_of_before_is_refused(tmp_path):
+    """Its weights were its own, not those of projections."""
+    attention = kt.MultiHeadAttention(2, 4)
+    attention.build((None, None, 8), (None, None, 8))
+    older = keras.Sequential([keras.layers.Dense(3, name="multi_head_attention")])
+    older.build((None, 8))
+    store = {str(number): weight for number, weight in enumerate(older.get_weights())}
+    with pytest.raises(ValueError, match="a version before 0.1.0"):
+        attention.load_own_variables(store)

@@ -1,0 +1,93 @@
+"""Scores of translations during a training that a script began with `model.fit`."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from tests.support.toy_translator import toy_pairs, toy_tokenizer
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model after three epochs of `fit` with the callback, its history, and the pairs."""
+    keras.utils.set_random_seed(1)
+    tokenizer = toy_tokenizer()
+    size = tokenizer.vocabulary_size
+    model = kt.Transformer(size, size, 1, 32, 2, 64, dropout=0.1, max_length=12)
+    model.compile(
+        keras.optimizers.Adam(5e-3, use_ema=True, ema_momentum=0.9),
+        kt.SmoothedCrossEntropy(),
+        jit_compile=False,
+    )
+    valid = toy_pairs(100, seed=7)
+    scores = kt.TranslationScores(valid, tokenizer, tokenizer, "char", batch_size=30)
+    history = model.fit(
+        kt.make_dataset(toy_pairs(4000), tokenizer, tokenizer, 512, 12),
+        epochs=3,
+        shuffle=False,
+        callbacks=[scores],
+        verbose=0,
+    )
+    return model, history.history, valid
+
+
+def test_scores_are_those_of_the_sacrebleu_command(trained, tmp_path):
+    """`fit` leaves the running mean in the model, which is what the callback scored."""
+    model, history, valid = trained
+    assert len(history["val_bleu"]) == len(history["val_chrf"]) == 3
+    translator = kt.Translator(model, toy_tokenizer(), toy_tokenizer())
+    outputs = translator.translate([source for source, _ in valid])
+    (tmp_path / "out").write_text("\n".join(outputs) + "\n")
+    (tmp_path / "ref").write_text("\n".join(target for _, target in valid) + "\n")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "out", "-m", "bleu", "chrf", "-b"]
+    command += ["-tok", "char", "-w", "6", "--force"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    expected = [float(line.strip(" [],")) for line in result.stdout.split() if line.strip(" [],")]
+    assert history["val_bleu"][-1] == pytest.approx(expected[0], abs=1e-5)
+    assert history["val_chrf"][-1] == pytest.approx(expected[1], abs=1e-5)
+    assert 0 < history["val_bleu"][-1] < 100, "scores that could differ"
+
+
+def test_untrained_model_does_not_go_on_for_long():
+    """A translation ends after twice as many tokens as the longest reference has, and ten."""
+    tokenizer = toy_tokenizer()
+    size = tokenizer.vocabulary_size
+    model = kt.Transformer(size, size, 1, 8, 2, 16, max_length=5000)
+    model.compile(keras.optimizers.SGD(0.0), kt.SmoothedCrossEntropy(), jit_compile=False)
+    pairs = toy_pairs(3)
+    scores = kt.TranslationScores(pairs, tokenizer, tokenizer, "char")
+    dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 512, 12)
+    model.fit(dataset, shuffle=False, callbacks=[scores], verbose=0)
+    longest = max(len(tokenizer(target)) for _, target in pairs)
+    assert scores._translator.longest_output == 2 * longest + 10
+
+
+def test_validation_uses_the_running_mean():
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(9, 9, 1, 8, 2, 16, dropout=0.0)
+    model.compile(
+        keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9),
+        kt.SmoothedCrossEntropy(0.0),
+        jit_compile=False,
+    )
+    ids = np.array([[4, 5, 6, 3], [7, 8, 3, 0]])
+    losses = []
+
+    class Compare(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            plain = self.model.evaluate((ids, ids), ids, verbose=0)
+            with kt.averaged_weights(self.model):
+                averaged = self.model.evaluate((ids, ids), ids, verbose=0)
+            losses.append((logs["val_loss"], averaged, plain))
+
+    validation = ((ids, ids), ids)
+    callbacks = [kt.AveragedValidation(), Compare()]
+    options = dict(validation_data=validation, callbacks=callbacks, verbose=0)
+    model.fit((ids, ids), ids, epochs=6, **options)
+    for val_loss, averaged, plain in losses[1:]:
+        assert val_loss == pytest.approx(averaged, abs=1e-6)
+        assert abs(val_loss - plain) > 1e-3

@@ -1,0 +1,146 @@
+"""The trial of a version: silent on a sound one, and one sentence on each way to break one."""
+
+import json
+import pathlib
+import shutil
+import types
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer.cli.serving import print_report
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.acceptance import server_process
+from keras_transformer.serving.acceptance.trial import CARD, HOSTILE_ROWS, Answer, check
+from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.warm_up import PATH, write_warm_up
+from tests.support import stand_in_translator as stand_ins
+
+CHECKS = [
+    "structure",
+    "loads",
+    "answers as in memory",
+    "hostile rows, finite and UTF-8",
+    "alone as in a batch",
+    "no rows",
+    "wrong shapes refused",
+    "warm-up",
+]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    return export(stand_ins.StandIn(), tmp_path_factory.mktemp("sound"))
+
+
+@pytest.fixture
+def copy(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "1")
+
+
+def problems_of(version_dir, *arguments):
+    """{check: problems}, of those that found any."""
+    return {f.check: f.problems for f in check(version_dir, *arguments) if f.problems}
+
+
+def test_sound_version_passes_every_check(sound):
+    findings = check(sound)
+    assert [finding.check for finding in findings] == CHECKS
+    assert not any(finding.problems for finding in findings)
+
+
+def test_report_of_an_export_holds_every_check(tmp_path):
+    reports = []
+    export(stand_ins.StandIn(), tmp_path, report=reports.append)
+    assert [[finding.check for finding in report] for report in reports] == [CHECKS]
+
+
+def test_another_answer_than_in_memory(copy):
+    card = json.loads((copy / CARD).read_text())
+    outputs = card["signatures"]["serving_default"]["example"]["outputs"]
+    outputs["text"][0] += "x"
+    (copy / CARD).write_text(json.dumps(card))
+    ((name, problems),) = problems_of(copy).items()
+    assert name == "answers as in memory" and len(problems) == 1
+    assert "an answer has to depend on nothing but its row and the weights" in problems[0]
+    card["precision"] = {"computation": "bfloat16", "weights": "float32"}
+    (copy / CARD).write_text(json.dumps(card))
+    assert problems_of(copy) == {}, "of half precision, texts may differ"
+
+
+def test_log_probs_may_differ_a_little(sound):
+    def answers(difference):
+        card = json.loads((pathlib.Path(sound) / CARD).read_text())
+        example = card["signatures"]["serving_default"]["example"]
+        example["outputs"]["log_prob"][0] += difference
+        return [Answer("serving_default", **example)]
+
+    assert problems_of(sound, answers(1e-4)) == {}
+    assert list(problems_of(sound, answers(1e-1))) == ["answers as in memory"]
+
+
+def test_version_without_a_card(copy):
+    (copy / CARD).unlink()
+    assert problems_of(copy) == {}
+
+
+def test_nothing_else_is_tried_where_the_structure_is_wrong(tmp_path):
+    assert [finding.check for finding in check(tmp_path)] == ["structure"]
+
+
+def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, capsys):
+    """And no comparison of precisions, which such a process makes as well."""
+    monkeypatch.setattr(server_process, "sys", types.SimpleNamespace(platform="darwin"))
+    reports = []
+    config, pairs = ExportConfig(precision="bfloat16"), [("a", "b")]
+    path = export(stand_ins.StandIn(), tmp_path, config=config, pairs=pairs, report=reports.append)
+    assert reports == [check(path)]
+    structure, trial = reports[0]
+    assert structure == ("structure", [], "", False)
+    assert trial.left_out and trial.problems == []
+    assert "left out" in trial.detail and "Linux" in trial.detail
+    assert "comparison" not in json.loads((tmp_path / "1" / CARD).read_text())
+    print_report(reports[0])
+    assert capsys.readouterr().err.count(" left out ") == 1
+
+
+def test_variables_that_are_no_weights(copy):
+    (copy / "variables" / "variables.data-00000-of-00001").write_bytes(b"")
+    assert "loads and runs" in problems_of(copy)
+
+
+@pytest.mark.parametrize(
+    "twin, name, message",
+    [
+        (stand_ins.NotANumber, "hostile rows, finite and UTF-8", "which JSON cannot hold"),
+        (stand_ins.NotUtf8, "hostile rows, finite and UTF-8", "which is not UTF-8"),
+        (stand_ins.DropsRows, "hostile rows, finite and UTF-8", "expected as many"),
+        (stand_ins.RaisesOnContent, "hostile rows, finite and UTF-8", "with an error"),
+        (stand_ins.Random, "alone as in a batch", "nothing but its row and the weights"),
+    ],
+)
+def test_unfit_answers(tmp_path, twin, name, message):
+    translator = twin()
+    signatures = {"serving_default": translator.serve.get_concrete_function()}
+    tf.saved_model.save(translator, str(tmp_path), signatures=signatures)
+    assert message in problems_of(tmp_path)[name][0]
+
+
+def test_warm_up_that_would_fail(copy):
+    write_warm_up(copy, [("serving_default", {"texts": tf.constant(["a"])})])
+    assert "Expected the inputs ['text'], got ['texts']" in problems_of(copy)["warm-up"][0]
+    write_warm_up(copy, [("beam", {"text": tf.constant(["a"])})])
+    assert "There is no signature named beam" in problems_of(copy)["warm-up"][0]
+
+
+@pytest.mark.parametrize("content", [b"junk", b"\x00" * 100])
+def test_damaged_warm_up(copy, content):
+    (copy / PATH).write_bytes(content)
+    (problems,) = problems_of(copy).values()
+    assert "is damaged" in problems[0]
+
+
+def test_hostile_rows_are_hostile():
+    assert {b"", b"\x00"} < set(HOSTILE_ROWS) and max(map(len, HOSTILE_ROWS)) >= 10_000
+    with pytest.raises(UnicodeDecodeError):
+        b"".join(HOSTILE_ROWS).decode()

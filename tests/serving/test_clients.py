@@ -1,0 +1,222 @@
+"""The clients that are shipped, against servers that follow TF Serving's rules."""
+
+import importlib.util
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from tests.support import grpc_stand_in, rest_stand_in
+from tests.support.paths import EXPORT
+from tests.support.toy_translator import SOURCES, trained_translator
+
+
+def load(name):
+    """Imports a client as its users would: from its file."""
+    spec = importlib.util.spec_from_file_location(name, EXPORT / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+rest, grpc_module = load("client_rest"), load("client_grpc")
+ERRORS = (rest.ClientError, grpc_module.ClientError)
+
+
+@pytest.fixture(scope="module")
+def process(toy_version):
+    with ServerProcess(toy_version) as server:
+        yield server
+
+
+class Rest:
+    """What the tests need of one of the two kinds."""
+
+    script = "client_rest.py"
+    address_option = "--url"
+
+    def __init__(self, process):
+        self.stand_in = rest_stand_in.RestStandIn(process)
+        self.address = self.stand_in.url
+        self.running = rest_stand_in.serving(self.stand_in)
+        self.running.__enter__()
+
+    def client(self, model="toy", **options):
+        return rest.RestClient(self.address, model, **options)
+
+    @property
+    def count(self):
+        return len(self.stand_in.requests)
+
+    def stop(self):
+        self.running.__exit__(None, None, None)
+
+
+class Grpc:
+    script = "client_grpc.py"
+    address_option = "--address"
+
+    def __init__(self, process):
+        self.stand_in = grpc_stand_in.GrpcStandIn(process)
+        self.running = grpc_stand_in.serving(self.stand_in)
+        self.address = self.running.__enter__()
+
+    def client(self, model="toy", **options):
+        return grpc_module.GrpcClient(self.address, model, **options)
+
+    @property
+    def count(self):
+        return self.stand_in.count
+
+    def stop(self):
+        self.running.__exit__(None, None, None)
+
+
+@pytest.fixture(params=[Rest, Grpc], ids=["rest", "grpc"])
+def kind(request, process):
+    kind = request.param(process)
+    yield kind
+    kind.stop()
+
+
+def test_translations_are_the_models(kind):
+    texts = [*SOURCES, "\u6771\u4eac", b"\xff\x00"]
+    found = kind.client().translate(texts)
+    assert found[: len(SOURCES)] == trained_translator().translate(SOURCES)
+    assert len(found) == len(texts) and all(isinstance(text, str) for text in found)
+    assert kind.client().translate([]) == [] and kind.count == 1
+
+
+@pytest.mark.parametrize("options", [{"version": 1}, {"label": "stable"}])
+def test_version_and_label(kind, options):
+    assert kind.client(**options).translate(["abc"]) == trained_translator().translate(["abc"])
+
+
+def test_other_signatures(kind):
+    reply = kind.client().predict({"text": ["abc", "hg"]}, "beam")
+    assert np.shape(reply["text"]) == np.shape(reply["log_prob"]) == (2, 5)
+    inputs = {
+        "text": ["abc"],
+        "temperature": np.array([0.5], np.float32),
+        "top_k": np.array([2], np.int32),
+        "top_p": np.array([0.9], np.float32),
+        "seed": np.array([5], np.int64),
+    }
+    if kind.script == "client_rest.py":
+        inputs = {key: list(np.array(value).tolist()) for key, value in inputs.items()}
+    assert len(kind.client().predict(inputs, "sample")["text"]) == 1
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"model": "other"}, "(404|NOT_FOUND): Servable not found"),
+        ({"version": 7}, "(404|NOT_FOUND): Servable not found"),
+        ({"label": "canary"}, "(404|NOT_FOUND): Servable not found"),
+    ],
+)
+def test_what_is_not_there(kind, options, message):
+    with pytest.raises(ERRORS, match=message) as error:
+        kind.client(**options).translate(["abc"])
+    assert "\n" not in str(error.value) and kind.count == 1  # not tried again
+
+
+def test_request_that_does_not_fit(kind):
+    with pytest.raises(ERRORS, match="(400|INVALID_ARGUMENT): Expected the inputs .'text'."):
+        kind.client().predict({"texts": ["abc"]})
+    with pytest.raises(ERRORS, match="(400|INVALID_ARGUMENT): There is no signature named x"):
+        kind.client().predict({"text": ["abc"]}, "x")
+    assert kind.count == 2  # not tried again
+
+
+def test_unavailable_server_is_asked_again(kind):
+    kind.stand_in.unavailable = 2
+    assert kind.client().translate(["abc"]) == trained_translator().translate(["abc"])
+    assert kind.count == 3
+
+
+def test_patience_with_an_unavailable_server_ends(kind):
+    kind.stand_in.unavailable = 100
+    with pytest.raises(ERRORS, match=r"unavailable: .*not yet available \(tried 3 times\)"):
+        kind.client(retries=2).translate(["abc"])
+    assert kind.count == 3
+    started = time.monotonic()
+    with pytest.raises(ERRORS, match="unavailable"):
+        kind.client(retries=50, timeout=0.5).translate(["abc"])
+    assert time.monotonic() - started < 5
+
+
+def test_slow_server(kind):
+    kind.stand_in.delay = 2.0
+    with pytest.raises(ERRORS, match="did not answer within 0.3 seconds"):
+        kind.client(timeout=0.3).translate(["abc"])
+    time.sleep(2.2)
+    assert kind.count == 1  # not tried again
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run(script, *arguments, text=b""):
+    command = [sys.executable, str(EXPORT / script), *arguments]
+    return subprocess.run(command, input=text, capture_output=True, timeout=120)
+
+
+def test_command_line(kind):
+    text = "\n".join([*SOURCES, "\ud83d\ude42".encode("utf-16", "surrogatepass").decode("utf-16")])
+    options = [kind.address_option, kind.address, "--model", "toy", "--batch-size", "4"]
+    done = run(kind.script, *options, text=text.encode() + b"\r\n")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode().split("\n")
+    expected = [" ".join(x.splitlines()) for x in trained_translator().translate(SOURCES)]
+    assert lines[: len(SOURCES)] == expected and len(lines) == len(SOURCES) + 2
+    assert kind.count == 3  # eleven lines, four at a time
+
+
+@pytest.mark.parametrize(
+    "script, option", [("client_rest.py", "--url"), ("client_grpc.py", "--address")]
+)
+def test_dead_server_is_one_sentence(script, option):
+    address = f"127.0.0.1:{free_port()}"
+    address = f"http://{address}" if option == "--url" else address
+    done = run(script, option, address, "--retries", "1", text=b"abc\n")
+    assert done.returncode == 1 and not done.stdout
+    message = done.stderr.decode().strip().splitlines()[-1]
+    assert message.startswith(f"{script}: ") and "(tried 2 times)" in message
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("script", ["client_rest.py", "client_grpc.py"])
+def test_mistakes_at_the_command_line(script):
+    done = run(script, "--batch-size", "0")
+    assert done.returncode == 2 and b"must be at least 1, received 0" in done.stderr
+    done = run(script, "--version", "1", "--label", "stable")
+    assert done.returncode == 2 and b"exclude each other" in done.stderr
+
+
+def test_url_without_a_scheme():
+    with pytest.raises(rest.ClientError, match="Expected a URL such as"):
+        rest.RestClient("localhost:8501", "toy")
+
+
+def test_server_that_is_none():
+    """Something listens that does not speak HTTP."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(rest.ClientError, match="did not answer within"):
+            rest.RestClient(url, "toy", timeout=0.3, retries=0).translate(["abc"])
+
+
+def test_status(process):
+    with rest_stand_in.serving(rest_stand_in.RestStandIn(process)) as stand_in:
+        status = rest.RestClient(stand_in.url, "toy").status()
+        assert status["model_version_status"][0]["state"] == "AVAILABLE"

@@ -1,0 +1,66 @@
+"""kill -9 in the middle of an export: a server sees whole versions, or none."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.acceptance.structure import check_structure
+from tests.support.paths import ROOT, SUPPORT
+
+KILLS = 20
+# What TF Serving takes for a version: a directory whose name is an integer
+# (sources/storage_path/file_system_storage_path_source.cc).
+VERSION = re.compile("[0-9]+")
+
+
+def start(base):
+    program = SUPPORT / "export_again_and_again.py"
+    root = os.fspath(ROOT)
+    return subprocess.Popen(
+        [sys.executable, program, base],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": root},
+        start_new_session=True,  # so that the server process of the trial is killed as well
+    )
+
+
+@pytest.mark.slow
+def test_killed_exports_leave_no_broken_version(tmp_path):
+    base, generator = tmp_path / "model", random.Random(5)
+    base.mkdir()
+    seconds = None  # that an export takes
+    for _ in range(KILLS):
+        process = start(base)
+        assert process.stdout.readline() == "ready\n"
+        if seconds is None:
+            started = time.monotonic()
+            assert process.stdout.readline() == "published\n"
+            seconds = time.monotonic() - started
+        time.sleep(generator.uniform(0, 1.1 * seconds))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    names = sorted(os.listdir(base))
+    versions = [name for name in names if VERSION.fullmatch(name)]
+    cut_off = [name for name in names if name.startswith(".tmp-")]
+    assert sorted(versions + cut_off) == names
+    assert len(cut_off) > KILLS / 2  # most kills came in the middle
+    whole = files(base / "1")
+    for version in versions:
+        assert files(base / version) == whole
+        assert check_structure(base / version) == []
+        with ServerProcess(base / version) as server:
+            assert "error" not in server.predict(["a cat"])
+
+
+def files(directory):
+    return {path.relative_to(directory) for path in directory.rglob("*") if path.is_file()}

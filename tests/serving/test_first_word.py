@@ -1,0 +1,71 @@
+"""What is answered without waiting for TensorFlow's import."""
+
+import subprocess
+import sys
+
+import pytest
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.presets import ExportConfig
+from keras_transformer.runs.load import open_translator
+from keras_transformer.serving import exported_translator
+from keras_transformer.serving.acceptance.server_process import read_signatures
+from keras_transformer.serving.saved_model import export
+from tests.support.toy_translator import SOURCES, trained_translator
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    base = tmp_path_factory.mktemp("base")
+    return export(trained_translator(), base, config=ExportConfig(signatures=("score",)))
+
+
+def without_tensorflow(code, *arguments):
+    code += "\nassert not {'tensorflow', 'keras'} & set(sys.modules)"
+    command = [sys.executable, "-c", f"import sys\n{code}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_export_translates_without_tensorflow(exported):
+    code = f"""
+from keras_transformer.runs.load import open_translator
+print(open_translator(sys.argv[1])({SOURCES!r}))
+"""
+    assert without_tensorflow(code, exported) == f"{trained_translator().translate(SOURCES)}\n"
+    assert open_translator(exported)([]) == []
+
+
+def test_many_sentences_have_their_graph_rewritten(exported, monkeypatch):
+    monkeypatch.setattr(exported_translator, "FEW", 2)
+    expected = trained_translator().translate(SOURCES)
+    assert exported_translator.translate_exported(exported, SOURCES) == expected
+
+
+@pytest.mark.parametrize("command", ["", "train", "translate", "evaluate", "export", "check"])
+def test_help_texts_load_no_tensorflow(command):
+    code = f"""
+from keras_transformer.cli.main import main
+sys.argv = ["keras-transformer", *{command.split()!r}, "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+"""
+    assert "usage: keras-transformer" in without_tensorflow(code)
+
+
+def test_signatures_are_read_as_tensorflow_reads_them(exported, tmp_path):
+    with open(f"{exported}/saved_model.pb", "rb") as file:
+        content = file.read()
+    (meta_graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    found = read_signatures(exported)
+    assert set(found) == set(meta_graph.signature_def) >= {"serving_default", "score"}
+    for name, signature in meta_graph.signature_def.items():
+        inputs, outputs = found[name]
+        assert inputs == {k: (t.name, t.dtype) for k, t in signature.inputs.items()}
+        assert outputs == {k: (t.name, t.dtype) for k, t in signature.outputs.items()}
+    for broken in (content[:-5], content[: len(content) // 2], b"", b"\xff" * 20):
+        (tmp_path / "saved_model.pb").write_bytes(broken)
+        assert read_signatures(tmp_path) == {}

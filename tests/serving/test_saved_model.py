@@ -1,0 +1,268 @@
+"""The export: versions appear whole, are never changed, and can be read back."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer.serving import saved_model
+from keras_transformer.serving.acceptance import trial
+from keras_transformer.serving.saved_model import export, load_saved_model
+from tests.support import stand_in_translator as stand_ins
+
+TEXTS = ["a cat", "the bird runs near", "", "東京 straße", "zebra"]
+HIGHEST = 2**63 - 1
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return stand_ins.StandIn()
+
+
+@pytest.fixture(scope="module")
+def version_dir(translator, tmp_path_factory):
+    """An export that was moved away from where it was written."""
+    path = export(translator, tmp_path_factory.mktemp("written") / "model")
+    elsewhere = tmp_path_factory.mktemp("moved") / "5"
+    shutil.move(path, elsewhere)
+    return elsewhere
+
+
+def answers_of(translator, texts):
+    """What the translator in memory answers."""
+    answers = translator.serve(tf.constant(texts, tf.string))
+    return [text.decode() for text in answers["text"].numpy()], answers["log_prob"].numpy()
+
+
+def entries(directory):
+    return sorted(os.listdir(directory)) if os.path.exists(directory) else []
+
+
+# Publishing.
+
+
+def test_versions_count_up_and_are_left_alone(translator, tmp_path):
+    base = tmp_path / "models" / "dates"
+    assert export(translator, base) == str(base / "1")
+    before = {path: path.stat() for path in (base / "1").rglob("*")}
+    assert export(translator, str(base)) == str(base / "2")
+    assert entries(base) == ["1", "2"]
+    assert {path: path.stat() for path in (base / "1").rglob("*")} == before
+
+
+def test_next_version_follows_what_the_server_takes_for_versions(translator, tmp_path):
+    for name in ("1", "00007", "x", ".tmp-9-abc", "12.5", "1_000", "-40", "٤٢", str(HIGHEST + 1)):
+        (tmp_path / name).mkdir()
+    (tmp_path / "8").touch()
+    assert export(translator, tmp_path) == str(tmp_path / "9")
+
+
+def test_version_can_be_chosen(translator, tmp_path):
+    (tmp_path / "30").mkdir()
+    assert export(translator, tmp_path, version=20) == str(tmp_path / "20")
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 2.0, "3", HIGHEST + 1])
+def test_version_has_to_be_a_positive_int64(translator, tmp_path, version):
+    with pytest.raises(ValueError, match="expected an integer from 1"):
+        export(translator, tmp_path / "base", version)
+    assert entries(tmp_path) == []
+
+
+def test_there_is_no_version_after_the_highest(translator, tmp_path):
+    (tmp_path / str(HIGHEST)).mkdir()
+    with pytest.raises(ValueError, match="expected an integer from 1"):
+        export(translator, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["3", "00003"])
+def test_taken_version_is_refused(translator, tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="Version 3 is already in .* to get 4"):
+        export(translator, tmp_path, version=3)
+    assert entries(tmp_path) == [name] and entries(tmp_path / name) == []
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_base_has_to_be_a_directory(translator, tmp_path, below):
+    (tmp_path / "file").write_text("content")
+    with pytest.raises(ValueError, match="is not a directory"):
+        export(translator, tmp_path / "file" / below)
+    assert (tmp_path / "file").read_text() == "content"
+
+
+def test_something_else_than_a_translator_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="Expected a translator, got Module"):
+        export(tf.Module(), tmp_path / "base")
+    assert entries(tmp_path) == []
+
+
+def test_no_version_is_to_be_seen_before_it_is_whole(translator, tmp_path, monkeypatch):
+    seen = []
+
+    def spy(module, name):
+        original = getattr(module, name)
+
+        def spied(*args, **kwargs):
+            result = original(*args, **kwargs)
+            seen.append((name, entries(tmp_path)))
+            return result
+
+        monkeypatch.setattr(module, name, spied)
+
+    spy(tf.saved_model, "save")
+    spy(saved_model.model_card, "write_card")
+    spy(saved_model, "write_warm_up")
+    spy(saved_model, "check")
+    spy(saved_model, "_flush_tree")
+    spy(os, "rename")
+    export(translator, tmp_path)
+    names = [name for name, _ in seen]
+    assert names == ["save", "write_card", "write_warm_up", "check", "_flush_tree", "rename"]
+    for name, listing in seen[:-1]:
+        assert len(listing) == 1 and listing[0].startswith(".tmp-"), name
+    assert seen[-1] == ("rename", ["1"])
+
+
+def test_every_file_is_flushed_before_the_rename(translator, tmp_path, monkeypatch):
+    flushed, fsync, rename = [], os.fsync, os.rename
+
+    def recording_fsync(descriptor):
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def checking_rename(source, target):
+        tree = [os.path.join(where, x) for where, _, files in os.walk(source) for x in files]
+        tree += [where for where, _, _ in os.walk(source)]
+        assert os.path.join(source, "variables", "variables.index") in tree
+        assert set(tree) <= set(flushed)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "rename", checking_rename)
+    export(translator, tmp_path)
+    assert flushed[-1] == str(tmp_path)
+
+
+def test_other_users_may_read_the_version(version_dir):
+    umask = os.umask(0)
+    os.umask(umask)
+    assert os.stat(version_dir).st_mode & 0o777 == 0o777 & ~umask
+
+
+def test_version_that_appears_meanwhile_is_left_alone(translator, tmp_path, monkeypatch):
+    def other_export(directory):
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "saved_model.pb").write_text("the other's")
+
+    monkeypatch.setattr(saved_model, "_flush_tree", other_export)
+    with pytest.raises(ValueError, match="could not be published .*export again"):
+        export(translator, tmp_path)
+    assert entries(tmp_path) == ["1"]
+    assert (tmp_path / "1" / "saved_model.pb").read_text() == "the other's"
+
+
+@pytest.mark.parametrize(
+    "twin, error, message",
+    [
+        (stand_ins.CompiledByXla, ValueError, "compiled by XLA"),
+        (stand_ins.RaisesOnContent, tf.errors.InvalidArgumentError, "x > y"),
+        (stand_ins.DropsRows, ValueError, "answers 3 rows with 1 of text"),
+        (stand_ins.Random, ValueError, "depend on nothing but"),
+        (stand_ins.NotANumber, ValueError, "log_prob nan, which JSON cannot hold"),
+        (stand_ins.NotUtf8, ValueError, "not UTF-8"),
+        (stand_ins.OneOutput, ValueError, "outputs of 'serving_default' are {text: string"),
+    ],
+)
+def test_unfit_translator_leaves_nothing_behind(tmp_path, twin, error, message):
+    with pytest.raises(error, match=message):
+        export(twin(), tmp_path)
+    assert entries(tmp_path) == []
+
+
+def test_model_is_tried_as_a_server_loads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "check_structure", lambda version_dir: [])
+    with pytest.raises(ValueError, match="Could not find variable"):
+        export(stand_ins.HoldsKerasLayer(), tmp_path)
+    assert entries(tmp_path) == []
+
+
+def test_files_do_not_tell_where_they_were_written(translator, tmp_path):
+    path = export(translator, tmp_path)
+    for directory, _, names in os.walk(path):
+        for name in names:
+            with open(os.path.join(directory, name), "rb") as file:
+                content = file.read()
+            for place in (str(tmp_path), os.getcwd(), sys.prefix):
+                assert place.encode() not in content, name
+
+
+# Reading back.
+
+
+def test_load_saved_model_answers_as_the_translator(translator, version_dir):
+    texts, log_probs = load_saved_model(version_dir)(TEXTS)
+    expected_texts, expected_log_probs = answers_of(translator, TEXTS)
+    assert texts == expected_texts and len(set(texts)) > 3
+    assert log_probs == pytest.approx(list(expected_log_probs), abs=1e-4)
+    assert load_saved_model(str(version_dir))([]) == ([], [])
+
+
+def test_load_saved_model_takes_the_highest_version_of_a_base(version_dir, tmp_path):
+    (tmp_path / "9").mkdir()  # 9 < 10, though not as text
+    shutil.copytree(version_dir, tmp_path / "10")
+    shutil.copytree(version_dir, tmp_path / ".tmp-11-abc")
+    assert load_saved_model(tmp_path)(["a cat"]) == load_saved_model(version_dir)(["a cat"])
+
+
+def test_load_saved_model_takes_any_text(version_dir):
+    rows = ["", "\x00", "\ud800", b"\xff", "a cat runs " * 1000]
+    texts, log_probs = load_saved_model(version_dir)(rows)
+    assert len(texts) == len(rows) and all(map(math.isfinite, log_probs))
+    with pytest.raises(ValueError, match="Expected a list of sentences"):
+        load_saved_model(version_dir)("a cat")
+
+
+def test_load_saved_model_needs_no_imports_of_its_caller(version_dir):
+    program = (
+        "import sys; from keras_transformer.serving.saved_model import load_saved_model; "
+        "assert 'tensorflow_text' not in sys.modules; "
+        "print(load_saved_model(sys.argv[1])(['a cat'])[1])"
+    )
+    command = [sys.executable, "-c", program, str(version_dir)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout == f"{load_saved_model(version_dir)(['a cat'])[1]}\n", result.stderr
+
+
+@pytest.mark.parametrize("damage", ["absent", "empty", "file", "junk", "cut", "index", "shard"])
+def test_load_saved_model_says_what_is_wrong(version_dir, tmp_path, damage):
+    path = tmp_path / "model"
+    if damage == "empty":
+        path.mkdir()
+    elif damage == "file":
+        path.write_text("text")
+    elif damage != "absent":
+        shutil.copytree(version_dir, path)
+    if damage == "junk":
+        (path / "saved_model.pb").write_bytes(b"junk\xff")
+    if damage == "cut":
+        os.truncate(path / "saved_model.pb", 3000)
+    if damage == "index":
+        (path / "variables" / "variables.index").unlink()
+    if damage == "shard":
+        (path / "variables" / "variables.data-00000-of-00001").unlink()
+    with pytest.raises(ValueError, match="SavedModel") as error:
+        load_saved_model(path)
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+
+
+def test_load_saved_model_refuses_another_signature(tmp_path):
+    twin = stand_ins.OtherNames()
+    signatures = {"serving_default": twin.serve.get_concrete_function()}
+    tf.saved_model.save(twin, str(tmp_path), signatures=signatures)
+    with pytest.raises(ValueError, match="is not an exported translator"):
+        load_saved_model(tmp_path)

@@ -1,0 +1,188 @@
+"""Every signature of an export, asked the way a server is, against the translator in memory."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.acceptance.server_process import ENVIRONMENT, ServerProcess
+from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.signatures import SIGNATURES, check_names, make_inputs
+from tests.support.toy_translator import SOURCES, toy_pairs, trained_translator
+
+CONFIG = ExportConfig(beam_size=3, length_penalty=0.6)
+HOSTILE_NUMBERS = [0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e-30, 3.4e38]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return trained_translator()
+
+
+@pytest.fixture(scope="module")
+def server(translator, tmp_path_factory):
+    path = export(translator, tmp_path_factory.mktemp("signatures"), config=CONFIG)
+    with ServerProcess(path) as process:
+        yield process
+
+
+def test_all_signatures_are_there(server):
+    assert set(SIGNATURES) <= set(server.signatures)
+
+
+def test_the_process_is_configured_as_a_server(server):
+    with open(f"/proc/{server._process.pid}/environ", encoding="utf-8") as file:
+        variables = file.read().split("\0")
+    assert {f"{name}={value}" for name, value in ENVIRONMENT.items()} <= set(variables)
+
+
+def test_beam_is_the_n_best(translator, server):
+    reply = server.predict(SOURCES, "beam")
+    expected = translator.translate_n_best(SOURCES, search=CONFIG.search)
+    for texts, log_probs, hypotheses in zip(
+        reply["text"], reply["log_prob"], expected, strict=True
+    ):
+        assert len(texts) == len(log_probs) == CONFIG.beam_size
+        assert texts[: len(hypotheses)] == [text for text, _ in hypotheses]
+        values = [value for _, value in hypotheses]
+        assert log_probs[: len(hypotheses)] == pytest.approx(values, abs=1e-4)
+        assert all(value == -1e9 for value in log_probs[len(hypotheses) :])
+    row = SOURCES.index("")
+    assert reply["text"][row] == ["", "", ""] and reply["log_prob"][row] == [0.0, -1e9, -1e9]
+
+
+def test_score_is_what_the_translator_says(translator, server):
+    targets = ["ABC", "HGG", "", "A", "BBBB", "FEDCBA", "x", "HB", "ABCDEFGH", "\u6771"]
+    reply = server.predict({"source": SOURCES, "target": targets}, "score")
+    expected = translator.score(SOURCES, targets)
+    assert reply["tokens"] == [tokens for _, tokens in expected]
+    assert reply["log_prob"] == pytest.approx([value for value, _ in expected], abs=1e-4)
+
+
+def test_score_of_a_greedy_translation_is_its_log_prob(server):
+    sources = [source for source, _ in toy_pairs(60, seed=2)]
+    greedy = server.predict(sources)
+    reply = server.predict({"source": sources, "target": greedy["text"]}, "score")
+    # A text that was cut at max_length has no END to score.
+    whole = [i for i, tokens in enumerate(reply["tokens"]) if tokens < 12]
+    assert len(whole) > 10
+    for i in whole:
+        assert reply["log_prob"][i] == pytest.approx(greedy["log_prob"][i], abs=1e-3)
+
+
+def test_score_cuts_a_target_that_is_too_long(server):
+    reply = server.predict({"source": ["abc"], "target": ["A" * 1000]}, "score")
+    assert reply["tokens"] == [12] and np.isfinite(reply["log_prob"][0])
+
+
+def sample(server, texts, **values):
+    inputs = make_inputs("sample", texts) | values
+    return server.predict(inputs, "sample")
+
+
+def test_one_token_to_choose_from_is_greedy_search(server):
+    rows = len(SOURCES)
+    greedy, reply = server.predict(SOURCES), sample(server, SOURCES, top_k=[1] * rows)
+    assert reply["text"] == greedy["text"]
+    assert sample(server, SOURCES, temperature=[0.0] * rows)["text"] == greedy["text"]
+    assert sample(server, SOURCES, top_p=[0.0] * rows)["text"] == greedy["text"]
+
+
+def test_samples_depend_on_their_own_row_only(server):
+    texts = ["abc"] * 40
+    seeds = [7, 8] * 20
+    reply = sample(server, texts, seed=seeds, temperature=[1.5] * 40)
+    assert len({(seed, text) for seed, text in zip(seeds, reply["text"], strict=True)}) == 2
+    alone = sample(server, ["abc"], seed=[8], temperature=[1.5])
+    assert alone["text"][0] == reply["text"][1]
+    many = sample(server, texts, seed=list(range(40)), temperature=[1.5] * 40)
+    assert len(set(many["text"])) > 5
+
+
+def test_values_of_a_batch_may_differ(server):
+    """Rows with settings of their own answer as they would alone: requests can be joined."""
+    rows = {
+        "temperature": [0.5, 1.0, 2.0, 1.0],
+        "top_k": [0, 2, 5, 0],
+        "top_p": [1.0, 0.9, 1.0, 0.3],
+        "seed": [1, 2, 3, -(2**62)],
+    }
+    together = sample(server, ["abc", "hgf", "cafe", "abc"], **rows)
+    for i, text in enumerate(["abc", "hgf", "cafe", "abc"]):
+        alone = sample(server, [text], **{key: values[i : i + 1] for key, values in rows.items()})
+        assert alone["text"][0] == together["text"][i]
+
+
+@pytest.mark.parametrize("key", ["temperature", "top_p"])
+def test_sampling_takes_any_number(server, key):
+    reply = sample(server, ["abc"] * 7, **{key: HOSTILE_NUMBERS})
+    assert len(reply["text"]) == 7 and np.isfinite(reply["log_prob"]).all()
+    ks = [-5, 0, 1, 10**6, 2**31 - 1, -(2**31), 3]
+    assert np.isfinite(sample(server, ["abc"] * 7, top_k=ks)["log_prob"]).all()
+
+
+def test_sampling_wants_a_value_for_each_text(server):
+    reply = sample(server, ["abc", "a"], temperature=[1.0])
+    assert "There must be one temperature for each text" in reply["error"]
+
+
+def test_attention_is_the_models(translator, server):
+    reply = server.predict(SOURCES, "attention")
+    assert reply["text"] == server.predict(SOURCES)["text"]
+    model = translator.model
+    for i, source in enumerate(SOURCES):
+        sources = [token for token in reply["source_tokens"][i] if token]
+        targets = [token for token in reply["target_tokens"][i] if token]
+        weights = np.array(reply["attention"][i])
+        assert weights.shape == (len(reply["target_tokens"][0]), len(reply["source_tokens"][0]))
+        assert not weights[len(targets) :].any() and not weights[:, len(sources) :].any()
+        if not source:
+            assert not sources and not targets
+            continue
+        assert sources[-1] == "</s>" and "".join(sources[:-1]).replace("\u2581", "") == source
+        ids, _ = translator.read_source([source])
+        found, _ = translator.translate_ids(ids, tf.constant([False]))
+        target = tf.concat([[[2]], found[:, :-1]], axis=1)
+        _, scores = model((ids, target), return_attention_scores=True)
+        expected = np.mean(scores["cross"][translator.default_layer][0], axis=0)
+        np.testing.assert_allclose(weights[: len(targets), : len(sources)], expected, atol=1e-5)
+
+
+def test_tokens_are_what_text_is_cut_into(translator, server):
+    texts = [text for text in SOURCES if text]
+    ids = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
+    reply = server.predict(ids, "tokens")
+    output = translator.target_tokenizer.detokenize(reply["ids"]).numpy()
+    expected = server.predict(texts)
+    assert [text.decode() for text in output] == expected["text"]
+    assert reply["log_prob"] == pytest.approx(expected["log_prob"], abs=1e-4)
+
+
+def test_tokens_ignore_padding_and_marks_and_take_unknown_ids(translator, server):
+    (ids,) = translator.source_tokenizer(["abc"]).to_list()
+    marked = [[2, *ids, 3, 0, 0], [0, *ids[:1], 0, *ids[1:], 0, 0], [0] * (len(ids) + 4)]
+    reply = server.predict([row[: len(ids) + 4] for row in marked], "tokens")
+    plain = server.predict([ids], "tokens")
+    assert reply["ids"][0][: len(plain["ids"][0])] == plain["ids"][0]
+    assert not any(reply["ids"][2]) and reply["log_prob"][2] == 0.0
+    reply = server.predict([[10**9, -3, 5]], "tokens")
+    assert np.isfinite(reply["log_prob"][0])
+
+
+def test_signatures_are_chosen(translator, tmp_path):
+    path = export(translator, tmp_path, config=ExportConfig(signatures=("score",)))
+    with ServerProcess(path) as server:
+        assert {"serving_default", "score"} == set(SIGNATURES) & set(server.signatures)
+        assert "no signature named beam" in server.predict(["a"], "beam")["error"]
+
+
+def test_names_of_signatures():
+    assert check_names(["score", "beam"]) == ("serving_default", "beam", "score")
+    with pytest.raises(ValueError, match="There is no signature 'beams': choose from"):
+        check_names(["beams"])
+
+
+def test_beam_wider_than_the_vocabulary(translator, tmp_path):
+    with pytest.raises(ValueError, match="wider than the vocabulary"):
+        export(translator, tmp_path / "base", config=ExportConfig(beam_size=1000))
+    assert not (tmp_path / "base").exists()

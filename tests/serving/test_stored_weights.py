@@ -1,0 +1,116 @@
+"""Weights in fewer bits: rounded as said, lent to the model, and small on disk."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.model_card import CARD
+from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.stored_weights import StoredWeights
+from keras_transformer.translation.corpus_scores import corpus_scores
+from tests.support.toy_translator import SOURCES, random_translator, toy_pairs, trained_translator
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator(seed=5, share_embeddings="target", positions="learned").model
+
+
+def lent(model, precision):
+    """What the model reads while it uses stored weights: {path: array}."""
+    with StoredWeights(model, precision).in_use():
+        return {weight.path: np.array(weight.value) for weight in model.weights}
+
+
+def is_matrix(weight):
+    return weight.name.endswith(("kernel", "embeddings"))
+
+
+def test_float32_is_what_the_model_has(model):
+    for weight in model.weights:
+        np.testing.assert_array_equal(lent(model, "float32")[weight.path], weight.value)
+
+
+def test_bfloat16_rounds_matrices_and_nothing_else(model):
+    found = lent(model, "bfloat16")
+    for weight in model.weights:
+        value = tf.convert_to_tensor(weight.value)
+        expected = tf.cast(tf.cast(value, tf.bfloat16), tf.float32) if is_matrix(weight) else value
+        np.testing.assert_array_equal(found[weight.path], expected)
+
+
+def channels_last(weight):
+    """The matrix (inputs, outputs) that a weight is."""
+    value = np.array(weight)
+    if weight.name.endswith("embeddings"):
+        return value.T
+    if weight.path.endswith("attention_output/kernel"):
+        return value.reshape(-1, value.shape[-1])
+    return value.reshape(value.shape[0], -1)
+
+
+def test_int8_has_a_scale_for_every_output_channel(model):
+    found = lent(model, "int8")
+    matrices = 0
+    for weight in model.weights:
+        value = np.array(weight.value)
+        if not is_matrix(weight):
+            np.testing.assert_array_equal(found[weight.path], value)
+            continue
+        matrices += 1
+        matrix = channels_last(weight)
+        scale = np.abs(matrix).max(axis=0) / 127
+        expected = np.round(matrix / scale) * scale
+        stored = found[weight.path]
+        stored = stored.T if weight.name.endswith("embeddings") else stored.reshape(matrix.shape)
+        np.testing.assert_allclose(stored, expected, rtol=1e-5, atol=1e-6)
+        assert (np.abs(stored - matrix) <= scale / 2 * 1.001).all()
+    # Two token and two position embeddings; 4 + 2 and 8 + 2 kernels of one layer each.
+    assert matrices == 2 + 2 + 6 + 10
+
+
+def test_channel_of_zeros_stays_zero(model):
+    before = model.weights[0].numpy()
+    weight = next(weight for weight in model.weights if weight.name == "embeddings")
+    before = weight.numpy()
+    try:
+        weight.assign(np.concatenate([np.zeros_like(before[:1]), before[1:]]))
+        stored = lent(model, "int8")[weight.path]
+        assert not stored[0].any() and np.isfinite(stored).all()
+    finally:
+        weight.assign(before)
+
+
+def test_unknown_precision(model):
+    with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, received 'int4'"):
+        StoredWeights(model, "int4")
+
+
+@pytest.mark.parametrize("precision, share", [("bfloat16", 0.6), ("int8", 0.4)])
+def test_export_is_smaller_and_says_what_that_costs(tmp_path, precision, share):
+    translator, pairs = trained_translator(), toy_pairs(100, seed=9)
+    path = export(
+        translator, tmp_path, config=ExportConfig(signatures=(), precision=precision), pairs=pairs
+    )
+    with open(os.path.join(path, CARD), encoding="utf-8") as file:
+        report = json.load(file)
+    assert report["precision"] == {"computation": "float32", "weights": precision}
+    comparison = report["comparison"]
+    assert comparison["sentences"] == 100
+    assert comparison["megabytes"]["this"] < share * comparison["megabytes"]["float32"]
+    sources, targets = zip(*pairs, strict=True)
+    outputs = translator.translate(sources)
+    assert comparison["bleu"]["float32"] == round(corpus_scores(outputs, targets)["bleu"], 2)
+    with ServerProcess(path) as server:
+        texts = server.predict(list(sources))["text"]
+        assert comparison["bleu"]["this"] == round(corpus_scores(texts, targets)["bleu"], 2)
+        # Where rounding changed an answer it was a close call: most stay.
+        same = np.mean([a == b for a, b in zip(texts, outputs, strict=True)])
+        assert same > 0.8
+        assert server.predict(SOURCES)["text"] != SOURCES
+    assert all(value > 0 for value in comparison["lines_per_second"].values())

@@ -1,0 +1,38 @@
+"""Runs `keras-transformer` as a user types it."""
+
+import io
+import os
+import subprocess
+import sys
+
+from keras_transformer.cli.main import main
+
+
+def run(*arguments, stdin=b""):
+    """The command in this process, where TensorFlow has been loaded already."""
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    environment = dict(os.environ)
+    streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (stdin, b"", b"")]
+    sys.argv = ["keras-transformer", *map(str, arguments)]
+    sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        main()
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    finally:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+        os.environ.clear()
+        os.environ.update(environment)
+    for stream in streams[1:]:
+        stream.flush()
+    outputs = [stream.buffer.getvalue() for stream in streams[1:]]
+    return subprocess.CompletedProcess(arguments, status, *outputs)
+
+
+def run_process(*arguments, stdin=b""):
+    """The command in a process of its own: nothing but what is meant for the user is printed."""
+    program = [sys.executable, "-m", "keras_transformer.cli.main", *map(str, arguments)]
+    # As in a user's shell, whatever other tests have set for their own processes.
+    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    return subprocess.run(program, input=stdin, capture_output=True, timeout=600, env=shell)

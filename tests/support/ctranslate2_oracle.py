@@ -1,0 +1,35 @@
+"""CTranslate2 as an oracle: an engine that shares nothing with ours but the weights."""
+
+import os
+
+import ctranslate2
+
+from keras_transformer.tokenizers.subword import SubwordTokenizer
+
+
+def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1):
+    """Translates with a directory that `export_ctranslate2` wrote, ranked by probability alone.
+
+    Returns:
+        List of (translation, log_prob).
+    """
+    source, target = (
+        SubwordTokenizer.load(os.path.join(path, f"{side}.spm")) for side in ("source", "target")
+    )
+    pieces = source.pieces(source(texts)).to_list()
+    engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=threads)
+    results = engine.translate_batch(
+        [[piece.decode() for piece in row] for row in pieces],
+        max_batch_size=64,
+        beam_size=beam_size,
+        length_penalty=0,
+        max_decoding_length=max_length,
+        return_scores=True,
+    )
+    size = target.vocabulary_size
+    ids = {piece.decode(): i for i, piece in enumerate(target.pieces(range(size)).numpy())}
+    found = []
+    for result in results:
+        text = target.detokenize([ids[piece] for piece in result.hypotheses[0]])
+        found.append((text.numpy().decode(), result.scores[0]))
+    return found

@@ -1,0 +1,46 @@
+"""Runs the numerical tests as other machines would: `make test-numerical`.
+
+    python tests/support/other_settings.py [PYTEST OPTIONS]
+
+Once with oneDNN where TensorFlow leaves it off by itself, as with AVX2 only, or without it (and
+with XLA's code for AVX2) where it is on; and once with one thread.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+TESTS = [
+    "tests/kernels",
+    *(f"tests/layers/test_{name}.py" for name in ("attention", "invariants")),
+    *(f"tests/training/test_{name}.py" for name in ("losses", "optimizer")),
+]
+# With any of them TensorFlow turns oneDNN on.
+NEURAL_NETWORK_UNITS = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile"}
+ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+
+
+def other_instructions():
+    """What this machine has to be told to compute as one of the other kind does."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        flags = next((line for line in file if line.startswith("flags")), "").split()
+    if NEURAL_NETWORK_UNITS & set(flags):
+        return {"TF_ENABLE_ONEDNN_OPTS": "0", "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
+    return {"TF_ENABLE_ONEDNN_OPTS": "1"}
+
+
+def main(options):
+    for settings in (other_instructions(), ONE_THREAD):
+        named = " ".join(f"{name}={value}" for name, value in settings.items())
+        print(f"numerical tests with {named}", flush=True)
+        started = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", *options, *TESTS]
+        status = subprocess.run(command, env=os.environ | settings).returncode
+        print(f"{named}: {time.monotonic() - started:.0f} s", flush=True)
+        if status:
+            sys.exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,61 @@
+"""Small real translators: one that has half learned to write letters as capitals, and random ones.
+
+Half learned is best here: what it answers depends on the source, and ends sooner or later.
+"""
+
+import functools
+
+import keras
+import numpy as np
+
+from keras_transformer.data.dataset import make_dataset
+from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.transformer import Transformer
+from keras_transformer.translation.translator import Translator
+
+MAX_LENGTH = 12
+SIZES = dict(num_layers=1, d_model=32, num_heads=2, d_ff=64, dropout=0.0, max_length=MAX_LENGTH)
+SOURCES = ["abc", "hgf", "a", "", "bbbbbbb", "fedcba", "hhhagg", "hb", "abcdefg", "cafe"]
+
+
+def toy_pairs(count=3000, seed=0):
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(1, 8, count)
+    words = ["".join(generator.choice(list("abcdefgh"), length)) for length in lengths]
+    return [(word, word.upper()) for word in words]
+
+
+@functools.cache
+def toy_tokenizer():
+    """Characters, small and capital, and bytes."""
+    return SubwordTokenizer.train(["abcdefgh", "ABCDEFGH"], model_type="char")
+
+
+@functools.cache
+def trained_translator():
+    """A translator that stops at several lengths, seldom right: do not change its weights."""
+    keras.utils.set_random_seed(1)
+    tokenizer = toy_tokenizer()
+    size = tokenizer.vocabulary_size
+    model = Transformer(size, size, share_embeddings="all", **SIZES)
+    model.compile(optimizer=keras.optimizers.Adam(5e-3), loss=SmoothedCrossEntropy(0.0))
+    dataset = make_dataset(toy_pairs(), tokenizer, tokenizer, 512, max_length=MAX_LENGTH)
+    model.fit(dataset, epochs=3, shuffle=False, verbose=0)
+    return Translator(model, tokenizer, tokenizer)
+
+
+def random_translator(
+    source_tokenizer=None, target_tokenizer=None, seed=0, deviation=0.4, **options
+):
+    """A translator with weights at random, large enough for its answers to differ."""
+    source_tokenizer = source_tokenizer or toy_tokenizer()
+    target_tokenizer = target_tokenizer or source_tokenizer
+    vocabulary_sizes = source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size
+    model = Transformer(*vocabulary_sizes, **(SIZES | options))
+    model.build()
+    generator = np.random.default_rng(seed)
+    for weight in model.trainable_variables:
+        if weight.name not in ("gamma", "beta"):
+            weight.assign(generator.normal(0, deviation, weight.shape))
+    return Translator(model, source_tokenizer, target_tokenizer)

@@ -1,0 +1,88 @@
+"""TensorFlow and Keras alone: the layers work, and what needs more names the extra to install."""
+
+import configparser
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import keras_transformer
+from tests.support.paths import ROOT
+
+BROUGHT_ALONG = {"rich", "tensorboard"}  # by Keras and TensorFlow
+# Of these, no public name needs more than TensorFlow and Keras.
+ROOMS_OF_THE_BASE = ("layers", "transformer", "training", "decoding", "presets", "special_ids")
+
+
+def run_without(modules, code, *arguments):
+    """Runs code in a process of its own that cannot import some modules."""
+    hide = f"import sys\nsys.modules.update(dict.fromkeys({sorted(modules)!r}))\n"
+    command = [sys.executable, "-c", hide + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def requirements():
+    """{part of setup.cfg: its requirements, without versions}."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    parts = {"base": config["options"]["install_requires"], **config["options.extras_require"]}
+    return {
+        part: {re.match(r"[\w-]+", line)[0] for line in lines.split("\n") if line}
+        for part, lines in parts.items()
+    }
+
+
+def test_base_is_light():
+    parts = requirements()
+    assert parts["base"] == {"tensorflow", "keras"}
+    assert parts["all"] == set(keras_transformer.OPTIONAL.values())
+
+
+def test_every_public_name_is_there_or_names_the_extra():
+    code = """
+import json
+import keras_transformer
+missing = {}
+for name in keras_transformer.__all__:
+    try:
+        getattr(keras_transformer, name)
+    except ModuleNotFoundError as error:
+        missing[name] = str(error)
+print(json.dumps(missing))
+"""
+    run = run_without(set(keras_transformer.OPTIONAL) - BROUGHT_ALONG, code)
+    assert run.returncode == 0, run.stderr
+    missing = json.loads(run.stdout)
+    for name, sentence in missing.items():
+        found = re.fullmatch(
+            r"keras_transformer\.(\w+) needs ([\w-]+): pip install (.*)\.", sentence
+        )
+        assert found[1] == name and found[3] == "'keras-encoder-decoder[all]'"
+        assert found[2] in requirements()["all"]
+    assert {"SubwordTokenizer", "export", "plot_attention"} <= set(missing)
+    homes = {name: keras_transformer._HOME_OF[name] for name in missing}
+    assert not [name for name in homes if homes[name].startswith(ROOMS_OF_THE_BASE)]
+
+
+def test_what_no_extra_brings_is_an_error_as_ever():
+    run = run_without(["numpy"], "import keras_transformer; keras_transformer.causal_mask")
+    assert run.returncode == 1 and "extra" not in run.stderr and "[all]" not in run.stderr
+    assert "numpy" in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "module, arguments",
+    [
+        ("tyro", ["--help"]),
+        ("babel", ["evaluate", "translations.txt"]),
+        ("matplotlib", ["plot", "run"]),
+    ],
+)
+def test_command_line_names_the_extra(module, arguments):
+    code = "from keras_transformer.cli.entry import main; main()"
+    run = run_without([module], code, *arguments)
+    sentence = f"this command needs {module}: pip install 'keras-encoder-decoder[all]'."
+    assert (run.returncode, run.stderr) == (2, f"keras-transformer: {sentence}\n")
+    assert run.stdout == ""

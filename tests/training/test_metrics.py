@@ -1,0 +1,85 @@
+"""Masked accuracy and perplexity, by hand and by keras_nlp."""
+
+import keras
+import keras_nlp
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+
+IDS = np.array([[1, 2, 0, 0], [2, 1, 1, 0]])
+BEST = np.array([[1, 1, 0, 2], [2, 1, 0, 0]])  # right: 1 of 2, and 2 of 3
+LOGITS = np.eye(3, dtype="float32")[BEST]
+
+
+def test_by_hand():
+    metric = kt.MaskedAccuracy()
+    assert float(metric(IDS, LOGITS)) == pytest.approx(3 / 5)
+    metric.update_state(IDS[:1], LOGITS[:1])  # all tokens seen so far count alike
+    assert float(metric.result()) == pytest.approx(4 / 7)
+    metric.reset_state()
+    metric.update_state(IDS[1:], LOGITS[1:])
+    assert float(metric.result()) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32"])
+def test_labels_of_any_type(dtype):
+    assert float(kt.MaskedAccuracy()(IDS.astype(dtype), LOGITS)) == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        (np.array([1.0, 3.0]), (1 + 3 * 2) / (2 + 3 * 3)),
+        (np.array([[4.0, 1, 9, 9], [1, 1, 0, 9]]), (4 + 2) / (5 + 2)),
+    ],
+    ids=["per row", "per token"],
+)
+def test_sample_weight(weight, expected):
+    assert float(kt.MaskedAccuracy()(IDS, LOGITS, weight)) == pytest.approx(expected)
+
+
+def test_padding_only():
+    assert float(kt.MaskedAccuracy()(np.zeros_like(IDS), LOGITS)) == 0
+
+
+def test_configuration_round_trip():
+    metric = kt.MaskedAccuracy(name="own")
+    twin = keras.metrics.deserialize(keras.metrics.serialize(metric))
+    assert isinstance(twin, kt.MaskedAccuracy)
+    assert twin.get_config() == metric.get_config()
+    assert twin.name == "own"
+    assert float(twin(IDS, LOGITS)) == pytest.approx(3 / 5)
+
+
+def test_perplexity_by_hand():
+    """Probabilities 1/4 and 1/2 of the labels: perplexity √8, padding aside."""
+    logits = np.log([[[1.0, 1, 2], [2, 1, 1], [1, 1, 1]]])
+    metric = kt.Perplexity()
+    assert float(metric(np.array([[1, 0, 0]]), logits)) == pytest.approx(4)
+    metric.update_state(np.array([[2, 0, 0]]), logits)
+    assert float(metric.result()) == pytest.approx(8**0.5)
+
+
+def test_perplexity_equals_that_of_keras_nlp():
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(2, 4, 3)).astype("float32")
+    theirs = keras_nlp.metrics.Perplexity(from_logits=True, mask_token_id=kt.PAD)
+    assert float(kt.Perplexity()(IDS, logits)) == pytest.approx(float(theirs(IDS, logits)))
+
+
+@pytest.mark.parametrize("metric", [kt.MaskedAccuracy, kt.Perplexity])
+@pytest.mark.parametrize("weight", [None, np.array([1.0, 3.0])])
+def test_predictions_stand_for_logits(metric, weight):
+    logits = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    log_probs = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    of_label = np.take_along_axis(log_probs, IDS[..., None], axis=-1)[..., 0]
+    predictions = TokenPredictions(of_label, logits.argmax(-1) == IDS)
+    expected = float(metric()(IDS, logits, weight))
+    assert float(metric()(IDS, predictions, weight)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_perplexity_round_trip():
+    twin = keras.metrics.deserialize(keras.metrics.serialize(kt.Perplexity(name="own")))
+    assert isinstance(twin, kt.Perplexity) and twin.name == "own"

@@ -1,0 +1,191 @@
+"""One update of a batch in parts, and gradients clipped together."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+
+
+def batch(rows=7, seed=0):
+    """Rows with very different numbers of target tokens."""
+    random = np.random.default_rng(seed)
+    source, target = (random.integers(4, 20, (rows, n)).astype("int32") for n in (6, 9))
+    for row in range(rows):
+        target[row, row + 1 :] = kt.PAD
+        source[row, random.integers(2, 7) :] = kt.PAD
+    target_in = np.concatenate([np.full((rows, 1), kt.START, "int32"), target[:, :-1]], axis=1)
+    return (source, target_in), target
+
+
+def fit(steps=3, precision="float32", weights=None, rows=7, steps_per_execution=1, **attributes):
+    """Trains on `steps` equal batches; returns the weights, the logs and the starting weights."""
+    keras.utils.set_random_seed(2)
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, dtype=precision)
+    model.build()
+    model.parallel_microbatches = attributes.pop("parallel_microbatches", 1)
+    model.compile(
+        keras.optimizers.SGD(0.3, momentum=0.9),
+        kt.SmoothedCrossEntropy(0.1),
+        metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
+        jit_compile=False,
+        steps_per_execution=steps_per_execution,
+        **attributes,
+    )
+    before = model.get_weights()
+    data = batch(rows) if weights is None else (*batch(rows), weights)
+    dataset = tf.data.Dataset.from_tensors(data).repeat(steps)
+    history = model.fit(dataset, shuffle=False, verbose=0).history
+    return model.get_weights(), {name: values[0] for name, values in history.items()}, before
+
+
+def distance(some, others):
+    return max(np.abs(a - b).max() for a, b in zip(some, others, strict=True))
+
+
+@pytest.fixture(scope="module", params=[None, (7,), (7, 9)], ids=["none", "rows", "tokens"])
+def whole_batch(request):
+    """Weights of the tokens, and what training on the whole batch comes to."""
+    shape = request.param
+    weights = None if shape is None else np.random.default_rng(1).random(shape, "float32")
+    return weights, fit(weights=weights)
+
+
+ONE_AFTER_THE_OTHER, AT_ONCE = "accumulation_steps", "parallel_microbatches"
+
+
+@pytest.mark.parametrize(
+    "how, parts",
+    [
+        *(((ONE_AFTER_THE_OTHER,), parts) for parts in (2, 3, 7, 9)),
+        *(((AT_ONCE,), parts) for parts in (2, 9)),
+        ((ONE_AFTER_THE_OTHER, AT_ONCE), 3),
+    ],
+)
+def test_parts_equal_the_whole_batch(how, parts, whole_batch):
+    """Also where rows do not divide, and where a part has no row at all."""
+    weights, (whole, whole_logs, before) = whole_batch
+    parted, parted_logs, _ = fit(weights=weights, **dict.fromkeys(how, parts))
+    assert distance(whole, before) > 0.01
+    assert distance(whole, parted) < 1e-5
+    assert whole_logs.keys() == parted_logs.keys() == {"loss", "accuracy", "target_tokens"}
+    for name, value in whole_logs.items():
+        assert parted_logs[name] == pytest.approx(value, abs=1e-5), name
+
+
+@pytest.mark.parametrize("attributes", [{}, {AT_ONCE: 2}])
+def test_several_updates_in_one_call(attributes):
+    """Keras' `steps_per_execution`, also where the last call has fewer of them."""
+    single, single_logs, before = fit(**attributes)
+    joined, joined_logs, _ = fit(steps_per_execution=2, **attributes)
+    assert distance(single, before) > 0.01
+    assert distance(single, joined) < 1e-6
+    assert joined_logs == pytest.approx(single_logs, abs=1e-5)
+
+
+def test_parts_with_dropout_in_a_graph():
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.5)
+    model.parallel_microbatches = 2
+    model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False, accumulation_steps=3)
+    loss = model.fit(*batch(), batch_size=7, epochs=3, shuffle=False, verbose=0).history["loss"]
+    assert np.isfinite(loss).all()
+
+
+def test_parts_at_once_leave_lookups_sparse():
+    """Of a vocabulary, a batch has few rows: a gradient of all would be memory for nothing."""
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="none")
+    model.compile("sgd", kt.SmoothedCrossEntropy())
+    model.build()
+    model.parallel_microbatches = 3
+    seen = []
+    model.optimizer.apply_gradients = lambda pairs: seen.extend(pairs)
+    model.train_step(tf.nest.map_structure(tf.constant, batch()))
+    found = {variable.path: gradient for gradient, variable in seen}
+    source = found[model.source_embedding.embeddings.path]
+    assert isinstance(source, tf.IndexedSlices)
+    model.parallel_microbatches = 1
+    del seen[:]
+    model.train_step(tf.nest.map_structure(tf.constant, batch()))
+    for whole, variable in seen:
+        parted = tf.convert_to_tensor(found[variable.path])
+        np.testing.assert_allclose(parted, tf.convert_to_tensor(whole), atol=1e-6)
+
+
+@pytest.mark.parametrize("sharing", ["all", "none"])
+def test_rows_are_added_to_a_dense_gradient_once(sharing):
+    """TensorFlow copies all of it each time: tens of MiB of a large vocabulary."""
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings=sharing)
+    model.compile("sgd", kt.SmoothedCrossEntropy())
+    model.build()
+    model.parallel_microbatches = 3
+    data = tf.nest.map_structure(tf.constant, batch())
+    graph = tf.function(model.train_step, autograph=False).get_concrete_function(data).graph
+    pruned = tf.compat.v1.graph_util.extract_sub_graph(
+        graph.as_graph_def(), [op.name for op in graph.get_operations() if "Assign" in op.type]
+    )
+    kinds = [node.op for node in pruned.node]
+    # A matrix that is no variable gets them from each part; the lookups of its own stay sparse.
+    assert kinds.count("TensorScatterAdd") == {"all": 1, "none": 3}[sharing]
+    assert kinds.count("TensorScatterSub") == 0
+
+
+@pytest.mark.parametrize("parts", [2, 9])
+def test_evaluation_in_parts_equals_the_whole_batch(parts):
+    keras.utils.set_random_seed(2)
+    model = kt.Transformer(20, 20, 1, 16, 2, 32)
+    metrics = [kt.MaskedAccuracy(), kt.Perplexity(), kt.TargetTokens()]
+    model.compile("sgd", kt.SmoothedCrossEntropy(), metrics=metrics)
+    dataset = tf.data.Dataset.from_tensors(batch())
+    whole = model.evaluate(dataset, verbose=0, return_dict=True)
+    model.parallel_microbatches = parts
+    model.make_test_function(force=True)
+    parted = model.evaluate(dataset, verbose=0, return_dict=True)
+    assert parted == pytest.approx(whole, rel=1e-5)
+
+
+def test_target_tokens_are_counted():
+    _, logs, _ = fit(steps=3)
+    assert logs["target_tokens"] == 3 * (1 + 2 + 3 + 4 + 5 + 6 + 7)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_gradients_are_clipped_together(precision, parts):
+    """One SGD step moves all weights together by learning rate × clip_norm, not further."""
+    after, _, before = fit(steps=1, precision=precision, clip_norm=0.01, accumulation_steps=parts)
+    step = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(after, before, strict=True)))
+    assert step == pytest.approx(0.3 * 0.01, rel=1e-2)
+
+
+def test_small_gradients_are_left_alone():
+    assert distance(fit(steps=1)[0], fit(steps=1, clip_norm=1e6)[0]) < 1e-7
+
+
+def test_compile_arguments_are_saved_with_the_model(tmp_path):
+    """But not what belongs to the machine."""
+    model = kt.Transformer(20, 20, 1, 16, 2, 32)
+    options = dict(clip_norm=0.5, accumulation_steps=2, fused_loss=False)
+    model.compile("adam", kt.SmoothedCrossEntropy(), metrics=[kt.MaskedAccuracy()], **options)
+    model.parallel_microbatches = 3
+    model.fit(*batch(), batch_size=7, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert {name: getattr(loaded, name) for name in options} == options
+    assert loaded.parallel_microbatches == 1
+    assert int(loaded.optimizer.iterations) == 1 and type(loaded.loss) is kt.SmoothedCrossEntropy
+    one, other = (m.fit(*batch(), batch_size=7, verbose=0).history for m in (model, loaded))
+    assert one["accuracy"] == pytest.approx(other["accuracy"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
+        ({"accumulation_steps": 0}, "accumulation_steps must be at least 1"),
+        ({"fused_loss": "yes"}, 'fused_loss must be "auto", True or False'),
+    ],
+)
+def test_compile_arguments_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        kt.Transformer(20, 20, 1, 16, 2, 32).compile("sgd", kt.SmoothedCrossEntropy(), **options)
