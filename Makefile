@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations test test-all test-numerical lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations test test-all test-numerical ordeal lint bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -68,6 +68,10 @@ test-all: test
 # The numerical tests with and without oneDNN, whichever is not this machine's own, and one thread.
 test-numerical: .venv/installed-test
 	$(BIN)/python tests/support/other_settings.py -n auto
+
+# What is too long for CI: wheel and sdist, built, installed into empty environments and used there.
+ordeal: .venv/installed-test
+	$(BIN)/python -m pytest -m ordeal --durations=0
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -1,0 +1,136 @@
+"""The package as it is published: built, installed into empty environments and used there.
+
+`make ordeal` runs these, a quarter of an hour and several gigabytes on two cores: too long for CI.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.ordeal
+
+# The Python versions that setup.cfg names, where the machine has them; always this one.
+PYTHONS = sorted(
+    {sys.executable}
+    | {path for minor in (11, 12, 13) if (path := shutil.which(f"python3.{minor}"))},
+    key=lambda path: path != sys.executable,
+)
+LAYERS = """
+import sys
+import numpy as np
+import keras
+import keras_transformer as kt
+
+assert keras.backend.backend() == {backend!r}
+ids = keras.Input((None,), dtype="int32")
+x = kt.PositionalEmbedding(vocabulary_size=50, d_model=16)(ids)
+x = kt.EncoderLayer(d_model=16, num_heads=4, d_ff=32)(x)
+x = kt.MultiHeadAttention(num_heads=2, key_dim=8)(x, x, use_causal_mask=True)
+model = keras.Model(ids, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
+model.compile("adam", "mse")
+batch = np.array([[3, 4, 5, 0], [6, 7, 0, 0]])
+losses = [model.train_on_batch(batch, np.ones((2, 2), "float32")) for _ in range(20)]
+assert losses[-1] < losses[0] / 2, losses
+model.save("layers.keras")
+again = keras.saving.load_model("layers.keras")
+np.testing.assert_allclose(again.predict(batch), model.predict(batch), atol=1e-6)
+assert ("tensorflow" in sys.modules) == ({backend!r} == "tensorflow")
+print(kt.__file__)
+"""
+
+
+def run(*command, folder, **environment):
+    """Runs a command where this checkout cannot be imported."""
+    shell = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    settings = dict(cwd=folder, env=shell | environment, text=True)
+    return subprocess.run(list(map(os.fspath, command)), capture_output=True, **settings)
+
+
+def succeed(*command, folder, **environment):
+    done = run(*command, folder=folder, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def empty_environment(python, folder):
+    succeed(python, "-m", "venv", folder, folder=folder.parent)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Wheel and sdist of what git would commit, in that order."""
+    folder = tmp_path_factory.mktemp("built")
+    names = subprocess.check_output(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], text=True, cwd=ROOT
+    )
+    for name in names.splitlines():
+        if (ROOT / name).is_file():  # one that was deleted is listed until it is committed
+            (folder / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "checkout" / name)
+    succeed(sys.executable, "-m", "build", "--outdir", folder, "checkout", folder=folder)
+    return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+
+
+def test_what_is_in_them(built):
+    wheel, sdist = built
+    assert wheel.name.startswith("keras_encoder_decoder-")
+    names = zipfile.ZipFile(wheel).namelist()
+    package = {name for name in names if name.startswith("keras_transformer/")}
+    others = {name.split("/")[0] for name in set(names) - package}
+    assert others == {wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
+    files = (ROOT / "keras_transformer").rglob("*")
+    ours = {str(path.relative_to(ROOT)) for path in files if path.suffix in {".py", ".pyi"}}
+    assert package == ours | {"keras_transformer/py.typed"}
+    assert "keras_transformer/__init__.pyi" in package
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert package | {"setup.cfg", "pyproject.toml", "README.md", "LICENSE"} <= inside
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_base_alone(built, python, tmp_path):
+    """The layers of TensorFlow and Keras alone; of JAX; one sentence for what needs more."""
+    bin = empty_environment(python, tmp_path / "environment")
+    succeed(bin / "pip", "install", "--quiet", built[0], folder=tmp_path)
+    script = LAYERS.format(backend="tensorflow")
+    where = succeed(bin / "python", "-c", script, folder=tmp_path)
+    assert str(tmp_path) in where
+    done = run(bin / "keras-transformer", "--help", folder=tmp_path)
+    sentence = "this command needs tyro: pip install 'keras-encoder-decoder[all]'."
+    assert (done.returncode, done.stderr) == (2, f"keras-transformer: {sentence}\n")
+    succeed(bin / "pip", "install", "--quiet", "jax[cpu]", folder=tmp_path)
+    script = LAYERS.format(backend="jax")
+    succeed(bin / "python", "-c", script, folder=tmp_path, KERAS_BACKEND="jax")
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_everything(built, python, tmp_path):
+    """From the sdist with the extra `all`: train, translate, export, serve from the export."""
+    bin = empty_environment(python, tmp_path / "environment")
+    succeed(bin / "pip", "install", "--quiet", f"{built[1]}[all]", folder=tmp_path)
+    pairs = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "klmnopqr")
+    (tmp_path / "pairs.tsv").write_text(pairs)
+    options = "--num-layers 1 --d-model 32 --num-heads 2 --d-ff 64 --max-length 16 --epochs 2"
+    options += " --steps-per-epoch 5 --vocabulary-size 280 --tokens-per-batch 256"
+    options += " --train-source pairs.tsv --valid-source pairs.tsv --output run --plot"
+    program = bin / "keras-transformer"
+    succeed(program, "train", "--preset", "tiny", *options.split(), folder=tmp_path)
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
+    succeed(program, "export", "run", "export", folder=tmp_path)
+    (tmp_path / "text").write_text("a k\nb l\n")
+    for model in ("run", "export/1"):
+        command = f"'{program}' translate {model} < text"
+        assert succeed("sh", "-c", command, folder=tmp_path).count("\n") == 2
+    assert (tmp_path / "run" / "history.csv").read_text().count("\n") == 3  # a title and two epochs
+    report = succeed(
+        program, "evaluate", "export/1", "--source", "pairs.tsv", "--json", folder=tmp_path
+    )
+    assert '"sentences": 64' in report
