@@ -69,7 +69,7 @@ OPTIONAL = {
 }
 
 
-def explain_missing(what, error):
+def explain_missing(what: str, error: ModuleNotFoundError) -> str | None:
     """One sentence for a ModuleNotFoundError: the extra that brings what `what` needs.
 
     None where the extra would not help.
@@ -78,7 +78,7 @@ def explain_missing(what, error):
     return package and f"{what} needs {package}: pip install 'keras-encoder-decoder[all]'."
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'keras_transformer' has no attribute {name!r}")
     try:
@@ -92,7 +92,7 @@ def __getattr__(name):
     return value
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*globals(), *__all__]
 
 

@@ -7,6 +7,8 @@ with replacement, `n_bootstrap` times, and scored each time.
 import collections
 import os
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import sacrebleu
 
@@ -16,9 +18,13 @@ from keras_transformer.translation.corpus_scores import (
     make_metrics,
     scores_of_systems,
 )
+from keras_transformer.typing import Pairs, Path
+
+# What translates, or its translations.
+System: TypeAlias = Callable[[list[str]], Sequence[str]] | Sequence[str]
 
 
-def open_system(path, **options):
+def open_system(path: Path, **options: Any) -> System:
     """Opens whatever can be evaluated.
 
     Args:
@@ -38,7 +44,13 @@ def open_system(path, **options):
     return read_lines(path) if os.path.isfile(path) else open_translator(path, **options)
 
 
-def evaluate(translate, pairs, bleu_tokenize="13a", compare=None, n_bootstrap=1000):
+def evaluate(
+    translate: System,
+    pairs: Pairs,
+    bleu_tokenize: str = "13a",
+    compare: System | None = None,
+    n_bootstrap: int = 1000,
+) -> dict[str, Any]:
     """Translates the sources and compares with the targets.
 
     Args:
@@ -75,7 +87,13 @@ def evaluate(translate, pairs, bleu_tokenize="13a", compare=None, n_bootstrap=10
     return report
 
 
-def score_translations(pairs, outputs, bleu_tokenize="13a", compare=None, n_bootstrap=1000):
+def score_translations(
+    pairs: Pairs,
+    outputs: Sequence[str],
+    bleu_tokenize: str = "13a",
+    compare: Sequence[str] | None = None,
+    n_bootstrap: int = 1000,
+) -> dict[str, Any]:
     """Compares translations with the targets, and with another system's translations.
 
     Args:

@@ -13,7 +13,7 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
 FORMAT = 1  # of what run directories and .keras files hold
 
 
-def check_format(name, found):
+def check_format(name: str, found: int | None) -> None:
     """Refuses what another version has written.
 
     Args:
@@ -30,7 +30,9 @@ def check_format(name, found):
         )
 
 
-def check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size):
+def check_sharing(
+    share_embeddings: str, source_vocabulary_size: int, target_vocabulary_size: int
+) -> None:
     """Refuses a way of sharing that is unknown or that the vocabularies do not allow.
 
     Raises:
@@ -48,7 +50,7 @@ def check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_si
         )
 
 
-def check_precision(precision):
+def check_precision(precision: str | None) -> None:
     """Refuses what is neither None nor the name of a precision.
 
     Raises:
@@ -125,7 +127,7 @@ class TrainConfig:
     keep_checkpoints: int = 1  # so many of the best, and of the last
     average: str = "none"  # the model: none, the best checkpoint; best or last, mean of those kept
 
-    def check(self):
+    def check(self) -> None:
         """Refuses what no part of a training would notice, or only after minutes.
 
         Raises:
@@ -177,7 +179,7 @@ class SearchConfig:
     seed: int = 1  # of sampling
     longest_output: int | None = None  # tokens of a translation; None: the model's max_length
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         ranges = {
             "beam_size": (self.beam_size >= 1, "at least 1"),
             "length_penalty": (0 <= self.length_penalty < math.inf, "a number of at least 0"),
@@ -216,7 +218,7 @@ class ExportConfig:
     longest_output: int | None = None  # tokens of a translation; None: the model's max_length
 
     @property
-    def search(self):
+    def search(self) -> SearchConfig:
         """The `SearchConfig` of the signature `beam`."""
         return SearchConfig(beam_size=self.beam_size, length_penalty=self.length_penalty)
 
@@ -281,7 +283,7 @@ big = TrainConfig(
 PRESETS = {"dates": dates, "tiny": tiny, "small": small, "base": base, "big": big}
 
 
-def get_preset(name):
+def get_preset(name: str) -> TrainConfig:
     """Looks a configuration up.
 
     Args:

@@ -10,14 +10,18 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 
 from keras_transformer.corpora.corpus import Corpus, fingerprint
 from keras_transformer.corpora.dates import LANGUAGES, dates
+from keras_transformer.corpora.pair import Pair
 from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
+from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import creating
 from keras_transformer.runs.checkpoint import RunCheckpoint
@@ -30,11 +34,12 @@ from keras_transformer.training.optimizer import MeanAdam
 from keras_transformer.training.schedules import WarmupInverseSqrt
 from keras_transformer.training.strategies import make_strategy
 from keras_transformer.transformer import Transformer
+from keras_transformer.typing import Path
 
 MAY_CHANGE = ("epochs", "cooldown_steps", "parallel_microbatches")  # when a run goes on
 
 
-def train(config, output, resume=False):
+def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, list[float]]:
     """Trains a model into a run directory.
 
     Args:
@@ -60,7 +65,9 @@ def train(config, output, resume=False):
     # --- data and vocabulary ---
     corpus = load_corpus(config)
     tokenizers = _open_tokenizers(config, corpus, output, resume)
-    options = dict(tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length)
+    options: dict[str, Any] = dict(
+        tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
+    )
     valid = make_dataset(corpus.valid, *tokenizers, shuffle=False, **options)
     options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
     steps = config.steps_per_epoch or len(make_dataset(corpus.train, *tokenizers, **options))
@@ -141,7 +148,7 @@ def _make_callbacks(config, output, valid_pairs, tokenizers):
     return checkpoint, [*callbacks, checkpoint, board]
 
 
-def load_corpus(config):
+def load_corpus(config: TrainConfig) -> Corpus:
     """Reads the sentence pairs that a configuration names.
 
     Args:
@@ -163,7 +170,9 @@ def load_corpus(config):
     return Corpus(train_pairs, read_pairs(config.valid_source, config.valid_target), [])
 
 
-def train_tokenizers(config, pairs):
+def train_tokenizers(
+    config: TrainConfig, pairs: Sequence[Pair]
+) -> tuple[SubwordTokenizer, SubwordTokenizer]:
     """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
 
     Args:
@@ -185,7 +194,9 @@ def train_tokenizers(config, pairs):
     return learn(0), learn(1)
 
 
-def build_model(config, source_tokenizer, target_tokenizer):
+def build_model(
+    config: TrainConfig, source_tokenizer: SubwordTokenizer, target_tokenizer: SubwordTokenizer
+) -> Transformer:
     """Makes a `Transformer` with fresh weights for two vocabularies."""
     model = Transformer(
         source_tokenizer.vocabulary_size,
@@ -227,7 +238,9 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _open_tokenizers(config, corpus, output, resume):
+def _open_tokenizers(
+    config: TrainConfig, corpus: Corpus, output: Path, resume: bool
+) -> tuple[SubwordTokenizer, SubwordTokenizer]:
     """The vocabularies: those of the run that goes on, else new ones."""
     if resume:
         _check_same(config, files.read_config(output))

@@ -4,6 +4,7 @@ Shapes: B batch, S source length, T target length, D d_model, H heads, V target 
 """
 
 import dataclasses
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -17,6 +18,7 @@ from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.presets import FORMAT, ModelConfig, check_format, check_sharing
 from keras_transformer.training.trainer import Trainer
+from keras_transformer.typing import Activation, Config, Inputs, Nested, Shape, State, Step, Tensor
 
 if IS_TENSORFLOW:
     from keras_transformer.kernels.tensorflow import step_attention
@@ -78,20 +80,20 @@ class Transformer(Trainer, keras.Model):
 
     def __init__(
         self,
-        source_vocabulary_size,
-        target_vocabulary_size,
-        num_layers=6,
-        d_model=512,
-        num_heads=8,
-        d_ff=2048,
-        dropout=0.1,
-        norm="post",
-        activation="relu",
-        positions="sinusoidal",
-        share_embeddings="none",
-        max_length=512,
-        **kwargs,
-    ):
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        num_layers: int = 6,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        dropout: float = 0.1,
+        norm: str = "post",
+        activation: Activation = "relu",
+        positions: str = "sinusoidal",
+        share_embeddings: str = "none",
+        max_length: int = 512,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
         if max_length < 1:
@@ -112,8 +114,8 @@ class Transformer(Trainer, keras.Model):
         policy = self.dtype_policy
         names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
         stack = {name: getattr(self, name) for name in names} | {"dtype": policy}
-        names = ("d_model", "positions", "max_length", "dropout")
-        embedding = {name: getattr(self, name) for name in names} | {"dtype": policy}
+        of_embedding = ("d_model", "positions", "max_length", "dropout")
+        embedding = {name: getattr(self, name) for name in of_embedding} | {"dtype": policy}
         self.target_embedding = PositionalEmbedding(target_vocabulary_size, **embedding)
         self.source_embedding = (
             self.target_embedding
@@ -126,7 +128,7 @@ class Transformer(Trainer, keras.Model):
             Dense(target_vocabulary_size, dtype=policy) if share_embeddings == "none" else None
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         # No weight depends on the shape of the inputs, so the model can be built without any.
         shape = (None, None, self.d_model)
         self.target_embedding.build()
@@ -138,7 +140,9 @@ class Transformer(Trainer, keras.Model):
             self.output_projection.build(shape)
         self.built = True
 
-    def call(self, inputs, return_attention_scores=False, training=None):
+    def call(
+        self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
+    ) -> Tensor | tuple[Tensor, dict[str, list[Tensor]]]:
         source, target = inputs
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
@@ -150,7 +154,7 @@ class Transformer(Trainer, keras.Model):
 
     softmax_inputs_of = call  # see TokenTrainer
 
-    def encode(self, source, training=False):
+    def encode(self, source: Tensor, training: bool = False) -> Tensor:
         """Reads the source.
 
         Args:
@@ -162,7 +166,9 @@ class Transformer(Trainer, keras.Model):
         """
         return self._encode(source, training)[0]
 
-    def decode(self, target, memory, source, training=False):
+    def decode(
+        self, target: Tensor, memory: Tensor, source: Tensor, training: bool = False
+    ) -> Tensor:
         """Predicts, at each target position, the token that follows.
 
         Args:
@@ -176,7 +182,7 @@ class Transformer(Trainer, keras.Model):
         """
         return self._logits(self._decode(target, memory, source, training)[0])
 
-    def softmax_inputs(self, inputs, training=False):
+    def softmax_inputs(self, inputs: Inputs, training: bool = False) -> tuple[Tensor, Tensor]:
         """Computes the factors of the logits.
 
         Args:
@@ -196,7 +202,7 @@ class Transformer(Trainer, keras.Model):
         matrix = ops.concatenate([ops.transpose(kernel), ops.expand_dims(bias, 1)], axis=1)
         return ops.concatenate([x, ops.ones_like(x[..., :1])], axis=-1), matrix
 
-    def initial_state(self, source, length=None):
+    def initial_state(self, source: Tensor, length: int | None = None) -> State:
         """Prepares decoding token by token: encodes the source, projects the memory once.
 
         Args:
@@ -212,7 +218,7 @@ class Transformer(Trainer, keras.Model):
         memory, mask = self.encode(source), padding_mask(source)
         return decoder_step.initial_state(self.decoder, memory, mask, length)
 
-    def step(self, ids, position, state):
+    def step(self, ids: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         """Predicts the token that follows one more token.
 
         Args:
@@ -225,7 +231,7 @@ class Transformer(Trainer, keras.Model):
         """
         return self.make_step()(ids, position, state)
 
-    def make_step(self, loop="graph"):
+    def make_step(self, loop: str = "graph") -> Step:
         """Returns a function that does what `step` does, for loops.
 
         Kernels are joined, cast and laid out now, once: the function belongs to the weights as they
@@ -243,22 +249,22 @@ class Transformer(Trainer, keras.Model):
 
         return step
 
-    def compute_output_spec(self, *args, **kwargs):
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
         return (*input_shape[1], self.target_vocabulary_size)
 
-    def compute_mask(self, inputs, previous=None):
+    def compute_mask(self, inputs: Inputs, previous: Nested = None) -> None:
         return None  # the loss finds padding in the labels
 
-    def get_config(self):
+    def get_config(self) -> Config:
         config = {name: getattr(self, name) for name in ARGUMENTS}
         config["activation"] = keras.activations.serialize(self.activation)
         return super().get_config() | {"format": FORMAT} | config
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         config = dict(config)
         check_format("The model's file", config.pop("format", None))
         return super().from_config(config)
@@ -276,14 +282,8 @@ class Transformer(Trainer, keras.Model):
         # A target is padded at its end, where causality hides it already. Saying that every
         # position is a key keeps `step`, which has no mask to carry, equal at every position.
         everything = ops.ones(ops.shape(target), dtype="bool")
-        return self.decoder(
-            x,
-            memory,
-            everything,
-            padding_mask(ops.convert_to_tensor(source)),
-            return_attention_scores=True,
-            training=training,
-        )
+        masks = everything, padding_mask(ops.convert_to_tensor(source))
+        return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
 
     def _logits(self, x):
         """Logits, float32 `(..., V)`."""

@@ -32,13 +32,13 @@ FLOORS = [
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
     ["kernels"],
-    ["presets", "special_ids"],
+    ["presets", "special_ids", "typing"],
 ]
 BESIDE = {"training": {"data"}}  # what else
 ROOMS = [room for floor in FLOORS for room in floor]
 # These run on any backend of Keras: nothing in them imports TensorFlow.
 WITHOUT_TENSORFLOW = [
-    *("special_ids", "presets", "layers", "transformer"),
+    *("special_ids", "typing", "presets", "layers", "transformer"),
     *(f"training.{name}" for name in ("losses", "metrics", "schedules")),
     *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),
 ]

@@ -5,7 +5,7 @@ import sys
 from keras_transformer import explain_missing
 
 
-def main():
+def main() -> None:
     """Runs the command line; exits with status 2 where it lacks an optional package."""
     try:
         from keras_transformer.cli.main import main as run

@@ -89,7 +89,7 @@ def evaluate(
     elif target:
         raise ValueError("--source is missing: name the sentences that --target translates.")
     else:
-        languages = LANGUAGES
+        languages: tuple[str, ...] = LANGUAGES
         if files.is_run(path):
             config = files.read_config(path)
             if config.train_source:
@@ -98,7 +98,8 @@ def evaluate(
         pairs = dates(languages).test
     set_threads(path, compare, precision=precision)
     options = dict(search=search.config, precision=precision)
-    system, other = (name and open_system(name, **options) for name in (path, compare))
+    system = open_system(path, **options)
+    other = open_system(compare, **options) if compare else None
     chosen = search.config != GREEDY or precision
     if chosen and not callable(system) and not callable(other):
         raise ValueError(

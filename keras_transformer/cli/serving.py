@@ -1,10 +1,15 @@
 """The commands `export` and `check`: from a run to what a server loads."""
 
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 import tyro
 
 from keras_transformer.presets import ExportConfig
+
+if TYPE_CHECKING:
+    from keras_transformer.serving.acceptance.trial import Finding
 
 DEFAULTS = ExportConfig()
 
@@ -76,7 +81,7 @@ def check(path: tyro.conf.Positional[str]) -> None:
         sys.exit(1)
 
 
-def print_report(findings, file=None):
+def print_report(findings: "Sequence[Finding]", file: TextIO | None = None) -> None:
     """Prints `Finding`s as a table, problems below it."""
     from rich.console import Console
     from rich.table import Table

@@ -6,17 +6,18 @@ import sys
 import tyro
 
 from keras_transformer.presets import SearchConfig
+from keras_transformer.typing import Path
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchOptions(SearchConfig):
     """Options of the search."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         pass  # checked by `config`: what tyro is told of a mistake, it draws a box around
 
     @property
-    def config(self):
+    def config(self) -> SearchConfig:
         """The `SearchConfig` of these options.
 
         Raises:
@@ -131,7 +132,7 @@ def _open_run(path, precision):
     return load(path, precision)
 
 
-def set_threads(*paths, precision=None):
+def set_threads(*paths: Path | None, precision: str | None = None) -> None:
     """Has each core of the processor do an operation of its own where a run is to be opened.
 
     Args:

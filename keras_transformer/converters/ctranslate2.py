@@ -5,15 +5,20 @@ and gives the pieces of `source.spm` and `target.spm`, which are put beside the 
 """
 
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import creating
+from keras_transformer.typing import Path
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.translator import Translator
 
 
-def export_ctranslate2(translator, output):
+def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     """Writes a model directory that `ctranslate2.Translator` opens.
 
     Translations are equal but for ties that float32 decides by its last bits. CTranslate2 ranks

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from keras_transformer.corpora.pair import Pair
+from keras_transformer.typing import Pairs
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Corpus:
     test: list[Pair]
 
 
-def fingerprint(pairs):
+def fingerprint(pairs: Pairs) -> dict[str, int | str]:
     """Fingerprint of a set of pairs: their number, and a hash of them in their order.
 
     Args:

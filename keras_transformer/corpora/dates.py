@@ -12,6 +12,7 @@ import random
 import re
 import sys
 from collections.abc import Iterable
+from typing import Literal
 
 from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, get_date_format
@@ -20,7 +21,7 @@ from keras_transformer.corpora.corpus import Corpus
 from keras_transformer.corpora.pair import Pair
 
 # CLDR's lengths of a date. "short" is left out: its two-digit years have more than one reading.
-STYLES = ("medium", "long", "full")
+STYLES: tuple[Literal["medium", "long", "full"], ...] = ("medium", "long", "full")
 FIRST_YEAR, LAST_YEAR = 1900, 2099
 
 # Thirty languages in fourteen scripts. No month name of one means another month in another,

@@ -9,9 +9,10 @@ import os
 import zlib
 
 from keras_transformer.corpora.pair import Pair
+from keras_transformer.typing import Path
 
 
-def read_lines(path):
+def read_lines(path: Path) -> list[str]:
     """Reads a text file.
 
     Args:
@@ -38,7 +39,7 @@ def read_lines(path):
     return [_decode(row, path, number) for number, row in enumerate(rows, 1)]
 
 
-def read_pairs(source_path, target_path=None):
+def read_pairs(source_path: Path, target_path: Path | None = None) -> list[Pair]:
     """Reads sentence pairs.
 
     Args:

@@ -1,11 +1,17 @@
 """The sentence pairs of a batch: encoded, filtered, sorted by length and cut to budget."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_ids import END
+from keras_transformer.typing import Pairs
+
+# A tokenizer, or a function alike.
+Tokenize: TypeAlias = Callable[[list[str]], tf.RaggedTensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,19 +26,21 @@ class EncodedPairs:
 
     source: tf.RaggedTensor
     target: tf.RaggedTensor
-    dropped: dict
+    dropped: dict[str, int]
     total: int
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.total - sum(self.dropped.values())
 
-    def summary(self):
+    def summary(self) -> str:
         """One line: how many pairs were kept, and how many dropped why."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
         return f"kept {len(self)} of {self.total} pairs" + (f"; dropped {reasons}" * bool(reasons))
 
 
-def encode_pairs(pairs, source_tokenizer, target_tokenizer, max_length):
+def encode_pairs(
+    pairs: Pairs, source_tokenizer: Tokenize, target_tokenizer: Tokenize, max_length: int
+) -> EncodedPairs:
     """Tokenizes sentence pairs and drops those that are empty or too long.
 
     Args:
@@ -61,7 +69,7 @@ def encode_pairs(pairs, source_tokenizer, target_tokenizer, max_length):
     return EncodedPairs(tf.gather(source, rows), tf.gather(target, rows), dropped, len(pairs))
 
 
-def bucket_boundaries(max_length):
+def bucket_boundaries(max_length: int) -> list[int]:
     """The default lengths that batches are padded to: eight to a doubling, as 16, 18, 20 … 32.
 
     Args:
@@ -77,7 +85,12 @@ def bucket_boundaries(max_length):
     return [length for length in boundaries if length < max_length] + [max_length]
 
 
-def plan_batches(corpus, tokens_per_batch, boundaries, seed):
+def plan_batches(
+    corpus: EncodedPairs,
+    tokens_per_batch: int,
+    boundaries: Sequence[int] | np.ndarray,
+    seed: int | Sequence[int] | None,
+) -> list[np.ndarray]:
     """Decides which pairs make up a batch.
 
     Sorts by bucket of the longer side and, within it, by how much longer the source is than the

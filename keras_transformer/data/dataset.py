@@ -7,29 +7,35 @@ for every pass; the order of the batches is drawn anew for every pass.
 
 import itertools
 import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.batching import bucket_boundaries, encode_pairs, plan_batches
 from keras_transformer.special_ids import PAD, START
+from keras_transformer.typing import Pairs
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 AUTOTUNE = tf.data.AUTOTUNE
 logger = logging.getLogger(__name__)
 
 
 def make_dataset(
-    pairs,
-    source_tokenizer,
-    target_tokenizer,
-    tokens_per_batch,
-    max_length=None,
-    shuffle=True,
-    seed=0,
-    boundaries=None,
-    first_step=None,
-    subword_sampling=0.0,
-):
+    pairs: Pairs,
+    source_tokenizer: "SubwordTokenizer",
+    target_tokenizer: "SubwordTokenizer",
+    tokens_per_batch: int,
+    max_length: int | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    boundaries: Sequence[int] | None = None,
+    first_step: int | None = None,
+    subword_sampling: float = 0.0,
+) -> tf.data.Dataset:
     """Turns sentence pairs into batches for `model.fit`.
 
     Args:
@@ -73,13 +79,13 @@ def make_dataset(
             raise ValueError("subword_sampling is for training: it needs shuffle=True.")
         plan = _sampled_plan(pairs, tokenizers, subword_sampling, seed, *budget)
         return prefetch(_load_sampled(plan, boundaries, first_step))
-    seed = seed if shuffle else None
-    batches = plan_batches(corpus, tokens_per_batch, boundaries, seed)
-    numbers = _numbers(len(batches), seed, first_step)
+    order = seed if shuffle else None
+    batches = plan_batches(corpus, tokens_per_batch, boundaries, order)
+    numbers = _numbers(len(batches), order, first_step)
     return prefetch(_load(corpus.source, corpus.target, _ragged(batches), boundaries, numbers))
 
 
-def prefetch(dataset):
+def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Prepares batches ahead of their turn.
 
     TensorFlow's tuner of pipelines is left off. It looks at a pipeline after 10 ms, and then waits

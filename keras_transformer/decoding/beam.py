@@ -5,7 +5,7 @@ Shapes: B batch, N beams, P tokens of the prefix, T number of steps taken, V voc
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -14,6 +14,7 @@ from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.decoding.token_loop import append, logsumexp, prefix_constraint
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.typing import Found, State, Step, Tensor
 
 NEVER = float("-inf")  # the log-probability of what is no hypothesis
 PART = 100  # logits that are looked at together for the best ones
@@ -27,22 +28,22 @@ class Hypotheses(NamedTuple):
     log_prob: tf.Tensor  # float32 (B, N)
     score: tf.Tensor  # float32 (B, N), what they are ranked by; -inf for none
 
-    def pick(self, index):
+    def pick(self, index: Tensor) -> "Hypotheses":
         """Those at the indices `(B, M)`."""
         return Hypotheses(*(tf.gather(tensor, index, batch_dims=1) for tensor in self))
 
 
 def beam_search(
-    step,
-    state,
-    batch_size,
-    max_length,
-    beam_size,
-    length_penalty=0.0,
-    prefix=None,
-    fixed_shapes=False,
-    patience=math.inf,
-):
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    beam_size: int,
+    length_penalty: float = 0.0,
+    prefix: Tensor | None = None,
+    fixed_shapes: bool = False,
+    patience: float = math.inf,
+) -> Found:
     """Follows the N most probable beginnings of each row; returns the N best that have ended.
 
     A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length) with
@@ -80,7 +81,9 @@ def beam_search(
         found = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in found)
     normalise = functools.partial(_normalise, length_penalty=length_penalty)
-    options = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, patience=patience)
+    options: dict[str, Any] = dict(
+        beam_size=beam_size, fixed_shapes=fixed_shapes, patience=patience
+    )
     options |= dict(normalise=normalise, constraint=prefix_constraint(prefix, max_length))
     alive, ended, steps = _search(step, state, batch_size, max_length, **options)
     # Where a row could still change, the last step was taken: there, alive ones count as ended.
@@ -90,7 +93,7 @@ def beam_search(
     return best.tokens, best.lengths, best.log_prob
 
 
-def check_beam_size(beam_size, vocabulary_size):
+def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
     """Refuses a beam that is wider than the vocabulary.
 
     Raises:

@@ -6,9 +6,17 @@ Shapes: B batch, P tokens of the prefix, T number of steps taken, V vocabulary.
 import tensorflow as tf
 
 from keras_transformer.decoding.token_loop import decode_tokens
+from keras_transformer.typing import Found, State, Step, Tensor
 
 
-def greedy_search(step, state, batch_size, max_length, prefix=None, fixed_shapes=False):
+def greedy_search(
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    prefix: Tensor | None = None,
+    fixed_shapes: bool = False,
+) -> Found:
     """Takes the most probable token, again and again, until every row has ended.
 
     Args:

@@ -4,24 +4,27 @@ Shapes: B batch, A rows of it that are still searched for, P tokens of the prefi
 taken, V vocabulary, K kept by top-k.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from keras_transformer.decoding.token_loop import decode_tokens
 from keras_transformer.presets import SearchConfig
+from keras_transformer.typing import Found, State, Step, Tensor
 
 
 def sample(
-    step,
-    state,
-    batch_size,
-    max_length,
-    temperature=1.0,
-    top_k=0,
-    top_p=1.0,
-    seed=0,
-    prefix=None,
-    fixed_shapes=False,
-):
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    temperature: float | Tensor = 1.0,
+    top_k: int | Tensor = 0,
+    top_p: float | Tensor = 1.0,
+    seed: int | Tensor = 0,
+    prefix: Tensor | None = None,
+    fixed_shapes: bool = False,
+) -> Found:
     """Draws every token from what the model predicts.
 
     Top-p, "nucleus sampling", is Holtzman et al. (ICLR 2020), §3.1. `temperature`, `top_k`,
@@ -44,8 +47,8 @@ def sample(
     Raises:
         ValueError: If a number is out of its range, or the prefix longer than `max_length`.
     """
-    numbers = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    numbers = {name: value for name, value in numbers.items() if isinstance(value, (int, float))}
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    numbers: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, (int, float))}
     SearchConfig(sample=True, **numbers)  # says what is out of range
     draws = _uniform(seed, batch_size, max_length)  # (B, max_length)
 

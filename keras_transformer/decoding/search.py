@@ -7,11 +7,20 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.sampling import sample
+from keras_transformer.presets import SearchConfig
+from keras_transformer.typing import Found, State, Step, Tensor
 
 
 def search(
-    step, state, batch_size, max_length, config, prefix=None, seeds=None, fixed_shapes=False
-):
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    config: SearchConfig,
+    prefix: Tensor | None = None,
+    seeds: Tensor | None = None,
+    fixed_shapes: bool = False,
+) -> Found:
     """Searches as a `SearchConfig` says.
 
     Args:
@@ -40,12 +49,10 @@ def search(
     ...     state = model.initial_state(source, length=64)
     ...     return search(model.make_step("xla"), state, len(source), 64, config, fixed_shapes=True)
     """
+    loop = step, state, batch_size, max_length
     if not config.sample:
         return beam_search(
-            step,
-            state,
-            batch_size,
-            max_length,
+            *loop,
             beam_size=config.beam_size,
             length_penalty=config.length_penalty,
             prefix=prefix,
@@ -53,10 +60,7 @@ def search(
             patience=config.patience,
         )
     drawn = sample(
-        step,
-        state,
-        batch_size,
-        max_length,
+        *loop,
         temperature=config.temperature,
         top_k=config.top_k,
         top_p=config.top_p,

@@ -3,10 +3,23 @@
 Shapes: B rows of the batch, A of them still in the loop, N beams of a row.
 """
 
+import functools
+from collections.abc import Callable
+
 import tensorflow as tf
 
+from keras_transformer.typing import Nested, State, Tensor
 
-def shrinking_loop(running, advance, found, state, max_length, beam_size=1, fixed_shapes=False):
+
+def shrinking_loop(
+    running: Callable[[Nested], Tensor],
+    advance: Callable[[Tensor, Tensor, Nested, State], tuple[Nested, State]],
+    found: Nested,
+    state: State,
+    max_length: int | Tensor,
+    beam_size: int = 1,
+    fixed_shapes: bool = False,
+) -> tuple[Nested, Tensor]:
     """Repeats a step until no row can change any more, or `max_length` times.
 
     Whenever half of the rows or more have ended, the loop goes on without them: else the longest
@@ -29,20 +42,8 @@ def shrinking_loop(running, advance, found, state, max_length, beam_size=1, fixe
     """
     place = tf.TensorShape([])
     of_found, of_state = tf.nest.map_structure(_invariant, (found, state))
-
-    def repeat(rows, position, found, state):
-        """Takes steps while enough of the rows can change."""
-
-        def go_on(position, found, state):
-            left = tf.math.count_nonzero(running(found), dtype=tf.int32)
-            enough = left > 0 if fixed_shapes else 2 * left > tf.size(rows)
-            return enough & (position < max_length)
-
-        def body(position, found, state):
-            return position + 1, *advance(position, rows, found, state)
-
-        shapes = None if fixed_shapes else (place, of_found, of_state)
-        return tf.while_loop(go_on, body, (position, found, state), shape_invariants=shapes)
+    shapes = None if fixed_shapes else (place, of_found, of_state)
+    repeat = functools.partial(_repeat, running, advance, max_length, shapes)
 
     def shrink(position, rows, whole, found, state):
         position, found, state = repeat(rows, position, found, state)
@@ -66,6 +67,20 @@ def shrinking_loop(running, advance, found, state, max_length, beam_size=1, fixe
         maximum_iterations=max_length,  # so that whoever reads the graph sees that it ends
     )
     return found, steps
+
+
+def _repeat(running, advance, max_length, shapes, rows, position, found, state):
+    """Takes steps while half of the rows can change; where shapes are fixed, while any can."""
+
+    def go_on(position, found, state):
+        left = tf.math.count_nonzero(running(found), dtype=tf.int32)
+        enough = 2 * left > tf.size(rows) if shapes else left > 0
+        return enough & (position < max_length)
+
+    def body(position, found, state):
+        return position + 1, *advance(position, rows, found, state)
+
+    return tf.while_loop(go_on, body, (position, found, state), shape_invariants=shapes)
 
 
 def _put(whole, rows, part):

@@ -4,12 +4,14 @@ Shapes: B batch, A rows of it that are still searched for, P tokens of the prefi
 taken, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.typing import Found, State, Step, Tensor
 
 
 class Tokens(NamedTuple):
@@ -22,7 +24,15 @@ class Tokens(NamedTuple):
     log_prob: tf.Tensor  # float32 (B,)
 
 
-def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixed_shapes=False):
+def decode_tokens(
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    choose: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    prefix: Tensor | None = None,
+    fixed_shapes: bool = False,
+) -> Found:
     """Adds a token to every row, again and again, until every row has ended.
 
     Args:
@@ -75,7 +85,7 @@ def decode_tokens(step, state, batch_size, max_length, choose, prefix=None, fixe
     return found.tokens, found.lengths, found.log_prob
 
 
-def logsumexp(logits, best, compiled):
+def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
     """`log Σ exp` of logits `(B, V)`, with as few passes over them as TensorFlow or XLA can do.
 
     `best`, int32 `(B,)`, are the ids of the largest ones.
@@ -87,7 +97,9 @@ def logsumexp(logits, best, compiled):
     return tf.gather(logits, best, batch_dims=1) - log_prob
 
 
-def prefix_constraint(prefix, max_length):
+def prefix_constraint(
+    prefix: Tensor | None, max_length: int | Tensor
+) -> Callable[[int | Tensor], Tensor] | None:
     """Constrains the tokens of a prefix.
 
     Args:
@@ -116,7 +128,7 @@ def prefix_constraint(prefix, max_length):
     return lambda position: tf.gather(prefix, tf.minimum(position, width), axis=1)
 
 
-def append(tokens, ids, place=None):
+def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Tensor:
     """Adds `ids` `(...)` to `tokens` `(..., T)`: at its end, or at a place that is there."""
     ids = ids[..., tf.newaxis]
     if place is None:

@@ -4,11 +4,13 @@ Shapes: N rows, D width of the input, D' of the output.
 """
 
 import math
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels.products import is_exact, multiply
+from keras_transformer.typing import Tensor
 
 # XLA packs the second factor of a product anew each time. It is faster to make that the rows:
 FEWEST_ROWS = 16  # from so many rows on,
@@ -29,12 +31,17 @@ class Dense(keras.layers.Dense):
         Tensor of shape `(..., D')`.
     """
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         y = _by_rows(inputs, *matrix_and_bias(self))
         y = y if self.activation is None else self.activation(y)
         return ops.reshape(y, (*ops.shape(inputs)[:-1], self.units))
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self,
+        mode: str | None = None,
+        type_check: bool = True,
+        config: keras.quantizers.QuantizationConfig | None = None,
+    ) -> None:
         # Keras refuses subclasses, which might compute something else. This one does not.
         super().quantize(mode, type_check=False, config=config)
 
@@ -48,20 +55,25 @@ class EinsumDense(keras.layers.EinsumDense):
     `"bthk,hkd->btd"` do.
     """
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         y = _by_rows(inputs, *matrix_and_bias(self))
         y = y if self.activation is None else self.activation(y)
         summed = _summed_axes(self)
         return ops.reshape(y, (*ops.shape(inputs)[:-summed], *self.kernel.shape[summed:]))
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         return previous_mask
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self,
+        mode: str | None = None,
+        type_check: bool = True,
+        config: keras.quantizers.QuantizationConfig | None = None,
+    ) -> None:
         super().quantize(mode, type_check=False, config=config)
 
 
-def matrix_and_bias(dense):
+def matrix_and_bias(dense: Dense | EinsumDense) -> tuple[Tensor, Tensor | None]:
     """The weights of a `Dense` or `EinsumDense` as they are now, in the compute dtype.
 
     Args:
@@ -78,7 +90,9 @@ def matrix_and_bias(dense):
     return kernel, ops.reshape(ops.cast(dense.bias, dense.compute_dtype), (-1,))
 
 
-def projection(kernel, bias=None, loop=None):
+def projection(
+    kernel: Tensor, bias: Tensor | None = None, loop: str | None = None
+) -> Callable[[Tensor], Tensor]:
     """Returns the function `x ↦ x W + b`.
 
     In a loop over few rows, a product takes about as long as bringing W to the processor, and how

@@ -1,7 +1,11 @@
 """Dropout that draws few random bits."""
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_transformer.typing import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -24,10 +28,12 @@ class Dropout(keras.layers.Dropout):
         Tensor of the same shape and dtype.
     """
 
-    def __init__(self, rate, seed=None, **kwargs):
+    def __init__(
+        self, rate: float, seed: int | keras.random.SeedGenerator | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool | None = False) -> Tensor:
         dropped = round(256 * self.rate)
         if not training or abs(dropped / 256 - self.rate) >= 0.02 * min(self.rate, 1 - self.rate):
             return super().call(inputs, training=training)
@@ -39,6 +45,6 @@ class Dropout(keras.layers.Dropout):
         # One product forwards and one backwards; a choice between tensors would take more.
         return inputs * (ops.cast(kept, inputs.dtype) * (256 / (256 - dropped)))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         config = super().get_config()
         return {name: value for name, value in config.items() if name != "noise_shape"}

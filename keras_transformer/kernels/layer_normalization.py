@@ -3,8 +3,13 @@
 Shapes: D width.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_transformer.typing import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -26,13 +31,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
         Tensor of the same shape, in the compute dtype.
     """
 
-    def __init__(self, epsilon=1e-6, **kwargs):
+    def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(axis=-1, epsilon=epsilon, **kwargs)
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         return self.as_function()(x)
 
-    def as_function(self):
+    def as_function(self) -> Callable[[Tensor], Tensor]:
         """Returns a function that does what `call` does, with the weights as they are now."""
         gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
 
@@ -42,7 +47,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
         return normalise
 
-    def get_config(self):
+    def get_config(self) -> Config:
         config = super().get_config()
         return {name: config[name] for name in ("name", "trainable", "dtype", "epsilon")}
 

@@ -6,18 +6,21 @@ Shapes: N rows, K what is summed over, M columns.
 import contextlib
 import contextvars
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.typing import Tensor
 
 HALF = "bfloat16", "float16"
-_chosen = contextvars.ContextVar("chosen", default=None)
+_chosen: contextvars.ContextVar[Any] = contextvars.ContextVar("chosen", default=None)
 
 
 @contextlib.contextmanager
-def multiplying(way):
+def multiplying(way: str) -> Iterator[None]:
     """Context in which products of half precision are made in a given way, as for another machine.
 
     Args:
@@ -31,7 +34,7 @@ def multiplying(way):
         _chosen.reset(token)
 
 
-def multiply(x, y, transpose_x=False, transpose_y=False):
+def multiply(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = False) -> Tensor:
     """The product of two matrices, or of two batches of them.
 
     In float32 and above as it comes. Of half precision as exact as bfloat16 units make it, on every
@@ -55,7 +58,7 @@ def multiply(x, y, transpose_x=False, transpose_y=False):
     return way(x, y, transpose_x, transpose_y)
 
 
-def is_exact(dtype):
+def is_exact(dtype: str) -> bool:
     """Tells whether products of this type need no detour by float32."""
     return _way(dtype) is not SINGLE
 

@@ -4,6 +4,9 @@ Shapes: B batch, T number of queries, S number of keys, D width of an input, H h
 query and key head, K' width of a value head.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -11,6 +14,7 @@ from keras_transformer.kernels.dense import EinsumDense
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.masks import join_masks
+from keras_transformer.typing import Config, Initializer, Shape, Tensor
 
 __all__ = ["MultiHeadAttention", "dot_product_attention"]
 
@@ -69,18 +73,18 @@ class MultiHeadAttention(AttendingLayer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        output_shape=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        seed=None,
-        output_initializer=None,
-        **kwargs,
-    ):
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | tuple[int] | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        seed: int | None = None,
+        output_initializer: Initializer | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         value_dim = key_dim if value_dim is None else value_dim
         sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
@@ -105,7 +109,7 @@ class MultiHeadAttention(AttendingLayer):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
 
-    def build(self, query_shape, value_shape, key_shape=None):
+    def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
         heads, value_dim = self.num_heads, self.value_dim
         self.query_dense = self._make_projection("query", query_shape, self.key_dim)
@@ -119,17 +123,17 @@ class MultiHeadAttention(AttendingLayer):
 
     def call(
         self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-    ):
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         causal = (ops.shape(query)[1], ops.shape(value)[1]) if use_causal_mask else None
         mask = join_masks(query_mask, value_mask, key_mask, attention_mask, causal)
         query = self.query_dense(query)
@@ -139,7 +143,14 @@ class MultiHeadAttention(AttendingLayer):
         output = self.output_dense(output)
         return (output, weights) if return_attention_scores else output
 
-    def attend(self, query, key, value, mask=None, training=None):
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Attends with projected heads.
 
         Args:
@@ -155,13 +166,17 @@ class MultiHeadAttention(AttendingLayer):
         dropout = self.dropout if training else 0.0
         return dot_product_attention(query, key, value, mask, dropout, self.seed_generator)
 
-    def compute_mask(self, query, previous=None):
+    def compute_mask(
+        self, query: Tensor, previous: Tensor | Sequence[Tensor | None] | None = None
+    ) -> Tensor | None:
         return previous[0] if isinstance(previous, (list, tuple)) else previous
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return super().get_config() | {
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,
@@ -175,7 +190,7 @@ class MultiHeadAttention(AttendingLayer):
             "output_initializer": keras.initializers.serialize(self.output_initializer),
         }
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Mapping[str, Tensor]) -> None:
         if len(store.keys()):
             raise ValueError(
                 f"The file holds weights of {self.name!r} as a version before 0.1.0 wrote them, "

@@ -11,6 +11,7 @@ import keras
 from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.residual_block import ResidualBlock
 from keras_transformer.layers.stack import Stack
+from keras_transformer.typing import Nested, Shape, Tensor
 
 
 class Sublayers(NamedTuple):
@@ -20,12 +21,12 @@ class Sublayers(NamedTuple):
     or the keys and values to remember. The norms take and return `(..., D)`.
     """
 
-    attend_self: Callable
-    attend_memory: Callable
-    feed_forward: Callable
-    self_norm: Callable
-    cross_norm: Callable
-    feed_forward_norm: Callable
+    attend_self: Callable[[Tensor], tuple[Tensor, Nested]]
+    attend_memory: Callable[[Tensor], tuple[Tensor, Nested]]
+    feed_forward: Callable[[Tensor], tuple[Tensor, Nested]]
+    self_norm: Callable[[Tensor], Tensor]
+    cross_norm: Callable[[Tensor], Tensor]
+    feed_forward_norm: Callable[[Tensor], Tensor]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -65,13 +66,13 @@ class DecoderLayer(ResidualBlock):
 
     num_sublayers = 3
 
-    def make_attention_sublayers(self):
+    def make_attention_sublayers(self) -> None:
         self.self_attention = self.make_attention()
         self.self_attention_norm = self.make_norm()
         self.cross_attention = self.make_attention()
         self.cross_attention_norm = self.make_norm()
 
-    def build(self, x_shape, memory_shape=None):
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         memory_shape = x_shape if memory_shape is None else memory_shape
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
@@ -83,13 +84,13 @@ class DecoderLayer(ResidualBlock):
 
     def call(
         self,
-        x,
-        memory,
-        x_mask=None,
-        memory_mask=None,
-        return_attention_scores=False,
-        training=None,
-    ):
+        x: Tensor,
+        memory: Tensor,
+        x_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         def attend_self(y):
             return self.self_attention(
                 y,
@@ -113,7 +114,9 @@ class DecoderLayer(ResidualBlock):
         x, self_scores, cross_scores = self.connect(without_mask(x), sublayers, training)
         return (x, self_scores, cross_scores) if return_attention_scores else x
 
-    def connect(self, x, sublayers, training=None):
+    def connect(
+        self, x: Tensor, sublayers: Sublayers, training: bool | None = None
+    ) -> tuple[Tensor, Nested, Nested]:
         """Connects the sublayers as figure 1 does, each with its residual connection.
 
         Args:
@@ -129,7 +132,7 @@ class DecoderLayer(ResidualBlock):
         x, _ = self.residual(x, sublayers.feed_forward_norm, sublayers.feed_forward, training)
         return x, own, cross
 
-    def compute_output_shape(self, x_shape, memory_shape=None):
+    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
         return tuple(x_shape)
 
 
@@ -162,18 +165,18 @@ class Decoder(Stack):
 
     layer_class = DecoderLayer
 
-    def build(self, x_shape, memory_shape=None):
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         self.build_layers(x_shape, x_shape if memory_shape is None else memory_shape)
 
     def call(
         self,
-        x,
-        memory,
-        x_mask=None,
-        memory_mask=None,
-        return_attention_scores=False,
-        training=None,
-    ):
+        x: Tensor,
+        memory: Tensor,
+        x_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Tensor, list[Tensor], list[Tensor]]:
         self_scores, cross_scores = [], []
         for layer in self.layers:
             x, of_self, of_memory = layer(
@@ -184,5 +187,5 @@ class Decoder(Stack):
         x = self.finish(x)
         return (x, self_scores, cross_scores) if return_attention_scores else x
 
-    def compute_output_shape(self, x_shape, memory_shape=None):
+    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
         return tuple(x_shape)

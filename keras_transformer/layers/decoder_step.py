@@ -14,6 +14,7 @@ Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 from keras import ops
@@ -31,16 +32,19 @@ from keras_transformer.layers.decoder import Decoder, DecoderLayer, Sublayers
 from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
+from keras_transformer.typing import State, Step, Tensor
 
 
 class Operations(NamedTuple):
     """Attention's operations; `kernels/tensorflow/step_attention.py` has others."""
 
-    multiply: Callable = products.multiply
-    softmax: Callable = ops.softmax
+    multiply: Callable[..., Tensor] = products.multiply
+    softmax: Callable[[Tensor], Tensor] = ops.softmax
 
 
-def initial_state(decoder, memory, memory_mask, length=None):
+def initial_state(
+    decoder: Decoder, memory: Tensor, memory_mask: Tensor, length: int | None = None
+) -> State:
     """Prepares decoding position by position: projects the memory once.
 
     Args:
@@ -76,7 +80,9 @@ def initial_state(decoder, memory, memory_mask, length=None):
     return state | {"past": past, "positions": positions}
 
 
-def make_step(decoder, loop="graph", operations=None):
+def make_step(
+    decoder: Decoder, loop: str = "graph", operations: Operations | ModuleType | None = None
+) -> Step:
     """Returns a function that computes the next position.
 
     Kernels are joined and laid out now, once, so the function belongs to the weights as they are
@@ -114,7 +120,7 @@ def make_step(decoder, loop="graph", operations=None):
     return step
 
 
-def make_projection(dense, loop):
+def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:
     """A layer's `x ↦ x W + b` with W laid out for a loop, without its activation.
 
     Args:

@@ -5,17 +5,26 @@ K' width of a value head.
 """
 
 import math
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels import products
+from keras_transformer.typing import Tensor
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
 
 
-def dot_product_attention(query, key, value, mask=None, dropout=0.0, seed=None):
+def dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | keras.random.SeedGenerator | None = None,
+) -> tuple[Tensor, Tensor]:
     """Computes `softmax(QKᵀ/√K) V` ("Attention Is All You Need", equation 1) for every head.
 
     Scores, mask and softmax are float32 in every precision. A query that may attend to nothing has
@@ -42,21 +51,21 @@ def dot_product_attention(query, key, value, mask=None, dropout=0.0, seed=None):
     return ops.transpose(output, (0, 2, 1, 3)), weights
 
 
-def query_scale(width):
+def query_scale(width: int) -> float:
     """`1/√K`, by which the query is multiplied: that keeps float16 in its range."""
     return 1.0 / math.sqrt(width)
 
 
 def attend_heads(
-    query,
-    key,
-    value,
-    mask=None,
-    dropout=0.0,
-    seed=None,
-    multiply=products.multiply,
-    softmax=ops.softmax,
-):
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | keras.random.SeedGenerator | None = None,
+    multiply: Callable[..., Tensor] = products.multiply,
+    softmax: Callable[[Tensor], Tensor] = ops.softmax,
+) -> tuple[Tensor, Tensor]:
     """`dot_product_attention` with the heads in front, query `(B, H, T, K)` and so on.
 
     The query comes multiplied by `query_scale`. `multiply` and `softmax` may be others that suit

@@ -8,6 +8,7 @@ import keras
 from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.residual_block import ResidualBlock
 from keras_transformer.layers.stack import Stack
+from keras_transformer.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -44,18 +45,24 @@ class EncoderLayer(ResidualBlock):
 
     num_sublayers = 2
 
-    def make_attention_sublayers(self):
+    def make_attention_sublayers(self) -> None:
         self.self_attention = self.make_attention()
         self.self_attention_norm = self.make_norm()
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
         self.feed_forward.build(x_shape)
         self.feed_forward_norm.build(x_shape)
         self.built = True
 
-    def call(self, x, mask=None, return_attention_scores=False, training=None):
+    def call(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         def attend(y):
             return self.self_attention(
                 y, y, value_mask=mask, return_attention_scores=True, training=training
@@ -69,7 +76,7 @@ class EncoderLayer(ResidualBlock):
         x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
         return (x, scores) if return_attention_scores else x
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         return tuple(x_shape)
 
 
@@ -100,10 +107,16 @@ class Encoder(Stack):
 
     layer_class = EncoderLayer
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         self.build_layers(x_shape)
 
-    def call(self, x, mask=None, return_attention_scores=False, training=None):
+    def call(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
         scores = []
         for layer in self.layers:
             x, weights = layer(x, mask, return_attention_scores=True, training=training)
@@ -111,5 +124,5 @@ class Encoder(Stack):
         x = self.finish(x)
         return (x, scores) if return_attention_scores else x
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         return tuple(x_shape)

@@ -3,10 +3,13 @@
 Shapes: B batch, T length, D d_model, F d_ff.
 """
 
+from typing import Any
+
 import keras
 
 from keras_transformer.kernels.dense import Dense
 from keras_transformer.kernels.dropout import Dropout
+from keras_transformer.typing import Activation, Config, Initializer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -38,14 +41,14 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(
         self,
-        d_model,
-        d_ff,
-        dropout=0.0,
-        activation="relu",
-        kernel_initializer="glorot_uniform",
-        output_initializer=None,
-        **kwargs,
-    ):
+        d_model: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        kernel_initializer: Initializer = "glorot_uniform",
+        output_initializer: Initializer | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.d_model = d_model
@@ -66,18 +69,18 @@ class FeedForward(keras.layers.Layer):
         self.outer = Dense(d_model, kernel_initializer=self.output_initializer, dtype=policy)
         self.dropout_layer = Dropout(dropout, dtype=policy)
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         self.inner.build((*x_shape[:-1], self.d_model))
         self.outer.build((*x_shape[:-1], self.d_ff))
         self.built = True
 
-    def call(self, x, training=None):
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         return self.outer(self.dropout_layer(self.inner(x), training=training))
 
-    def compute_output_shape(self, x_shape):
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
         return (*x_shape[:-1], self.d_model)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return super().get_config() | {
             "d_model": self.d_model,
             "d_ff": self.d_ff,

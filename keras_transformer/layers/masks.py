@@ -11,9 +11,10 @@ import functools
 from keras import ops
 
 from keras_transformer.special_ids import PAD
+from keras_transformer.typing import Tensor
 
 
-def padding_mask(ids):
+def padding_mask(ids: Tensor) -> Tensor:
     """Marks the positions that hold a token.
 
     Args:
@@ -25,7 +26,7 @@ def padding_mask(ids):
     return ops.not_equal(ids, PAD)
 
 
-def causal_mask(num_queries, num_keys=None):
+def causal_mask(num_queries: int | Tensor, num_keys: int | Tensor | None = None) -> Tensor:
     """Hides the future: query t may attend to keys 0 … t ("Attention Is All You Need", §3.2.3).
 
     Args:
@@ -41,7 +42,7 @@ def causal_mask(num_queries, num_keys=None):
     return ops.greater_equal(ops.expand_dims(queries, 1), ops.expand_dims(keys, 0))
 
 
-def combine(*masks):
+def combine(*masks: Tensor | None) -> Tensor | None:
     """Allows what all the given masks allow.
 
     Args:
@@ -69,7 +70,13 @@ def _both(mask, other):
     return ops.logical_and(mask, other)
 
 
-def join_masks(query_mask, value_mask, key_mask, attention_mask, causal=None):
+def join_masks(
+    query_mask: Tensor | None,
+    value_mask: Tensor | None,
+    key_mask: Tensor | None,
+    attention_mask: Tensor | None,
+    causal: tuple[int | Tensor, int | Tensor] | None = None,
+) -> Tensor | None:
     """Combines the masks that an attention layer is called with.
 
     Args:
@@ -101,7 +108,7 @@ def join_masks(query_mask, value_mask, key_mask, attention_mask, causal=None):
     return combine(mask, attention_mask)
 
 
-def key_mask(mask):
+def key_mask(mask: Tensor | None) -> Tensor | None:
     """Spreads a mask of the keys over heads and queries.
 
     Args:
@@ -119,7 +126,7 @@ def key_mask(mask):
     return ops.expand_dims(ops.expand_dims(mask, 1), 1)
 
 
-def without_mask(x):
+def without_mask(x: Tensor) -> Tensor:
     """The same tensor without the mask that Keras carries along with it.
 
     Keras hands that on to every layer that `x` is given to, beside the masks named there.

@@ -4,6 +4,7 @@ Shapes: B batch, T length, D d_model, V vocabulary.
 """
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,9 +14,10 @@ from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.typing import Config, Shape, Tensor
 
 
-def sinusoidal_encoding(length, d_model, start=0):
+def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor = 0) -> Tensor:
     """Encodes positions as sines and cosines ("Attention Is All You Need", §3.5).
 
     `PE(p, 2i) = sin(p / 10000^(2i/D))` and `PE(p, 2i+1) = cos(p / 10000^(2i/D))`, angles in
@@ -93,13 +95,13 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def __init__(
         self,
-        vocabulary_size,
-        d_model,
-        positions="sinusoidal",
-        max_length=None,
-        dropout=0.0,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        d_model: int,
+        positions: str = "sinusoidal",
+        max_length: int | None = None,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         # No autocast: it would round float ids (Keras feeds some while building under a
         # distribution strategy) to half precision.
         super().__init__(autocast=False, **kwargs)
@@ -125,7 +127,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.dropout = dropout
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
-    def build(self, ids_shape=None):
+    def build(self, ids_shape: Shape | None = None) -> None:
         # With this deviation the scaled embedding has unit variance, of the positions' order of
         # magnitude, and the logits of a shared softmax start small.
         initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
@@ -145,14 +147,14 @@ class PositionalEmbedding(keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, ids, start=0, training=None):
+    def call(self, ids: Tensor, start: int | Tensor = 0, training: bool | None = None) -> Tensor:
         self._check_ids(ids)
         ids = ops.cast(ids, "int32")
         x = ops.take(ops.convert_to_tensor(self.embeddings), ids, axis=0)  # (B, T, D)
         x = ops.cast(x, "float32") * math.sqrt(self.d_model) + self._encode(ids, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
-    def logits(self, x):
+    def logits(self, x: Tensor) -> Tensor:
         """Projects onto the vocabulary by the transposed embedding, without a bias (§3.4).
 
         Args:
@@ -163,17 +165,17 @@ class PositionalEmbedding(keras.layers.Layer):
         """
         return multiply(ops.cast(x, self.compute_dtype), self.softmax_matrix())
 
-    def softmax_matrix(self):
+    def softmax_matrix(self) -> Tensor:
         """The matrix that `logits` multiplies by: `(D, V)` in the compute dtype."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
-    def compute_mask(self, ids, previous=None):
+    def compute_mask(self, ids: Tensor, previous: Tensor | None = None) -> Tensor:
         return padding_mask(ids)
 
-    def compute_output_shape(self, ids_shape):
+    def compute_output_shape(self, ids_shape: Shape) -> Shape:
         return (*ids_shape, self.d_model)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return super().get_config() | {
             "vocabulary_size": self.vocabulary_size,
             "d_model": self.d_model,

@@ -1,5 +1,8 @@
 """The base of encoder and decoder layers: sublayers with residual connections."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
 from keras_transformer.kernels.dropout import Dropout
@@ -7,6 +10,7 @@ from keras_transformer.kernels.layer_normalization import LayerNormalization
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.typing import Activation, Config, Nested, Tensor
 
 
 class ResidualBlock(AttendingLayer):
@@ -32,20 +36,20 @@ class ResidualBlock(AttendingLayer):
             positive.
     """
 
-    num_sublayers = None  # set by the subclass
-    _replaced = None  # name of a sublayer that was assigned
+    num_sublayers: int  # set by the subclass
+    _replaced: str | None = None  # name of a sublayer that was assigned
 
     def __init__(
         self,
-        d_model,
-        num_heads,
-        d_ff,
-        dropout=0.1,
-        norm="post",
-        activation="relu",
-        depth=1,
-        **kwargs,
-    ):
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.1,
+        norm: str = "post",
+        activation: Activation = "relu",
+        depth: int = 1,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if norm not in ("post", "pre"):
             raise ValueError(f'norm must be "post" or "pre", received {norm!r}.')
@@ -70,18 +74,18 @@ class ResidualBlock(AttendingLayer):
         self.feed_forward_norm = self.make_norm()
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
-    def make_attention_sublayers(self):
+    def make_attention_sublayers(self) -> None:
         """Makes the sublayers that come before the feed-forward network."""
         raise NotImplementedError
 
-    def make_attention(self):
+    def make_attention(self) -> MultiHeadAttention:
         """A `MultiHeadAttention` whose heads share the width of the model."""
         key_dim = self.d_model // self.num_heads
         return MultiHeadAttention(
             self.num_heads, key_dim, **self._initializers(), dtype=self.dtype_policy
         )
 
-    def make_feed_forward(self):
+    def make_feed_forward(self) -> keras.layers.Layer:
         """A `FeedForward`, or another layer from `(B, T, D)` to as much, position by position."""
         return FeedForward(
             self.d_model,
@@ -91,11 +95,17 @@ class ResidualBlock(AttendingLayer):
             dtype=self.dtype_policy,
         )
 
-    def make_norm(self):
+    def make_norm(self) -> keras.layers.Layer:
         """A layer normalisation."""
         return LayerNormalization(dtype=self.dtype_policy)
 
-    def residual(self, x, norm, sublayer, training=None):
+    def residual(
+        self,
+        x: Tensor,
+        norm: Callable[[Tensor], Tensor],
+        sublayer: Callable[[Tensor], tuple[Tensor, Nested]],
+        training: bool | None = None,
+    ) -> tuple[Tensor, Nested]:
         """Wraps a sublayer in residual connection, dropout and layer normalisation.
 
         Args:
@@ -112,14 +122,14 @@ class ResidualBlock(AttendingLayer):
         x = x + self.dropout_layer(output, training=training)
         return (x if self.norm == "pre" else norm(x)), extra
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         old = self.__dict__.get(name)
         super().__setattr__(name, value)
         if isinstance(old, keras.layers.Layer) and old is not value:
             self._tracker.untrack(old)  # Keras would go on counting its weights
             self._replaced = name
 
-    def get_config(self):
+    def get_config(self) -> Config:
         if self._replaced:
             raise ValueError(
                 f"{self._replaced} of {self.name!r} was put in by hand, which a configuration "

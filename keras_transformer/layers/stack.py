@@ -1,8 +1,12 @@
 """The base of encoder and decoder: N equal layers on top of each other."""
 
+from typing import Any
+
 import keras
 
 from keras_transformer.layers.attending_layer import AttendingLayer
+from keras_transformer.layers.residual_block import ResidualBlock
+from keras_transformer.typing import Activation, Config, Shape, Tensor
 
 
 class Stack(AttendingLayer):
@@ -16,19 +20,19 @@ class Stack(AttendingLayer):
         ValueError: If `num_layers` is not positive, or an argument of the layers is out of range.
     """
 
-    layer_class = None  # set by the subclass
+    layer_class: type[ResidualBlock]  # set by the subclass
 
     def __init__(
         self,
-        num_layers,
-        d_model,
-        num_heads,
-        d_ff,
-        dropout=0.1,
-        norm="post",
-        activation="relu",
-        **kwargs,
-    ):
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.1,
+        norm: str = "post",
+        activation: Activation = "relu",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, received {num_layers}.")
@@ -51,7 +55,7 @@ class Stack(AttendingLayer):
         # Pre-norm leaves the residual stream unnormalised, so it is normalised once at the end.
         self.final_norm = self.layers[0].make_norm() if norm == "pre" else None
 
-    def build_layers(self, *shapes):
+    def build_layers(self, *shapes: Shape) -> None:
         """Builds every layer for inputs of these shapes."""
         for layer in self.layers:
             layer.build(*shapes)
@@ -59,11 +63,11 @@ class Stack(AttendingLayer):
             self.final_norm.build(shapes[0])
         self.built = True
 
-    def finish(self, x):
+    def finish(self, x: Tensor) -> Tensor:
         """Normalises the last layer's output where the layers do not."""
         return self.final_norm(x) if self.final_norm else x
 
-    def get_config(self):
+    def get_config(self) -> Config:
         of_layers = self.layers[0].get_config()
         names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
         config = super().get_config() | {"num_layers": self.num_layers}

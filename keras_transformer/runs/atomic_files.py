@@ -3,10 +3,13 @@
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
+
+from keras_transformer.typing import Path
 
 
 @contextlib.contextmanager
-def creating(output):
+def creating(output: Path) -> Iterator[str]:
     """A directory beside `output` to fill, which takes its place at the end: whole or not at all.
 
     Raises:
@@ -26,14 +29,14 @@ def creating(output):
 class replacing:
     """A name to write to; what was written there takes the place of `path` at the end."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         folder, name = os.path.split(path)
         self.path = path
         self.name = os.path.join(folder, f"tmp.{name}")  # Keras goes by the ending
 
-    def __enter__(self):
+    def __enter__(self) -> str:
         return self.name
 
-    def __exit__(self, error, *_):
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
             os.replace(self.name, self.path)

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -19,9 +21,15 @@ from keras_transformer.runs.files import (
     read_state,
 )
 from keras_transformer.runs.load import load
+from keras_transformer.typing import Path
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_transformer.transformer import Transformer
 
 
-def average_checkpoints(paths, output):
+def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Writes the arithmetic mean of several weights files.
 
     Averaging the last checkpoints of a training is how "Attention Is All You Need" (§6.1) made its
@@ -57,7 +65,7 @@ def average_checkpoints(paths, output):
 
 
 @contextlib.contextmanager
-def averaged_weights(model):
+def averaged_weights(model: "keras.Model") -> Iterator[None]:
     """Lets a model that is being trained use the running mean (EMA) of its weights for a while.
 
     Does nothing where the optimizer keeps no such mean.
@@ -78,7 +86,7 @@ def averaged_weights(model):
             variable.assign(value)
 
 
-def write_model(path, model, checkpoints):
+def write_model(path: Path, model: "Transformer", checkpoints: Iterable[dict[str, Any]]) -> None:
     """Writes the mean of some checkpoints of a run as its `model.keras`.
 
     Args:
@@ -95,7 +103,7 @@ def write_model(path, model, checkpoints):
         model.save(name)
 
 
-def average(path, output, number=5, by="best"):
+def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None:
     """Makes a run directory whose model is the mean of several checkpoints of another run.
 
     Args:

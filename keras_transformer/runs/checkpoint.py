@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -9,6 +10,10 @@ from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import replacing
 from keras_transformer.runs.averaging import averaged_weights, write_model
 from keras_transformer.runs.history import COLUMNS, SCORES, write_history
+from keras_transformer.typing import Path
+
+if TYPE_CHECKING:
+    from keras_transformer.transformer import Transformer
 
 RESUME = "resume.weights.h5"
 
@@ -28,7 +33,14 @@ class RunCheckpoint(keras.callbacks.Callback):
         patience: Number of epochs without a new best after which the training ends, or None.
     """
 
-    def __init__(self, path, monitor="val_loss", keep=1, average="none", patience=None):
+    def __init__(
+        self,
+        path: Path,
+        monitor: str = "val_loss",
+        keep: int = 1,
+        average: str = "none",
+        patience: int | None = None,
+    ) -> None:
         super().__init__()
         self.path = path
         self.folder = os.path.join(path, files.CHECKPOINTS)
@@ -36,9 +48,14 @@ class RunCheckpoint(keras.callbacks.Callback):
         self.keep = keep
         self.average = average
         self.patience = patience
-        self.state = {"epoch": 0, "monitor": monitor, "checkpoints": [], "history": []}
+        self.state: dict[str, Any] = {
+            "epoch": 0,
+            "monitor": monitor,
+            "checkpoints": [],
+            "history": [],
+        }
 
-    def restore(self, model):
+    def restore(self, model: "Transformer") -> int:
         """Brings a built and compiled model back to where the last whole epoch ended.
 
         Args:
@@ -58,19 +75,19 @@ class RunCheckpoint(keras.callbacks.Callback):
         return self.state["epoch"]
 
     @property
-    def impatient(self):
+    def impatient(self) -> bool:
         """Tells whether the last `patience` epochs brought no new best."""
         if self.patience is None or not self.state["checkpoints"]:
             return False
         return self.state["epoch"] - self._ranked()[0]["epoch"] >= self.patience
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the clock."""
         self._started = time.monotonic()
         history = self.state["history"]
         self._before = history[-1]["minutes"] if history else 0.0
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Saves the epoch that has just ended."""
         self.state["epoch"] = epoch + 1
         self.state["history"].append(self._history_row(logs))

@@ -8,23 +8,26 @@ in it names another place on the machine that loading would need, so it can be m
 import dataclasses
 import json
 import os
+from typing import Any
 
 import yaml
 
+from keras_transformer.corpora.pair import Pair
 from keras_transformer.presets import FORMAT, ModelConfig, TrainConfig, check_format
 from keras_transformer.runs.atomic_files import replacing
+from keras_transformer.typing import Path
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
 DATA = "data.json"  # how much text was trained on, and its fingerprint
 HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
 
 
-def is_run(path):
+def is_run(path: Path) -> bool:
     """Tells whether `path` is a run directory with a model to translate with."""
     return os.path.isfile(os.path.join(path, MODEL)) and os.path.isfile(os.path.join(path, SOURCE))
 
 
-def describe(path):
+def describe(path: Path) -> dict[str, dict[str, Any]]:
     """Describes a run for a model card: recipe, data and scores, no places on this machine.
 
     Returns:
@@ -50,7 +53,7 @@ def describe(path):
     return {"recipe": recipe, "data": known, "metrics": metrics}
 
 
-def valid_pairs(path):
+def valid_pairs(path: Path) -> list[Pair]:
     """Reads the pairs that a run was validated by.
 
     Raises:
@@ -60,12 +63,12 @@ def valid_pairs(path):
     from keras_transformer.corpora.text_files import read_pairs
 
     config = read_config(path)
-    if config.train_source is None:
+    if config.valid_source is None:
         return dates(config.languages or LANGUAGES).valid
     return read_pairs(config.valid_source, config.valid_target)
 
 
-def write_config(config, path):
+def write_config(config: TrainConfig, path: Path) -> None:
     """Writes a `TrainConfig` as `config.yaml` into the directory `path`."""
     fields = _plain(dataclasses.asdict(config))
     del fields["parallel_microbatches"]  # the machine's
@@ -73,7 +76,7 @@ def write_config(config, path):
         yaml.safe_dump({"format": FORMAT} | fields, file, sort_keys=False)
 
 
-def read_config(path):
+def read_config(path: Path) -> TrainConfig:
     """Reads the `TrainConfig` of a run directory.
 
     Raises:
@@ -93,7 +96,7 @@ def read_config(path):
         raise ValueError(f"{name} is not a configuration of this version: {error}.") from error
 
 
-def read_state(path):
+def read_state(path: Path) -> dict[str, Any] | None:
     """Reads where a training stands, None before its first validation.
 
     Returns:
@@ -107,14 +110,14 @@ def read_state(path):
         return json.load(file)
 
 
-def write_state(path, state):
+def write_state(path: Path, state: dict[str, Any]) -> None:
     """Writes where a training stands, whole or not at all."""
     with replacing(os.path.join(path, CHECKPOINTS, STATE)) as name:
         with open(name, "w", encoding="utf-8") as file:
             json.dump(state, file)
 
 
-def rank(state):
+def rank(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The checkpoints of a training, best first; the earlier of equals."""
     sign = 1 if state["monitor"] == "val_loss" else -1
     return sorted(state["checkpoints"], key=lambda one: sign * one["score"])

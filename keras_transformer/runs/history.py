@@ -2,16 +2,22 @@
 
 import csv
 import os
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from keras_transformer.runs.atomic_files import replacing
 from keras_transformer.runs.files import HISTORY
+from keras_transformer.typing import Path
 
 # What every history tells, and what only those of trainings that translated at validations.
 COLUMNS = ("step", "target_tokens", "minutes", "learning_rate", "loss", "val_loss")
 SCORES = ("val_bleu", "val_chrf")
 
+# As `read_history` returns it.
+History: TypeAlias = Sequence[Mapping[str, float | None]]
 
-def read_history(path):
+
+def read_history(path: Path) -> list[dict[str, float | None]]:
     """Reads the `history.csv` of a run directory.
 
     Args:
@@ -50,7 +56,7 @@ def read_history(path):
         raise ValueError(f"{name} is damaged: {error}.") from None
 
 
-def write_history(path, rows):
+def write_history(path: Path, rows: History) -> None:
     """Writes the `history.csv` of a run directory, whole or not at all.
 
     Args:

@@ -2,14 +2,21 @@
 
 import os
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from keras_transformer.presets import GREEDY, check_precision
+from keras_transformer.presets import GREEDY, SearchConfig, check_precision
 from keras_transformer.runs.files import CONFIG, MODEL, SOURCE, TARGET, describe, is_run
+from keras_transformer.typing import Path
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers.subword import SubwordTokenizer
+    from keras_transformer.translation.translator import Translator
 
 FEW = 2  # sentences, so few that decoding them takes less time than making a graph of it
 
 
-def load(path, precision=None):
+def load(path: Path, precision: str | None = None) -> "Translator":
     """Loads a trained translator.
 
     Args:
@@ -49,7 +56,9 @@ def load(path, precision=None):
     return translator
 
 
-def open_translator(path, search=GREEDY, n_best=False, precision=None):
+def open_translator(
+    path: Path, search: SearchConfig = GREEDY, n_best: bool = False, precision: str | None = None
+) -> Callable[..., list[Any]]:
     """Opens whatever can translate.
 
     Args:
@@ -115,7 +124,7 @@ def _open_exported(path):
     return lambda texts: translate_sorted(lambda rows: loaded(rows)[0], texts)
 
 
-def load_tokenizers(path):
+def load_tokenizers(path: Path) -> "tuple[SubwordTokenizer, SubwordTokenizer]":
     """Reads a run's source and target tokenizer: one object if they are the same."""
     from keras_transformer.tokenizers.subword import SubwordTokenizer
 

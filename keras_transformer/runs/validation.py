@@ -1,21 +1,27 @@
 """Callbacks around the validations of a training."""
 
+from typing import TYPE_CHECKING, Any
+
 import keras
 
 from keras_transformer.runs.averaging import averaged_weights
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
+from keras_transformer.typing import Pairs
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 
 class AveragedValidation(keras.callbacks.Callback):
     """Validates the running mean of the weights where the optimizer keeps one (`use_ema`)."""
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the mean into the model."""
         self._averaged = averaged_weights(self.model)
         self._averaged.__enter__()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the weights back."""
         self._averaged.__exit__(None, None, None)
 
@@ -37,16 +43,21 @@ class TranslationScores(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, pairs, source_tokenizer, target_tokenizer, bleu_tokenize="13a", batch_size=256
-    ):
+        self,
+        pairs: Pairs,
+        source_tokenizer: "SubwordTokenizer",
+        target_tokenizer: "SubwordTokenizer",
+        bleu_tokenize: str = "13a",
+        batch_size: int = 256,
+    ) -> None:
         super().__init__()
         self.sources, self.targets = ([pair[side] for pair in pairs] for side in (0, 1))
         self.tokenizers = source_tokenizer, target_tokenizer
         self.bleu_tokenize = bleu_tokenize
         self.batch_size = batch_size
-        self._translator = None
+        self._translator: Translator | None = None
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Adds the scores of greedy translations to `logs`."""
         if self._translator is None or self._translator.model is not self.model:
             longest = 2 * max(self.tokenizers[1](self.targets).row_lengths(), default=0)

@@ -5,11 +5,12 @@ import os
 from keras_transformer.serving.acceptance.server_process import ServerProcess, read_signatures
 from keras_transformer.serving.versions import DEFAULT, refuse_other, version_dir
 from keras_transformer.translation.sentence_batches import as_bytes, in_order, sorted_batches
+from keras_transformer.typing import Path, Texts
 
 FEW = 256  # sentences, for which rewriting the graph takes longer than it saves
 
 
-def translate_exported(path, texts, batch_size=256):
+def translate_exported(path: Path, texts: Texts, batch_size: int = 256) -> list[str]:
     """Translates a list of sentences as a server would, in a process of its own.
 
     Args:

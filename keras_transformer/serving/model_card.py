@@ -5,12 +5,17 @@ import hashlib
 import importlib.metadata
 import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
 import keras_transformer
+from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.trial import CARD, Answer
-from keras_transformer.serving.signatures import SIGNATURES, make_inputs
+from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
+from keras_transformer.translation.translator import Translator
+from keras_transformer.typing import Pairs, Path
 
 PAGE = "MODEL.md"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
@@ -21,7 +26,7 @@ PAYS = {  # where a computation is the one to choose
 EXAMPLES = ("a", "b c", "")  # where nothing better is known
 
 
-def answer(functions, name, inputs):
+def answer(functions: Functions, name: str, inputs: Mapping[str, Any]) -> Answer:
     """Asks a signature in memory.
 
     Args:
@@ -38,7 +43,9 @@ def answer(functions, name, inputs):
     return Answer(name, {key: inputs[key] for key in specs}, outputs)
 
 
-def describe(translator, functions, config, pairs):
+def describe(
+    translator: Translator | tf.Module, functions: Functions, config: ExportConfig, pairs: Pairs
+) -> dict[str, Any]:
     """Puts together what there is to say about a version.
 
     Args:
@@ -81,7 +88,7 @@ def describe(translator, functions, config, pairs):
     return card
 
 
-def write_card(version_dir, card):
+def write_card(version_dir: Path, card: dict[str, Any]) -> None:
     """Writes `model.json` and `MODEL.md` into a version directory."""
     with open(os.path.join(version_dir, CARD), "w", encoding="utf-8") as file:
         json.dump(card, file, ensure_ascii=False, indent=1)

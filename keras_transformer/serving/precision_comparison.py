@@ -4,19 +4,30 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
 import sacrebleu
+import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import ServedTranslator
+from keras_transformer.serving.signatures import Functions
 from keras_transformer.translation.sentence_batches import translate_sorted
+from keras_transformer.translation.translator import Translator
+from keras_transformer.typing import Pairs, Path
 
 MOST_PAIRS = 500
 ROUNDS = 3
 
 
-def compare_precision(translator, version_dir, pairs, save):
+def compare_precision(
+    translator: Translator,
+    version_dir: Path,
+    pairs: Pairs,
+    save: Callable[[tf.Module, Functions, str], None],
+) -> dict[str, Any]:
     """Compares a version with one of full precision, both as a server runs them.
 
     Args:
@@ -31,19 +42,26 @@ def compare_precision(translator, version_dir, pairs, save):
         `this`.
     """
     sources, targets = zip(*pairs[:MOST_PAIRS], strict=True)
-    report = {"sentences": len(sources), "bleu": {}, "megabytes": {}, "lines_per_second": {}}
+    report: dict[str, Any] = {
+        "sentences": len(sources),
+        "bleu": {},
+        "megabytes": {},
+        "lines_per_second": {},
+    }
     with tempfile.TemporaryDirectory() as twin:
         served = ServedTranslator(translator, ExportConfig(signatures=()))
         save(served, served.functions, twin)
         with ServerProcess(twin) as full, ServerProcess(version_dir) as small:
             systems = {"float32": (full, twin), "this": (small, version_dir)}
-            seconds = {name: [] for name in systems}
+            seconds: dict[str, list[float]] = {name: [] for name in systems}
             for _ in range(1 + ROUNDS):  # the first one warms up
                 for name, (server, _) in systems.items():
+
+                    def translate(rows, server=server):
+                        return server.predict(rows)["text"]
+
                     started = time.perf_counter()
-                    outputs = translate_sorted(
-                        lambda rows, server=server: server.predict(rows)["text"], sources
-                    )
+                    outputs = translate_sorted(translate, sources)
                     seconds[name].append(time.perf_counter() - started)
                     bleu = sacrebleu.corpus_bleu(outputs, [targets], force=True).score
                     report["bleu"][name] = round(bleu, 2)

@@ -10,24 +10,34 @@ import operator
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.server_process import is_supported
-from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, check
+from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Finding, check
 from keras_transformer.serving.precision_comparison import compare_precision
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, make_inputs
 from keras_transformer.serving.versions import LARGEST_VERSION, refuse_other, version_dir, versions
 from keras_transformer.serving.warm_up import write_warm_up
 from keras_transformer.translation.sentence_batches import as_bytes
+from keras_transformer.translation.translator import Translator
+from keras_transformer.typing import Pairs, Path, Texts
 
 DEFAULTS = ExportConfig()
 
 
-def export(translator, base, version=None, config=DEFAULTS, pairs=(), report=None):
+def export(
+    translator: Translator | tf.Module,
+    base: Path,
+    version: int | None = None,
+    config: ExportConfig = DEFAULTS,
+    pairs: Pairs = (),
+    report: Callable[[list[Finding]], None] | None = None,
+) -> str:
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
     The version appears complete or not at all, and one that is there is never touched. Before it
@@ -77,7 +87,7 @@ def export(translator, base, version=None, config=DEFAULTS, pairs=(), report=Non
     return os.path.join(base, str(version))
 
 
-def load_saved_model(path):
+def load_saved_model(path: Path) -> Callable[[Texts], tuple[list[str], list[float]]]:
     """Loads an exported model as a function from texts to translations.
 
     Args:

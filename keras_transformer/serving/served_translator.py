@@ -8,7 +8,8 @@ import tensorflow as tf
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.kernels.tensorflow.machines import on_any_machine
-from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, check_names
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.serving.stored_weights import StoredWeights
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.translation.scoring import attention_to_source
@@ -35,7 +36,7 @@ class ServedTranslator(tf.Module):
             than the target vocabulary.
     """
 
-    def __init__(self, translator, config):
+    def __init__(self, translator: Translator, config: ExportConfig) -> None:
         super().__init__(name="served_translator")
         search = config.search
         check_beam_size(search.beam_size, translator.model.target_vocabulary_size)
@@ -46,10 +47,11 @@ class ServedTranslator(tf.Module):
             )
         translator = translator.in_precision(COMPUTATIONS[config.computation])
         self._dtype = config.computation
-        self.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
+        tokenizers = translator.source_tokenizer, translator.target_tokenizer
+        self.tokenizers = list(tokenizers)
         self.weights = StoredWeights(translator.model, config.precision)
         if config.longest_output is not None:
-            translator = Translator(translator.model, *self.tokenizers, config.longest_output)
+            translator = Translator(translator.model, *tokenizers, config.longest_output)
         # A Keras model that tf.saved_model.save met would be traced on its own terms.
         self._get_translator = lambda: translator
         self._search = search
@@ -58,7 +60,7 @@ class ServedTranslator(tf.Module):
         self._get_functions = lambda: functions
 
     @property
-    def functions(self):
+    def functions(self) -> Functions:
         """{name: tf.function}, called with the tensors that `SIGNATURES` names."""
         return self._get_functions()
 
@@ -148,7 +150,9 @@ def _finite(values, otherwise):
     return tf.where(tf.math.is_finite(values), values, otherwise)
 
 
-def functions_of(translator, config):
+def functions_of(
+    translator: Translator | tf.Module, config: ExportConfig
+) -> tuple[tf.Module, Functions]:
     """Makes what is to be saved, and its functions.
 
     Args:

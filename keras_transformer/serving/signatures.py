@@ -3,18 +3,23 @@
 Shapes: B batch, N hypotheses for each text, S source length, T target length.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from keras_transformer.serving.versions import DEFAULT
+from keras_transformer.typing import Texts
+
+# {name of a signature: tf.function}.
+Functions: TypeAlias = dict[str, tf.types.experimental.PolymorphicFunction]
 
 
 class Signature(NamedTuple):
     """The contract of one signature: {name: TensorSpec} of what goes in and what comes out."""
 
-    inputs: dict
-    outputs: dict
+    inputs: dict[str, tf.TensorSpec]
+    outputs: dict[str, tf.TensorSpec]
     batchable: bool  # whether a server may join requests: every tensor has its rows in axis 0, and
     # no other axis depends on who else is in the batch
 
@@ -70,7 +75,7 @@ SIGNATURES = {
 }
 
 
-def check_names(names):
+def check_names(names: Iterable[str]) -> tuple[str, ...]:
     """Puts names of signatures into their usual order.
 
     Args:
@@ -90,7 +95,9 @@ def check_names(names):
     return tuple(name for name in SIGNATURES if name in names or name == DEFAULT)
 
 
-def make_inputs(name, texts, targets=None, seed=0):
+def make_inputs(
+    name: str, texts: Texts, targets: Texts | None = None, seed: int = 0
+) -> dict[str, list[Any]]:
     """A request to a signature, as nested lists, with usual values for what is no text.
 
     Args:
@@ -103,7 +110,7 @@ def make_inputs(name, texts, targets=None, seed=0):
         {name of an input: list}.
     """
     rows = len(texts)
-    values = {
+    values: dict[str, list[Any]] = {
         "text": list(texts),
         "source": list(texts),
         "target": list(texts if targets is None else targets),

@@ -21,7 +21,7 @@ class StoredWeights(tf.Module):
         ValueError: If the precision is unknown.
     """
 
-    def __init__(self, model, precision="float32"):
+    def __init__(self, model: keras.Model, precision: str = "float32") -> None:
         super().__init__(name="stored_weights")
         if precision not in PRECISIONS:
             raise ValueError(
@@ -45,7 +45,7 @@ class StoredWeights(tf.Module):
                 pairs.append((weight, _scaled(self.quantized[-1], self.scales[-1])))
         self._get_pairs = lambda: pairs  # out of tf.saved_model.save's sight
 
-    def in_use(self):
+    def in_use(self) -> keras.StatelessScope:
         """Context in which the model computes with what is stored."""
         return keras.StatelessScope([(weight, value()) for weight, value in self._get_pairs()])
 

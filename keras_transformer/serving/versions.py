@@ -2,6 +2,9 @@
 
 import os
 import re
+from collections.abc import Collection
+
+from keras_transformer.typing import Path
 
 DEFAULT = "serving_default"  # the signature of requests that name none
 LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
@@ -9,7 +12,7 @@ LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")
 
 
-def versions(base):
+def versions(base: Path) -> dict[int, str]:
     """The entries of `base` that a server takes for versions: {number: name}.
 
     Files count: the server goes by the name, and a rename onto a file would fail.
@@ -19,7 +22,7 @@ def versions(base):
     return {number: name for number, name in numbers.items() if number <= LARGEST_VERSION}
 
 
-def version_dir(path):
+def version_dir(path: Path) -> Path:
     """`path` itself when it holds a SavedModel, else its highest version.
 
     Raises:
@@ -38,7 +41,7 @@ def version_dir(path):
     )
 
 
-def refuse_other(directory, outputs):
+def refuse_other(directory: Path, outputs: Collection[str] | None) -> None:
     """Refuses a SavedModel that is no translator's.
 
     Args:

@@ -5,17 +5,21 @@ of `PredictionLog`s. One that fails makes the whole version fail to load.
 """
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+from keras_transformer.typing import Path, Tensor
 
 PATH = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_RECORDS = 1000  # of a file; TF Serving refuses more
 FRAME = 16  # bytes around every record of a TFRecord file: its length and checksums
 
 
-def write_warm_up(version_dir, requests):
+def write_warm_up(version_dir: Path, requests: Sequence[tuple[str, Mapping[str, Tensor]]]) -> None:
     """Writes requests where a server looks for them.
 
     Args:
@@ -37,7 +41,7 @@ def write_warm_up(version_dir, requests):
             writer.write(record.SerializeToString())
 
 
-def read_warm_up(version_dir):
+def read_warm_up(version_dir: Path) -> list[tuple[str, dict[str, Any]]]:
     """Reads the requests of a version.
 
     Args:

@@ -1,7 +1,7 @@
 """Text as the byte strings that TensorFlow's operations take; needs no TensorFlow itself."""
 
 
-def to_bytes(text):
+def to_bytes(text: str | bytes) -> bytes:
     """Encodes a string in UTF-8, a lone surrogate, which cannot be, as a question mark.
 
     Args:

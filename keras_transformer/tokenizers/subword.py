@@ -2,6 +2,8 @@
 
 import hashlib
 import itertools
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 import sentencepiece
@@ -12,6 +14,7 @@ from tensorflow_text.python.ops import sentencepiece_tokenizer
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.byte_strings import to_bytes
 from keras_transformer.tokenizers.sentencepiece_training import too_large, train_model
+from keras_transformer.typing import Path, Tensor, Texts
 
 
 class SubwordTokenizer(tf.Module):
@@ -41,7 +44,7 @@ class SubwordTokenizer(tf.Module):
     [b'the quick brown fox']
     """
 
-    def __init__(self, model):
+    def __init__(self, model: bytes) -> None:
         super().__init__(name="subword_tokenizer")
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -63,10 +66,10 @@ class SubwordTokenizer(tf.Module):
         self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
         self._processor._model_resource = _LastingModel(model)
 
-    def __call__(self, text):
+    def __call__(self, text: str | bytes | Texts | Tensor) -> tf.Tensor | tf.RaggedTensor:
         return self._processor.tokenize(_as_tensor(text))
 
-    def detokenize(self, ids):
+    def detokenize(self, ids: Tensor | tf.RaggedTensor) -> Tensor:
         """Joins ids to text. Special ids vanish, UNK excepted, which becomes ⁇.
 
         Args:
@@ -77,11 +80,11 @@ class SubwordTokenizer(tf.Module):
         """
         return self._processor.detokenize(tf.cast(ids, tf.int32))
 
-    def pieces(self, ids):
+    def pieces(self, ids: Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         """Looks ids up: the pieces they stand for, strings of the same shape, ragged or not."""
         return self._processor.id_to_string(ids)
 
-    def sample(self, texts, strength, seed):
+    def sample(self, texts: Texts, strength: float, seed: int) -> tf.RaggedTensor:
         """Cuts texts into pieces in one of many ways, which keeps a model from relying on one.
 
         Of type bpe, BPE-dropout (Provilkov et al., 2020, §3): every merge is left out with a
@@ -118,8 +121,14 @@ class SubwordTokenizer(tf.Module):
 
     @classmethod
     def train(
-        cls, lines, vocabulary_size=None, model_type="bpe", lowercase=False, nfkc=True, files=()
-    ):
+        cls,
+        lines: Iterable[str | bytes] | None,
+        vocabulary_size: int | None = None,
+        model_type: str = "bpe",
+        lowercase: bool = False,
+        nfkc: bool = True,
+        files: Sequence[Path] = (),
+    ) -> Self:
         """Learns a vocabulary.
 
         Args:
@@ -147,7 +156,7 @@ class SubwordTokenizer(tf.Module):
         return tokenizer
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: Path) -> Self:
         """Reads a `.spm` file that `save`, or the sentencepiece package, has written."""
         try:
             with open(path, "rb") as file:
@@ -158,7 +167,7 @@ class SubwordTokenizer(tf.Module):
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
-    def save(self, path):
+    def save(self, path: Path) -> None:
         """Writes the SentencePiece model."""
         with open(path, "wb") as file:
             file.write(self.model)

@@ -3,6 +3,10 @@
 Shapes: B batch, T target length, D width, V vocabulary.
 """
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import keras
 import tensorflow as tf
 
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
@@ -11,9 +15,15 @@ from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
 )
 from keras_transformer.special_ids import PAD
 from keras_transformer.training.token_weights import token_weights
+from keras_transformer.typing import Nested, Tensor
+
+# Of a variable: dense, of the rows that were looked up, or none at all.
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 
-def plain_gradients(model, x, y, sample_weight, share):
+def plain_gradients(
+    model: keras.Model, x: Nested, y: Tensor, sample_weight: Tensor | None, share: Tensor
+) -> tuple[Tensor, Tensor, list[list[Gradient]]]:
     """Computes loss and gradients through the logits, as Keras does.
 
     Args:
@@ -34,7 +44,9 @@ def plain_gradients(model, x, y, sample_weight, share):
     return loss, logits, [tape.gradient(scaled, model.trainable_variables)]
 
 
-def fused_gradients(model, x, y, _, share):
+def fused_gradients(
+    model: keras.Model, x: Nested, y: Tensor, _: None, share: Tensor
+) -> tuple[Tensor, TokenPredictions, list[list[Gradient]]]:
     """Computes the same without the logits of the whole batch (`fused_cross_entropy`).
 
     Args:
@@ -75,7 +87,7 @@ def fused_gradients(model, x, y, _, share):
     return loss, TokenPredictions(*(tf.reshape(p, tf.shape(y)) for p in predictions)), gradients
 
 
-def sum_gradients(gradients):
+def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
     """Adds up a variable's gradients of all micro-batches and ways; None where none leads to it.
 
     TensorFlow would add up a dense gradient and what lookups left in a tensor of zeros.
@@ -94,7 +106,7 @@ def sum_gradients(gradients):
     return tf.tensor_scatter_nd_add(total, rows[:, tf.newaxis], values) if sparse else total
 
 
-def clip_together(gradients, largest_norm):
+def clip_together(gradients: Iterable[Tensor], largest_norm: float | Tensor) -> list[Tensor]:
     """Scales the gradients of all replicas together down to a norm.
 
     Args:
@@ -112,6 +124,6 @@ def clip_together(gradients, largest_norm):
     return [gradient / context.num_replicas_in_sync for gradient in gradients]
 
 
-def count_tokens(y, sample_weight=None):
+def count_tokens(y: Tensor, sample_weight: Tensor | None = None) -> Tensor:
     """Counts the target tokens of this replica, weighted: a float32 scalar."""
     return tf.reduce_sum(token_weights(y, sample_weight))

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.training.token_weights import token_weights
+from keras_transformer.typing import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -42,11 +43,11 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def __init__(
         self,
-        label_smoothing=0.1,
-        name="smoothed_cross_entropy",
-        reduction="mean_with_sample_weight",
-        dtype=None,
-    ):
+        label_smoothing: float = 0.1,
+        name: str = "smoothed_cross_entropy",
+        reduction: str | None = "mean_with_sample_weight",
+        dtype: str | keras.DTypePolicy | None = None,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
@@ -54,13 +55,15 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             )
         self.label_smoothing = label_smoothing
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
         # Ids are handed on as integers; Keras would turn them into floats of the loss' dtype.
         ids = ops.cast(y_true, "int32")
         weights = token_weights(ids, sample_weight, self.dtype)
         return super().__call__(ids, y_pred, sample_weight=weights)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         ids = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, self.dtype)
         of_label = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
@@ -68,5 +71,5 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         losses = ops.logsumexp(logits, axis=-1) - (1 - smoothing) * of_label
         return losses - smoothing * ops.mean(logits, axis=-1) if smoothing else losses
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return super().get_config() | {"label_smoothing": self.label_smoothing}

@@ -3,11 +3,17 @@
 Shapes: B batch, T target length, V vocabulary.
 """
 
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
 from keras_transformer.special_ids import PAD
 from keras_transformer.training.token_weights import token_weights
+from keras_transformer.typing import Tensor
+
+if TYPE_CHECKING:
+    from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
 
 
 class TokenMetric(keras.metrics.Mean):
@@ -20,21 +26,28 @@ class TokenMetric(keras.metrics.Mean):
         sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
     """
 
-    def __init__(self, name=None, dtype=None):
+    def __init__(
+        self, name: str | None = None, dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self,
+        y_true: Tensor,
+        y_pred: "Tensor | TokenPredictions",
+        sample_weight: Tensor | None = None,
+    ) -> None:
         ids = ops.cast(y_true, "int32")
         weights = token_weights(ids, sample_weight, self.dtype)
         fused = hasattr(y_pred, "log_probs")
         values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, y_pred)
         return super().update_state(values, sample_weight=weights)
 
-    def of_logits(self, ids, logits):
+    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
         """The values of each token, shape `(B, T)`."""
         raise NotImplementedError
 
-    def of_predictions(self, ids, predictions):
+    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
         """The same, of `TokenPredictions`."""
         raise NotImplementedError
 
@@ -51,13 +64,15 @@ class MaskedAccuracy(TokenMetric):
     1.0
     """
 
-    def __init__(self, name="accuracy", dtype=None):
+    def __init__(
+        self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def of_logits(self, ids, logits):
+    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
         return ops.equal(ops.argmax(logits, axis=-1), ids)
 
-    def of_predictions(self, ids, predictions):
+    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
         return predictions.correct
 
 
@@ -73,17 +88,19 @@ class Perplexity(TokenMetric):
     50.0
     """
 
-    def __init__(self, name="perplexity", dtype=None):
+    def __init__(
+        self, name: str = "perplexity", dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def of_logits(self, ids, logits):
+    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
         of_label = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
         return ops.logsumexp(logits, axis=-1) - of_label
 
-    def of_predictions(self, ids, predictions):
+    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
         return -predictions.log_probs
 
-    def result(self):
+    def result(self) -> Tensor:
         return ops.exp(super().result())
 
 
@@ -102,8 +119,12 @@ class TargetTokens(keras.metrics.Sum):
     2.0
     """
 
-    def __init__(self, name="target_tokens", dtype=None):
+    def __init__(
+        self, name: str = "target_tokens", dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: object, sample_weight: Tensor | None = None
+    ) -> None:
         return super().update_state(ops.not_equal(ops.cast(y_true, "int32"), PAD))

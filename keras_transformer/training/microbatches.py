@@ -4,10 +4,14 @@ Micro-batches at once keep the cores of a processor busy that each do an operati
 (`kernels/tensorflow/threads.py`). One after the other, they take the memory of one of them.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
+from keras_transformer.typing import Nested, Tensor
 
-def split(batch, count):
+
+def split(batch: Nested, count: int) -> list[Nested]:
     """Cuts a batch into micro-batches that nothing hinders from being computed at once.
 
     Args:
@@ -30,7 +34,9 @@ def split(batch, count):
     return [rows(number) for number in range(count)]
 
 
-def accumulate(function, batch, count, zeros):
+def accumulate(
+    function: Callable[[Nested], list[Tensor]], batch: Nested, count: int, zeros: list[Tensor]
+) -> list[Tensor]:
     """Sums what a function makes of micro-batches, one after the other, in the memory of one.
 
     Args:

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.typing import Config, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf
@@ -35,7 +36,12 @@ class MeanAdam(keras.optimizers.Adam):
             learning_rate = learning_rate, self.beta_1**update, self.beta_2**update
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self,
+        gradient: Tensor,
+        variable: keras.Variable | Tensor,
+        learning_rate: Tensor | tuple[Tensor, Tensor, Tensor],
+    ) -> Tensor | None:
         if tf is None:
             return super().update_step(gradient, variable, learning_rate)
         learning_rate, beta1_power, beta2_power = learning_rate
@@ -57,14 +63,14 @@ class MeanAdam(keras.optimizers.Adam):
         )
 
     @property
-    def ema_momentum(self):
+    def ema_momentum(self) -> Tensor:
         """The momentum of the next update."""
         updates = ops.cast(self.iterations, "float32")
         return ops.minimum(self._largest_momentum, (1.0 + updates) / (10.0 + updates))
 
     @ema_momentum.setter
-    def ema_momentum(self, value):
+    def ema_momentum(self, value: float) -> None:
         self._largest_momentum = value
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return super().get_config() | {"ema_momentum": self._largest_momentum}

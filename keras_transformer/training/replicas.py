@@ -1,7 +1,14 @@
 """Mends what Keras lacks with several replicas: the one file that knows of it."""
 
+from typing import TYPE_CHECKING
 
-class Replicas:
+if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
+    from keras import Model
+else:
+    Model = object
+
+
+class Replicas(Model):
     """Mixed into a `keras.Model` ahead of it, for `fit` and `evaluate` under a strategy.
 
     To build what is not built yet, Keras 3.15 averages the first batch over the replicas

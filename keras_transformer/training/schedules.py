@@ -5,6 +5,8 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.typing import Config, Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
@@ -36,14 +38,20 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(
-        self, d_model=None, peak=None, warmup_steps=4000, cooldown_steps=0, total_steps=None
-    ):
+        self,
+        d_model: int | None = None,
+        peak: float | None = None,
+        warmup_steps: int = 4000,
+        cooldown_steps: int = 0,
+        total_steps: int | None = None,
+    ) -> None:
         super().__init__()
-        if (d_model is None) == (peak is None):
+        given = [value for value in (d_model, peak) if value is not None]
+        if len(given) != 1:
             raise ValueError(
                 f"Give either d_model or peak, received d_model={d_model} and peak={peak}."
             )
-        if warmup_steps < 1 or (d_model if peak is None else peak) <= 0:
+        if warmup_steps < 1 or given[0] <= 0:
             raise ValueError(
                 "d_model, peak and warmup_steps must be positive, received "
                 f"d_model={d_model}, peak={peak} and warmup_steps={warmup_steps}."
@@ -59,8 +67,10 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         self.cooldown_steps = cooldown_steps
         self.total_steps = total_steps
 
-    def __call__(self, step):
-        height = self.peak or 1 / math.sqrt(self.d_model * self.warmup_steps)
+    def __call__(self, step: int | Tensor) -> Tensor:
+        height = self.peak
+        if self.d_model is not None:
+            height = 1 / math.sqrt(self.d_model * self.warmup_steps)
         step = ops.cast(step, "float32")
         share = (step + 1.0) / self.warmup_steps
         rate = height * ops.minimum(share, ops.rsqrt(share))
@@ -68,6 +78,6 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
             return rate
         return rate * ops.clip((self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         names = ("d_model", "peak", "warmup_steps", "cooldown_steps", "total_steps")
         return {name: getattr(self, name) for name in names}

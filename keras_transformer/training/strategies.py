@@ -5,7 +5,7 @@ import tensorflow as tf
 STRATEGIES = ("auto", "one", "mirrored")
 
 
-def make_strategy(name="auto", logical_devices=1):
+def make_strategy(name: str = "auto", logical_devices: int = 1) -> tf.distribute.Strategy:
     """Chooses the devices that a training runs on.
 
     Args:

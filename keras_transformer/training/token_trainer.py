@@ -1,5 +1,8 @@
 """One training step under a tf.distribute strategy, normalised by the tokens of all replicas."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -15,6 +18,7 @@ from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
 from keras_transformer.training.microbatches import accumulate, split
 from keras_transformer.training.replicas import Replicas
+from keras_transformer.typing import Config, Nested, Tensor
 
 
 class TokenTrainer(Replicas):
@@ -40,11 +44,22 @@ class TokenTrainer(Replicas):
             the machine and is not saved.
     """
 
-    parallel_microbatches = 1
-    softmax_inputs_of = None  # the `call` whose logits `softmax_inputs` are those of
-    clip_norm, accumulation_steps, fused_loss = None, 1, "auto"  # set by `compile`
+    parallel_microbatches: int = 1
+    # The `call` whose logits `softmax_inputs` are those of.
+    softmax_inputs_of: Callable[..., Nested] | None = None
+    # Set by `compile`.
+    clip_norm: float | None = None
+    accumulation_steps: int = 1
+    fused_loss: str | bool = "auto"
 
-    def compile(self, *args, clip_norm=None, accumulation_steps=1, fused_loss="auto", **kwargs):
+    def compile(
+        self,
+        *args: Any,
+        clip_norm: float | None = None,
+        accumulation_steps: int = 1,
+        fused_loss: str | bool = "auto",
+        **kwargs: Any,
+    ) -> None:
         """Configures the training: as `keras.Model.compile`, and by three more arguments.
 
         Args:
@@ -73,7 +88,7 @@ class TokenTrainer(Replicas):
         self.accumulation_steps = accumulation_steps
         self.fused_loss = fused_loss
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> Config | None:
         config = super().get_compile_config()
         return config and config | {
             "clip_norm": self.clip_norm,
@@ -81,12 +96,12 @@ class TokenTrainer(Replicas):
             "fused_loss": self.fused_loss,
         }
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: Config) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    def train_step(self, data):
+    def train_step(self, data: Nested) -> dict[str, Tensor]:
         """Learns from one batch; called by `fit` on each replica."""
         if not self.built:
             self.build()
@@ -100,7 +115,7 @@ class TokenTrainer(Replicas):
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return self.get_metrics_result()
 
-    def test_step(self, data):
+    def test_step(self, data: Nested) -> dict[str, Tensor]:
         """Scores one batch; called by `evaluate` and by `fit`'s validation."""
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         batch = [part for part in keras.utils.unpack_x_y_sample_weight(data) if part is not None]

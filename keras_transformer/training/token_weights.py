@@ -3,9 +3,12 @@
 from keras import ops
 
 from keras_transformer.special_ids import PAD
+from keras_transformer.typing import Tensor
 
 
-def token_weights(ids, sample_weight=None, dtype="float32"):
+def token_weights(
+    ids: Tensor, sample_weight: Tensor | None = None, dtype: str = "float32"
+) -> Tensor:
     """Weighs target tokens: padding counts nothing.
 
     Args:

@@ -1,8 +1,11 @@
 """The training step that `Transformer` has: ours on TensorFlow, Keras' own on other backends."""
 
+from typing import Any
+
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.typing import Config
 
 if IS_TENSORFLOW:
     from keras_transformer.training.token_trainer import TokenTrainer as Trainer
@@ -11,7 +14,14 @@ else:
     class Trainer:
         """Refuses the arguments of `TokenTrainer.compile` that Keras' own step knows nothing of."""
 
-        def compile(self, *args, clip_norm=None, accumulation_steps=1, fused_loss="auto", **kwargs):
+        def compile(
+            self,
+            *args: Any,
+            clip_norm: float | None = None,
+            accumulation_steps: int = 1,
+            fused_loss: str | bool = "auto",
+            **kwargs: Any,
+        ) -> None:
             """Compiles as `keras.Model` does.
 
             Raises:
@@ -25,7 +35,7 @@ else:
                 )
             super().compile(*args, **kwargs)
 
-        def compile_from_config(self, config):
+        def compile_from_config(self, config: Config) -> None:
             """Compiles a model that was saved."""
             self.compile(**keras.saving.deserialize_keras_object(config))
             if self.optimizer is not None and self.built:

@@ -1,10 +1,16 @@
 """BLEU and chrF of a corpus by sacreBLEU, and exact match; intervals by its bootstrap."""
 
+from collections.abc import Sequence, Sized
+from typing import Any
+
 import sacrebleu
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
 
-def corpus_scores(outputs, references, bleu_tokenize="13a"):
+def corpus_scores(
+    outputs: Sequence[str], references: Sequence[str], bleu_tokenize: str = "13a"
+) -> dict[str, Any]:
     """Scores translations, without intervals: quick enough for every validation.
 
     Args:
@@ -27,7 +33,9 @@ def corpus_scores(outputs, references, bleu_tokenize="13a"):
     return scores | {"signature": " ".join(str(m.get_signature()) for m in metrics.values())}
 
 
-def scores_of_systems(systems, targets, bleu_tokenize, n_bootstrap):
+def scores_of_systems(
+    systems: Sequence[Sequence[str]], targets: Sequence[str], bleu_tokenize: str, n_bootstrap: int
+) -> list[dict[str, Any]]:
     """Scores several systems on one test set.
 
     Args:
@@ -40,7 +48,7 @@ def scores_of_systems(systems, targets, bleu_tokenize, n_bootstrap):
         For each system a dict of `bleu`, `chrf` and `exact_match`, with samples also of intervals,
         and of p-values against the first; the first has the `signature` too.
     """
-    reports = []
+    reports: list[dict[str, Any]] = []
     for outputs in systems:
         right = exact_matches(outputs, targets)
         reports.append({"exact_match": 100 * sum(right) / len(right)})
@@ -51,6 +59,7 @@ def scores_of_systems(systems, targets, bleu_tokenize, n_bootstrap):
     metrics = make_metrics(bleu_tokenize)
     signatures, results = PairedTest(named, metrics, [targets], "bs", n_bootstrap)()
     reports[0]["signature"] = " ".join(map(str, signatures.values()))
+    result: Any  # a Result; sacreBLEU's hint also knows the name of a system
     # sacreBLEU's own names, "BLEU" and "chrF2", come in the order of ours.
     for name, theirs in zip(metrics, signatures, strict=True):
         for report, result in zip(reports, results[theirs], strict=True):
@@ -65,7 +74,7 @@ def scores_of_systems(systems, targets, bleu_tokenize, n_bootstrap):
     return reports
 
 
-def make_metrics(bleu_tokenize):
+def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
     """sacreBLEU's metrics by our names for them.
 
     Raises:
@@ -84,7 +93,7 @@ def make_metrics(bleu_tokenize):
     return {"bleu": bleu, "chrf": sacrebleu.CHRF()}
 
 
-def check_lengths(outputs, references, n_bootstrap=0):
+def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> None:
     """Refuses what cannot be compared.
 
     Raises:
@@ -104,6 +113,6 @@ def check_lengths(outputs, references, n_bootstrap=0):
         )
 
 
-def exact_matches(outputs, targets):
+def exact_matches(outputs: Sequence[str], targets: Sequence[str]) -> list[bool]:
     """Compares outputs with their targets: list of bool."""
     return [output == target for output, target in zip(outputs, targets, strict=True)]

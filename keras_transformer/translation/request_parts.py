@@ -9,16 +9,20 @@ Shapes: B rows, T target length.
 
 import functools
 import itertools
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
 from keras_transformer.special_ids import PAD
+from keras_transformer.typing import Tensor
 
 FEWEST_ROWS = 12  # of a part: with fewer, reading the weights costs more than another core brings
 PARTS = 1, 2, 4
 
 
-def in_parts(find, inputs):
+def in_parts(
+    find: Callable[..., tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
     """Searches for the rows' translations in several parts, as many at once as there are threads.
 
     Args:

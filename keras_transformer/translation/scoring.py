@@ -3,12 +3,19 @@
 Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.typing import Tensor
+
+if TYPE_CHECKING:
+    from keras_transformer.transformer import Transformer
 
 
-def log_prob(model, source, target):
+def log_prob(model: "Transformer", source: Tensor, target: Tensor) -> Tensor:
     """The log-probability of targets, by one pass over them.
 
     Args:
@@ -24,7 +31,13 @@ def log_prob(model, source, target):
     return tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
 
 
-def attention_to_source(model, source, target, layers, heads):
+def attention_to_source(
+    model: "Transformer",
+    source: Tensor,
+    target: Tensor,
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> Tensor:
     """Computes what target tokens attend to while they are predicted.
 
     Args:
@@ -40,7 +53,13 @@ def attention_to_source(model, source, target, layers, heads):
     return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])
 
 
-def most_attended(model, source, target, layers, heads):
+def most_attended(
+    model: "Transformer",
+    source: Tensor,
+    target: Tensor,
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> Tensor:
     """The source position that each target token attends to most.
 
     END is left out with the padding: heads rest on it where a token has no counterpart.

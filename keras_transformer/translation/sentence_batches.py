@@ -1,11 +1,20 @@
 """Sentences in batches of similar length, and the results in the order they were asked for."""
 
 import concurrent.futures
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from keras_transformer.tokenizers.byte_strings import to_bytes
+from keras_transformer.typing import Texts
+
+T = TypeVar("T")
 
 
-def translate_sorted(translate, texts, batch_size=256):
+def translate_sorted(
+    translate: Callable[[list[bytes]], Sequence[str]],
+    texts: Texts,
+    batch_size: int = 256,
+) -> list[str]:
     """Translates in batches of similar length and puts the results back in order.
 
     Args:
@@ -25,7 +34,7 @@ def translate_sorted(translate, texts, batch_size=256):
     )
 
 
-def as_bytes(texts):
+def as_bytes(texts: Texts) -> list[bytes]:
     """Texts, strings or byte strings, as a list of byte strings.
 
     Raises:
@@ -36,7 +45,9 @@ def as_bytes(texts):
     return [to_bytes(text) for text in texts]
 
 
-def in_batches(function, lengths, batch_size):
+def in_batches(
+    function: Callable[[list[int]], Sequence[T]], lengths: Sequence[int], batch_size: int
+) -> list[T]:
     """Calls a function for batches of items, those of similar length together.
 
     Args:
@@ -57,7 +68,7 @@ def in_batches(function, lengths, batch_size):
         return in_order(batches, run(function, batches))
 
 
-def sorted_batches(lengths, batch_size, at_once):
+def sorted_batches(lengths: Sequence[int], batch_size: int, at_once: int) -> list[list[int]]:
     """The numbers of items in batches of similar length, `at_once` or more of them if possible."""
     batch_size = max(1, min(batch_size, -(-len(lengths) // at_once)))
     # What takes longest comes first, so that at the end no core works for long alone.
@@ -65,7 +76,7 @@ def sorted_batches(lengths, batch_size, at_once):
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
-def in_order(batches, results):
+def in_order(batches: Iterable[Sequence[int]], results: Iterable[Sequence[T]]) -> list[T]:
     """The results of all items, in the order of their numbers, from those of their batches."""
     found = {
         number: result

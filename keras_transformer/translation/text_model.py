@@ -4,12 +4,19 @@ Shapes: B batch, S source length, T target length.
 """
 
 import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.scoring import log_prob, most_attended
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
+from keras_transformer.typing import Tensor, Texts
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers.subword import SubwordTokenizer
+    from keras_transformer.transformer import Transformer
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
 TARGET = tf.TensorSpec([None, None], tf.int32, "target")
@@ -29,7 +36,14 @@ class TextModel(tf.Module):
             `longest_output` is not positive.
     """
 
-    def __init__(self, model, source_tokenizer, target_tokenizer, longest_output=None, name=None):
+    def __init__(
+        self,
+        model: "Transformer",
+        source_tokenizer: "SubwordTokenizer",
+        target_tokenizer: "SubwordTokenizer",
+        longest_output: int | None = None,
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         sides = (
             ("source", source_tokenizer, model.source_vocabulary_size),
@@ -53,23 +67,25 @@ class TextModel(tf.Module):
         self.variables_to_save = [weight.value for weight in model.weights]
         self._get_model = lambda: model
         # What `compiled` makes is no part of what is saved.
-        self.compiled = functools.cache(_compile)
+        self.compiled: Callable[..., Callable[..., Any]] = functools.cache(_compile)
 
     @property
-    def model(self):
+    def model(self) -> "Transformer":
         """The `Transformer`."""
         return self._get_model()
 
     @property
-    def default_layer(self):
+    def default_layer(self) -> int:
         """The decoder layer whose attention to the source is looked at; see `align`."""
         return max(self.model.num_layers - 2, self.model.num_layers // 2)
 
-    def run_eagerly(self):
+    def run_eagerly(self) -> None:
         """Has no graphs made from now on: for a few sentences, that takes longer than they do."""
         self.compiled = _eager
 
-    def score(self, sources, targets, batch_size=64):
+    def score(
+        self, sources: Texts, targets: Texts, batch_size: int = 64
+    ) -> list[tuple[float, int]]:
         """Computes how probable given translations are.
 
         Args:
@@ -98,7 +114,14 @@ class TextModel(tf.Module):
 
         return in_batches(score_batch, lengths, batch_size)
 
-    def align(self, sources, targets, layers=None, heads=None, batch_size=64):
+    def align(
+        self,
+        sources: Texts,
+        targets: Texts,
+        layers: Iterable[int] | None = None,
+        heads: Iterable[int] | None = None,
+        batch_size: int = 64,
+    ) -> list[tuple[list[str], list[str], list[int]]]:
         """Finds which source token each target token attends to most while it is predicted.
 
         Args:
@@ -147,23 +170,23 @@ class TextModel(tf.Module):
 
         return in_batches(align_batch, lengths, batch_size)
 
-    def clean(self, text):
+    def clean(self, text: Tensor) -> Tensor:
         """Text `(B,)` as it is: a tensor of another rank is refused, what is no UTF-8 replaced."""
         text = tf.ensure_shape(text, [None])
         return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
-    def close(self, ids):
+    def close(self, ids: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
         """Ragged ids to `(B, T)`, cut, closed by END and padded; and which rows had no token."""
         empty = tf.equal(ids.row_lengths(), 0)
         ids = ids[:, : self.model.max_length - 1]
         ids = tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
         return ids.to_tensor(PAD), empty
 
-    def read_source(self, text):
+    def read_source(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Ids `(B, S)`, cut, closed by END and padded; and which rows have no token."""
         return self.close(self.source_tokenizer(self.clean(text)))
 
-    def score_batch(self, text, target):
+    def score_batch(self, text: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities `(B,)` of target ids `(B, T)`, closed by END; and their numbers."""
         source, empty = self.read_source(text)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
@@ -171,7 +194,14 @@ class TextModel(tf.Module):
         values = tf.where(asked, log_prob(self.model, source, target), 0.0)
         return values, tf.where(asked, lengths, 0)
 
-    def read_targets(self, name, texts, count, *closing, longest=None):
+    def read_targets(
+        self,
+        name: str,
+        texts: Texts,
+        count: int,
+        *closing: int,
+        longest: int | None = None,
+    ) -> tf.RaggedTensor:
         """Cuts texts that the target has to hold whole into pieces.
 
         Args:

@@ -4,6 +4,8 @@ Shapes: B batch, N hypotheses for each source, S source length, T target length.
 """
 
 import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -11,11 +13,16 @@ import tensorflow as tf
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.search import search as search_tokens
-from keras_transformer.presets import GREEDY
+from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import PAD
 from keras_transformer.translation.request_parts import in_parts
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.text_model import TARGET, TEXT, TextModel
+from keras_transformer.typing import Found, Tensor, Texts
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers.subword import SubwordTokenizer
+    from keras_transformer.transformer import Transformer
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
 
@@ -46,13 +53,19 @@ class Translator(TextModel):
     ['1998-05-09']
     """
 
-    def __init__(self, model, source_tokenizer, target_tokenizer, longest_output=None):
+    def __init__(
+        self,
+        model: "Transformer",
+        source_tokenizer: "SubwordTokenizer",
+        target_tokenizer: "SubwordTokenizer",
+        longest_output: int | None = None,
+    ) -> None:
         super().__init__(
             model, source_tokenizer, target_tokenizer, longest_output, name="translator"
         )
         self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
 
-    def in_precision(self, policy):
+    def in_precision(self, policy: str) -> "Translator":
         """The same translator, computing in another precision.
 
         Args:
@@ -70,7 +83,13 @@ class Translator(TextModel):
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return Translator(twin, *tokenizers, self.longest_output)
 
-    def translate(self, texts, batch_size=256, search=GREEDY, prefixes=None):
+    def translate(
+        self,
+        texts: Texts,
+        batch_size: int = 256,
+        search: SearchConfig = GREEDY,
+        prefixes: Texts | None = None,
+    ) -> list[str]:
         """Translates a list of sentences.
 
         Args:
@@ -91,7 +110,13 @@ class Translator(TextModel):
         n_best = self.translate_n_best(texts, batch_size, search, prefixes)
         return [hypotheses[0][0] for hypotheses in n_best]
 
-    def translate_n_best(self, texts, batch_size=256, search=GREEDY, prefixes=None):
+    def translate_n_best(
+        self,
+        texts: Texts,
+        batch_size: int = 256,
+        search: SearchConfig = GREEDY,
+        prefixes: Texts | None = None,
+    ) -> list[list[tuple[str, float]]]:
         """Translates a list of sentences, each in several ways: as many as the beam is wide.
 
         Args:
@@ -130,7 +155,12 @@ class Translator(TextModel):
         sentences = max(1, batch_size // search.beam_size)
         return in_batches(translate_batch, [len(row) for row in rows], sentences)
 
-    def translate_batch(self, text, search_fn=greedy_search, options=None):
+    def translate_batch(
+        self,
+        text: Tensor,
+        search_fn: Callable[..., Found] = greedy_search,
+        options: dict[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
         """Does what `serve` does.
 
         Args:
@@ -143,7 +173,13 @@ class Translator(TextModel):
         """
         return self.translate_ids(*self.read_source(text), search_fn, options)[1]
 
-    def translate_ids(self, source, empty, search_fn=greedy_search, options=None):
+    def translate_ids(
+        self,
+        source: Tensor,
+        empty: Tensor,
+        search_fn: Callable[..., Found] = greedy_search,
+        options: dict[str, Tensor] | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The same from ids `(B, S)`, as `close` makes them: target ids `(B, T)`, and what
         `translate_batch` returns."""
         tokens, log_prob = self._search(search_fn, source, self.longest_output, options or {})
@@ -153,7 +189,13 @@ class Translator(TextModel):
             "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
         }
 
-    def search_batch(self, text, seeds=None, prefix=None, search=GREEDY):
+    def search_batch(
+        self,
+        text: Tensor,
+        seeds: Tensor | None = None,
+        prefix: Tensor | None = None,
+        search: SearchConfig = GREEDY,
+    ) -> tuple[Tensor, Tensor]:
         """Translations and their log-probabilities, `(B, N)` each; -inf where there is none."""
         source, empty = self.read_source(text)
         rows, beam_size = tf.shape(source)[0], search.beam_size

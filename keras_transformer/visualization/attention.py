@@ -4,15 +4,23 @@ Each function draws a new figure and returns it; nothing is shown or saved.
 """
 
 import math
+from collections.abc import Sequence
 
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
+from keras_transformer.typing import Tensor
 
 
-def plot_attention(attention_scores, source_tokens, target_tokens, titles=None):
+def plot_attention(
+    attention_scores: Tensor,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    titles: Sequence[str] | None = None,
+) -> Figure:
     """Draws which source position each target position attends to, one map per head.
 
     Args:
@@ -61,7 +69,7 @@ def plot_attention(attention_scores, source_tokens, target_tokens, titles=None):
     return figure
 
 
-def plot_position_encoding(length=100, d_model=128):
+def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
     """Draws the sinusoidal encoding: positions downwards, its entries to the right.
 
     Args:

@@ -5,15 +5,18 @@ save_… write a picture of what is in run directories.
 """
 
 import os
+from collections.abc import Mapping, Sequence
 
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator
 
 from keras_transformer.runs.atomic_files import replacing
-from keras_transformer.runs.history import read_history
+from keras_transformer.runs.history import History, read_history
+from keras_transformer.typing import Path
 
 # How a run's history is drawn: the unit and the label of what a curve may run over.
 OVER = {
@@ -24,7 +27,9 @@ OVER = {
 SCORES = {"val_bleu": "BLEU on the validation set", "val_chrf": "chrF on the validation set"}
 
 
-def plot_learning_rate(schedule, steps=20_000):
+def plot_learning_rate(
+    schedule: keras.optimizers.schedules.LearningRateSchedule, steps: int = 20_000
+) -> Figure:
     """Draws a learning-rate schedule.
 
     Args:
@@ -41,7 +46,7 @@ def plot_learning_rate(schedule, steps=20_000):
     return figure
 
 
-def plot_history(history):
+def plot_history(history: Mapping[str, Sequence[float]]) -> Figure:
     """Draws training and validation loss, epoch by epoch.
 
     Args:
@@ -61,12 +66,12 @@ def plot_history(history):
         if name in history:
             axis.plot(epochs, history[name], marker="o", label=label)
     axis.set(xlabel="epoch", ylabel="loss in nats per token", yscale="log")
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="x", integer=True)
     axis.legend()
     return figure
 
 
-def plot_run(history):
+def plot_run(history: History) -> Figure:
     """Draws what a training did: learning rate, losses, and BLEU and chrF where they are known.
 
     Learning rate and losses run over updates; BLEU and chrF over target tokens and over minutes,
@@ -87,7 +92,7 @@ def plot_run(history):
     return plot_runs({"": history})
 
 
-def plot_runs(histories):
+def plot_runs(histories: Mapping[str, History]) -> Figure:
     """Draws several trainings into one figure, each in a colour of its own.
 
     Args:
@@ -137,7 +142,7 @@ def plot_runs(histories):
     return figure
 
 
-def save_run_plot(path):
+def save_run_plot(path: Path) -> str:
     """Draws a run's `history.csv` and saves the picture in the run directory.
 
     Args:
@@ -149,10 +154,12 @@ def save_run_plot(path):
     Raises:
         ValueError: If there is no history, or no validation in it.
     """
-    return save_runs_plot([path], os.path.join(path, "curves.png"))
+    output = os.path.join(path, "curves.png")
+    save_runs_plot([path], output)
+    return output
 
 
-def save_runs_plot(paths, output):
+def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
     """Draws the histories of runs into one picture, labelled by the names of their directories.
 
     Args:
@@ -169,7 +176,7 @@ def save_runs_plot(paths, output):
     """
     names = [os.path.basename(os.path.abspath(path)) for path in paths]
     if len(set(names)) < len(names):
-        names = paths
+        names = [os.fspath(path) for path in paths]
     figure = plot_runs({n: read_history(path) for n, path in zip(names, paths, strict=True)})
     try:
         with replacing(output) as temporary:

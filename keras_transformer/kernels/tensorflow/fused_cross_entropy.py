@@ -8,6 +8,7 @@ import typing
 import tensorflow as tf
 
 from keras_transformer.kernels.products import multiply
+from keras_transformer.typing import Tensor
 
 # Most positions computed at a time: enough for a matrix product at full speed, and for the
 # gradient of the matrix, added up once per part, not to count; few enough for a processor's cache.
@@ -21,7 +22,9 @@ class TokenPredictions(typing.NamedTuple):
     correct: tf.Tensor  # bool (...), whether no id is more probable than the label
 
 
-def fused_cross_entropy(states, matrix, labels, weights, label_smoothing):
+def fused_cross_entropy(
+    states: Tensor, matrix: Tensor, labels: Tensor, weights: Tensor, label_smoothing: float
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], TokenPredictions]:
     """Computes `SmoothedCrossEntropy` of the logits `states · matrixᵀ`, summed, not averaged.
 
     Gradients are computed together with the loss, part by part, so that the logits, by far the

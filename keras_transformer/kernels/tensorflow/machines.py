@@ -1,11 +1,14 @@
 """Graphs that multiply on each machine in the way that is right there."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_transformer.kernels.products import multiplying
+from keras_transformer.typing import Nested, Tensor
 
 
-def on_any_machine(compute, dtype, tensor):
+def on_any_machine(compute: Callable[[], Nested], dtype: str, tensor: Tensor) -> Nested:
     """Computes in one of two ways, decided upon where the graph runs.
 
     With bfloat16 units, products of bfloat16 are exact and fast. Without, TensorFlow cuts off

@@ -18,7 +18,7 @@ SLOWER = 1.05
 
 
 @functools.cache
-def slowdown(policy):
+def slowdown(policy: str) -> float:
     """Times a product in another precision: a multiple of the time in float32, on this machine.
 
     Takes a tenth of a second, once. It starts TensorFlow's threads, so whatever sets their number
@@ -40,14 +40,14 @@ def slowdown(policy):
     return min(time for _, time in pairs) / min(time for time, _ in pairs)
 
 
-def fastest():
+def fastest() -> str:
     """The precision that is fast here, `"float32"` unless `"mixed_bfloat16"` is clearly faster."""
     # What is computed in float32 and rounded (`multiply`) is slower, whatever a clock says.
     faster = is_exact("bfloat16") and slowdown("mixed_bfloat16") < FASTER
     return "mixed_bfloat16" if faster else "float32"
 
 
-def choose(precision, wanted=None):
+def choose(precision: str | None, wanted: str = "float32") -> str:
     """Decides what to compute in.
 
     Args:

@@ -1,15 +1,18 @@
 """A trial of TensorFlow's products of half precision: are they as exact here as they should be?"""
 
 import itertools
+from collections.abc import Callable
 
 import tensorflow as tf
+
+from keras_transformer.typing import Tensor
 
 TERMS = 4096  # of the sum: counting up in bfloat16, one gets to 256
 SIZES = 1, 8  # numbers of rows and columns: for single ones there are kernels of their own
 BOTH = False, True
 
 
-def rounds_to_nearest(dtype, multiply):
+def rounds_to_nearest(dtype: str, multiply: Callable[[Tensor, Tensor, bool, bool], Tensor]) -> bool:
     """Tries whether products add up in float32 and are rounded once, to nearest.
 
     Without bfloat16 units, TensorFlow's `MatMul` of bfloat16 cuts the lower half off a float32

@@ -10,9 +10,10 @@ Shapes: as in `layers/dot_product_attention.py`.
 import tensorflow as tf
 
 from keras_transformer.kernels.products import is_exact
+from keras_transformer.typing import Tensor
 
 
-def multiply(x, y, transpose_y=False):
+def multiply(x: Tensor, y: Tensor, transpose_y: bool = False) -> Tensor:
     """The product of `x` and `y`, `(B, H, T, …)` each; with `transpose_y`, of `x` and `yᵀ`."""
     # TensorFlow's own kernels have no bfloat16 units.
     if x.dtype != tf.float32 and is_exact(x.dtype.name):
@@ -23,6 +24,6 @@ def multiply(x, y, transpose_y=False):
     return tf.cast(product, x.dtype)
 
 
-def softmax(scores):
+def softmax(scores: Tensor) -> Tensor:
     """Softmax of float32 scores along their last axis."""
     return tf.exp(tf.nn.log_softmax(scores))

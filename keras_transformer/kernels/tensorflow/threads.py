@@ -19,7 +19,7 @@ MOST_PARTS = 8
 ENVIRONMENT = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
-def work_apart(most=None):
+def work_apart(most: int | None = None) -> int:
     """Has TensorFlow do each operation on one core, and as many at once as there are cores.
 
     That slows down whatever does one thing at a time, so use what it is for: `Translator` works at
@@ -51,7 +51,7 @@ def work_apart(most=None):
     return operations_at_once()
 
 
-def operations_at_once():
+def operations_at_once() -> int:
     """Counts the operations TensorFlow does at once, each on a core: 1 where cores share them."""
     threading = tf.config.threading
     if threading.get_intra_op_parallelism_threads() != 1:
@@ -59,7 +59,7 @@ def operations_at_once():
     return threading.get_inter_op_parallelism_threads() or available()
 
 
-def available():
+def available() -> int:
     """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

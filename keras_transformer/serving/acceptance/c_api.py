@@ -35,13 +35,15 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 TF_STRING = 7  # TF_DataType
 NUMBERS = {1: ctypes.c_float, 3: ctypes.c_int32, 9: ctypes.c_int64}  # the others that are used
 TF_STRING_BYTES = 24  # sizeof(TF_TString), the same on every 64-bit platform
 DEFAULT = "serving_default"
 POINTER, INT, SIZE, TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p
-INT64 = ctypes.c_int64
+INT64, TEXTS = ctypes.c_int64, ctypes.POINTER(TEXT)
 
 
 class Output(ctypes.Structure):
@@ -50,7 +52,7 @@ class Output(ctypes.Structure):
     _fields_ = [("operation", POINTER), ("index", INT)]
 
 
-FEEDS_OR_FETCHES = [ctypes.POINTER(Output), ctypes.POINTER(POINTER), INT]
+FEEDS_AND_FETCHES = 2 * [ctypes.POINTER(Output), ctypes.POINTER(POINTER), INT]
 
 # What is used of tensorflow/c/c_api.h and its neighbours: (result, arguments).
 FUNCTIONS = {
@@ -62,15 +64,9 @@ FUNCTIONS = {
     "TF_Message": (TEXT, [POINTER]),
     "TF_LoadLibrary": (POINTER, [TEXT, POINTER]),
     "TF_SetConfig": (None, [POINTER, TEXT, SIZE, POINTER]),
-    "TF_LoadSessionFromSavedModel": (
-        POINTER,
-        [POINTER, POINTER, TEXT, ctypes.POINTER(TEXT), INT, POINTER, POINTER, POINTER],
-    ),
+    "TF_LoadSessionFromSavedModel": (POINTER, [POINTER, POINTER, TEXT, TEXTS, INT, *[POINTER] * 3]),
     "TF_GraphOperationByName": (POINTER, [POINTER, TEXT]),
-    "TF_SessionRun": (
-        None,
-        [POINTER, POINTER, *FEEDS_OR_FETCHES, *FEEDS_OR_FETCHES, POINTER, INT, POINTER, POINTER],
-    ),
+    "TF_SessionRun": (None, [POINTER, POINTER, *FEEDS_AND_FETCHES, POINTER, INT, POINTER, POINTER]),
     "TF_AllocateTensor": (POINTER, [INT, ctypes.POINTER(INT64), INT, SIZE]),
     "TF_Dim": (INT64, [POINTER, INT]),
     "TF_StringCopy": (None, [POINTER, TEXT, SIZE]),
@@ -78,6 +74,7 @@ FUNCTIONS = {
 }
 # A ConfigProto: graph_options { rewrite_options { disable_meta_optimizer: true } }
 UNOPTIMIZED = bytes([82, 5, 82, 3, 152, 1, 1])
+Signatures = dict[str, Sequence[dict[str, Sequence[Any]]]]  # as the first line of stdin has them
 
 
 class TensorFlowError(Exception):
@@ -96,7 +93,15 @@ class Server:
         xla: whether XLA may compile; a server says no unless a flag is set.
     """
 
-    def __init__(self, site_packages, version_dir, signatures, ops=(), config=b"", xla=False):
+    def __init__(
+        self,
+        site_packages: str,
+        version_dir: str,
+        signatures: Signatures,
+        ops: Sequence[str] = (),
+        config: bytes = b"",
+        xla: bool = False,
+    ) -> None:
         for name in ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2"):
             path = os.path.join(site_packages, "tensorflow", name)
             # Global, for the op libraries look TensorFlow's symbols up there.
@@ -107,19 +112,18 @@ class Server:
         if not xla:
             # tensorflow::DisableXlaCompilation(), as in TF Serving's main.cc.
             self.library._ZN10tensorflow21DisableXlaCompilationEv()
-        with self._status() as status:
-            for path in ops:
+        for path in ops:
+            with self._status() as status:
                 self.library.TF_LoadLibrary(path.encode(), status)
-                self._check(status)
-            self.graph = self.library.TF_NewGraph()
+        self.graph = self.library.TF_NewGraph()
+        with self._status() as status:
             options, tags = self.library.TF_NewSessionOptions(), (TEXT * 1)(b"serve")
             self.library.TF_SetConfig(options, config, len(config), status)
             where = (version_dir.encode(), tags, len(tags), self.graph, None, status)
             self.session = self.library.TF_LoadSessionFromSavedModel(options, None, *where)
-            self._check(status)
         self.signatures = signatures
 
-    def run(self, inputs, name=DEFAULT):
+    def run(self, inputs: Any, name: str = DEFAULT) -> dict[str, Any]:
         """Runs one batch; from several threads at once, if need be.
 
         Args:
@@ -148,26 +152,22 @@ class Server:
                 fetches = (fetched, results, len(fetched))
                 rest = (None, 0, None, status)  # no target operations, no run metadata
                 self.library.TF_SessionRun(self.session, None, *feeds, *fetches, *rest)
-                self._check(status)
             return {key: self._value(result) for key, result in zip(outputs, results, strict=True)}
         finally:
             for tensor in tensors:
                 self._delete(tensor)
-            for result in results:
-                if result:
-                    self.library.TF_DeleteTensor(result)
+            for result in filter(None, results):
+                self.library.TF_DeleteTensor(result)
 
     @contextlib.contextmanager
     def _status(self):  # one that threads share would mix up their errors
         status = self.library.TF_NewStatus()
         try:
             yield status
+            if self.library.TF_GetCode(status) != 0:
+                raise TensorFlowError(self.library.TF_Message(status).decode(errors="replace"))
         finally:
             self.library.TF_DeleteStatus(status)
-
-    def _check(self, status):
-        if self.library.TF_GetCode(status) != 0:
-            raise TensorFlowError(self.library.TF_Message(status).decode(errors="replace"))
 
     def _output(self, name):
         """The TF_Output that a tensor name such as "StatefulPartitionedCall:1" stands for."""
@@ -225,7 +225,7 @@ class Server:
         return ctypes.string_at(data, self.library.TF_StringGetSize(address))
 
 
-def flatten(value):
+def flatten(value: Any) -> tuple[list[int], list[Any]]:
     """Splits nested lists into their shape and their leaves."""
     if not isinstance(value, list):
         return [], [value]
@@ -236,17 +236,17 @@ def flatten(value):
     return [len(value), *inner], [leaf for _, leaves in parts for leaf in leaves]
 
 
-def unflatten(shape, leaves):
+def unflatten(shape: list[int], leaves: Iterator[Any]) -> Any:
     """Puts leaves back into nested lists."""
     return [unflatten(shape[1:], leaves) for _ in range(shape[0])] if shape else next(leaves)
 
 
-def bytes_from_json(value):
+def bytes_from_json(value: dict[str, Any]) -> bytes | dict[str, Any]:
     """The object hook of json.loads: {"b64": ...} stands for bytes."""
     return base64.b64decode(value["b64"]) if set(value) == {"b64"} else value
 
 
-def bytes_to_json(value):
+def bytes_to_json(value: bytes) -> str | dict[str, str]:
     """The default of json.dumps: bytes become a string, or base64 when they are not UTF-8."""
     try:
         return value.decode()
@@ -254,7 +254,7 @@ def bytes_to_json(value):
         return {"b64": base64.b64encode(value).decode()}
 
 
-def answer(server, line):
+def answer(server: Server, line: str) -> str:
     """The reply to one request, both JSON."""
     try:
         request = json.loads(line, object_hook=bytes_from_json)
@@ -264,24 +264,23 @@ def answer(server, line):
         return json.dumps({"error": str(error)})
 
 
-def largest_memory():
+def largest_memory() -> int:
     """The most this process has had, in MiB; getrusage counts the parent's before exec as well."""
     with open("/proc/self/status") as file:
         return int(file.read().partition("VmHWM:")[2].split()[0]) // 1024
 
 
-def main(arguments):
+def main(arguments: Sequence[str]) -> int:
     """Loads a version and answers the requests on stdin; returns the exit status."""
     options = {x.partition("=")[0]: x.partition("=")[2] for x in arguments if x.startswith("--")}
-    site_packages, version_dir, *op_libraries = [x for x in arguments if not x.startswith("--")]
+    site_packages, version_dir, *ops = [x for x in arguments if not x.startswith("--")]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     started = time.perf_counter()
     try:
         signatures = json.loads(sys.stdin.readline())
         config = UNOPTIMIZED if "--unoptimized" in options else b""
-        xla = "--xla" in options
-        server = Server(site_packages, version_dir, signatures, op_libraries, config, xla)
+        server = Server(site_packages, version_dir, signatures, ops, config, "--xla" in options)
     except TensorFlowError as error:
         print(json.dumps({"load_error": str(error)}))
         return 1

@@ -6,10 +6,15 @@ leaves no attribute behind: it becomes one more comparison in the loop's conditi
 comparison is what this file looks for, in the protos of the saved functions.
 """
 
+from collections.abc import Mapping
+
 import tensorflow as tf
+from tensorflow.core.framework import function_pb2, node_def_pb2
 
 
-def is_bounded(loop, functions):
+def is_bounded(
+    loop: node_def_pb2.NodeDef, functions: Mapping[str, function_pb2.FunctionDef]
+) -> bool:
     """Tells whether a While node stops after a number of rounds that is fixed when it starts.
 
     It does when its condition is a conjunction, one term of which is `counter < bound`, where the

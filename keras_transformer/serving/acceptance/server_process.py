@@ -7,8 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from typing import IO, Any, Self, cast
 
 from google.protobuf.message import DecodeError
+
+from keras_transformer.typing import Path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
 META_GRAPHS = 2  # the field of the protocol buffer SavedModel
@@ -50,15 +54,24 @@ class ServerProcess:
     {'text': ['1998-05-09'], 'log_prob': [-0.01]}
     """
 
-    def __init__(self, version_dir, ops=True, xla=False, threads=1, optimize=True):
+    def __init__(
+        self,
+        version_dir: Path,
+        ops: bool = True,
+        xla: bool = False,
+        threads: int = 1,
+        optimize: bool = True,
+    ) -> None:
         if not is_supported():
             raise ValueError(
                 "An export is tried with TensorFlow's C library for Linux: run this there."
             )
         version_dir = os.path.abspath(os.fspath(version_dir))
         # find_spec locates TensorFlow without importing it.
-        tensorflow_dir = os.path.dirname(importlib.util.find_spec("tensorflow").origin)
-        site_packages = os.path.dirname(tensorflow_dir)
+        tensorflow = importlib.util.find_spec("tensorflow")
+        if tensorflow is None or tensorflow.origin is None:
+            raise ValueError("An export is tried with TensorFlow, which is not installed.")
+        site_packages = os.path.dirname(os.path.dirname(tensorflow.origin))
         # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
         command += [os.path.join(site_packages, SENTENCEPIECE_OPS)] if ops else []
@@ -74,6 +87,9 @@ class ServerProcess:
             env=ENVIRONMENT | os.environ,
             cwd=os.path.sep,  # so that no relative path of the model can be right by chance
         )
+        # Popen's own are None where no pipe was asked for.
+        self._requests = cast(IO[bytes], self._process.stdin)
+        self._replies = cast(IO[bytes], self._process.stdout)
         signatures = read_signatures(version_dir)
         self.signatures = tuple(signatures)
         first = self._ask(signatures)
@@ -82,7 +98,7 @@ class ServerProcess:
             raise ValueError(f"{version_dir} cannot be loaded: {first['load_error']}")
         self.load_seconds = first["load_seconds"]
 
-    def predict(self, inputs, signature="serving_default"):
+    def predict(self, inputs: Any, signature: str = "serving_default") -> dict[str, Any]:
         """Runs one batch.
 
         Args:
@@ -100,7 +116,7 @@ class ServerProcess:
         reply = self._ask({"signature_name": signature, "inputs": inputs})
         return reply.get("outputs", reply)
 
-    def predict_all(self, requests):
+    def predict_all(self, requests: Sequence[tuple[Any, str]]) -> list[dict[str, Any]]:
         """Runs many batches, several at a time, and ends the process.
 
         Args:
@@ -116,33 +132,33 @@ class ServerProcess:
         return [reply.get("outputs", reply) for reply in replies]
 
     @property
-    def log(self):
+    def log(self) -> str:
         """The text that the process has written to stderr; last, the largest memory it had."""
         if not self._log.closed:
             self._log.seek(0)
             self._text = self._log.read().decode(errors="replace")
         return self._text
 
-    def close(self):
+    def close(self) -> None:
         """Ends the process."""
-        if not self._process.stdin.closed:
-            self._process.stdin.close()
+        if not self._requests.closed:
+            self._requests.close()
         self._process.wait()
-        self._process.stdout.close()
+        self._replies.close()
         _ = self.log  # keeps it
         self._log.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, request):
         try:
-            self._process.stdin.write(_to_json(request))
-            self._process.stdin.flush()
-            reply = self._process.stdout.readline()
+            self._requests.write(_to_json(request))
+            self._requests.flush()
+            reply = self._replies.readline()
         except BrokenPipeError:
             reply = b""
         self._check(reply)
@@ -157,12 +173,12 @@ class ServerProcess:
             )
 
 
-def is_supported():
+def is_supported() -> bool:
     """Tells whether this system has TensorFlow's C library under the names that are known here."""
     return sys.platform.startswith("linux")
 
 
-def read_signatures(version_dir):
+def read_signatures(version_dir: Path) -> dict[str, list[dict[str, tuple[str, int]]]]:
     """{name: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}.
 
     Read without TensorFlow, whose import takes seconds.

@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 
 from keras_transformer.serving.acceptance.loops import is_bounded
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES
+from keras_transformer.typing import Path
 
 NOT_FOR_REQUESTS = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 
@@ -39,7 +40,7 @@ ABSOLUTE_PATH = re.compile(rb"(/[^/\s]+)+/?|[A-Za-z]:[\\/].+|[a-z][a-z0-9+.-]*:/
 LONGEST_PATH = 4096  # bytes, PATH_MAX on Linux; longer strings are models and tables
 
 
-def check_structure(version_dir):
+def check_structure(version_dir: Path) -> list[str]:
     """Lists what keeps a version directory from being served by a stock TF Serving.
 
     What is looked at: `saved_model.pb` holds one MetaGraph, tagged `serve`; `serving_default` has

@@ -7,12 +7,14 @@ way TF Serving runs a model. `check` is what `export` and `keras-transformer che
 import json
 import math
 import os
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
 from keras_transformer.serving.warm_up import read_warm_up
+from keras_transformer.typing import Path
 
 CARD = "model.json"
 
@@ -39,7 +41,7 @@ class Finding(NamedTuple):
     """One row of a report."""
 
     check: str  # what was looked at
-    problems: list  # sentences; empty when all is well
+    problems: list[str]  # sentences; empty when all is well
     detail: str = ""  # what was seen
     left_out: bool = False  # not looked at, for the reason that the detail gives
 
@@ -48,11 +50,11 @@ class Answer(NamedTuple):
     """An answer that a signature has to give."""
 
     signature: str
-    inputs: dict
-    outputs: dict
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
 
 
-def check(version_dir, answers=()):
+def check(version_dir: Path, answers: Sequence[Answer] = ()) -> list[Finding]:
     """Tries whether a version is fit to be served.
 
     Args:
