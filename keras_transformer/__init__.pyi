@@ -1,0 +1,69 @@
+"""The public names as type checkers and editors see them; at run time they are loaded lazily.
+
+Written by `python -m tests.support.public_names`.
+"""
+
+from keras_transformer.converters.ctranslate2 import export_ctranslate2 as export_ctranslate2
+from keras_transformer.data.dataset import make_dataset as make_dataset
+from keras_transformer.decoding.beam import beam_search as beam_search
+from keras_transformer.decoding.greedy import greedy_search as greedy_search
+from keras_transformer.decoding.sampling import sample as sample
+from keras_transformer.decoding.search import search as search
+from keras_transformer.kernels.tensorflow.threads import operations_at_once as operations_at_once
+from keras_transformer.kernels.tensorflow.threads import work_apart as work_apart
+from keras_transformer.layers.attention import MultiHeadAttention as MultiHeadAttention
+from keras_transformer.layers.attention import dot_product_attention as dot_product_attention
+from keras_transformer.layers.decoder import Decoder as Decoder
+from keras_transformer.layers.decoder import DecoderLayer as DecoderLayer
+from keras_transformer.layers.encoder import Encoder as Encoder
+from keras_transformer.layers.encoder import EncoderLayer as EncoderLayer
+from keras_transformer.layers.feed_forward import FeedForward as FeedForward
+from keras_transformer.layers.masks import causal_mask as causal_mask
+from keras_transformer.layers.masks import combine as combine
+from keras_transformer.layers.masks import key_mask as key_mask
+from keras_transformer.layers.masks import padding_mask as padding_mask
+from keras_transformer.layers.positional_embedding import PositionalEmbedding as PositionalEmbedding
+from keras_transformer.layers.positional_embedding import sinusoidal_encoding as sinusoidal_encoding
+from keras_transformer.presets import PRESETS as PRESETS
+from keras_transformer.presets import ExportConfig as ExportConfig
+from keras_transformer.presets import ModelConfig as ModelConfig
+from keras_transformer.presets import SearchConfig as SearchConfig
+from keras_transformer.presets import TrainConfig as TrainConfig
+from keras_transformer.presets import get_preset as get_preset
+from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
+from keras_transformer.runs.averaging import averaged_weights as averaged_weights
+from keras_transformer.runs.load import load as load
+from keras_transformer.runs.validation import AveragedValidation as AveragedValidation
+from keras_transformer.runs.validation import TranslationScores as TranslationScores
+from keras_transformer.serving.acceptance.structure import check_structure as check_structure
+from keras_transformer.serving.acceptance.trial import check as check
+from keras_transformer.serving.saved_model import export as export
+from keras_transformer.serving.saved_model import load_saved_model as load_saved_model
+from keras_transformer.special_ids import END as END
+from keras_transformer.special_ids import PAD as PAD
+from keras_transformer.special_ids import START as START
+from keras_transformer.special_ids import UNK as UNK
+from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
+from keras_transformer.training.losses import SmoothedCrossEntropy as SmoothedCrossEntropy
+from keras_transformer.training.metrics import MaskedAccuracy as MaskedAccuracy
+from keras_transformer.training.metrics import Perplexity as Perplexity
+from keras_transformer.training.metrics import TargetTokens as TargetTokens
+from keras_transformer.training.optimizer import MeanAdam as MeanAdam
+from keras_transformer.training.schedules import WarmupInverseSqrt as WarmupInverseSqrt
+from keras_transformer.training.strategies import make_strategy as make_strategy
+from keras_transformer.transformer import Transformer as Transformer
+from keras_transformer.translation.translator import Translator as Translator
+from keras_transformer.visualization.attention import plot_attention as plot_attention
+from keras_transformer.visualization.attention import (
+    plot_position_encoding as plot_position_encoding,
+)
+from keras_transformer.visualization.curves import plot_history as plot_history
+from keras_transformer.visualization.curves import plot_learning_rate as plot_learning_rate
+from keras_transformer.visualization.curves import plot_run as plot_run
+from keras_transformer.visualization.curves import plot_runs as plot_runs
+from keras_transformer.visualization.curves import save_run_plot as save_run_plot
+
+__version__: str
+OPTIONAL: dict[str, str]
+
+def explain_missing(what: str, error: ModuleNotFoundError) -> str | None: ...

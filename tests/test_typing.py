@@ -1,0 +1,179 @@
+"""Hints: on everything public, in a stub that names what is public, and seen by type checkers."""
+
+import functools
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import venv
+
+import pytest
+
+import keras_transformer
+from tests.support import public_names
+from tests.support.paths import ROOT
+
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(keras_transformer.__path__, "keras_transformer.")
+    if not module.ispkg
+]
+# Methods of a protocol that users call by other means than their names.
+CALLED = ("__init__", "__call__", "__enter__")
+
+
+def is_public(name):
+    return not name.startswith("_") or name in CALLED
+
+
+def functions_of(value):
+    """The functions behind a public name: itself, or a class's constructor and public methods.
+
+    As pairs, with the parameters that callers see: not `self`.
+    """
+    if not inspect.isclass(value):
+        yield from ((function, parameters) for function, _, *parameters in described([value]))
+        return
+    members = [member for name, member in vars(value).items() if is_public(name)]
+    for function, static, *parameters in described(members):
+        yield function, parameters if static else parameters[1:]
+
+
+def described(members):
+    """Of each function in them: it without decorators, whether it is static, its parameters."""
+    for member in members:
+        static = isinstance(member, staticmethod)
+        accessors = [member.fget, member.fset] if isinstance(member, property) else [member]
+        for function in filter(None, accessors):
+            function = inspect.unwrap(getattr(function, "__func__", function))
+            if inspect.isfunction(function):
+                yield function, static, *inspect.signature(function).parameters.values()
+
+
+def missing_hints(value):
+    """What has no hint, as sentences."""
+    missing = []
+    for function, parameters in functions_of(value):
+        for parameter in parameters:
+            if parameter.annotation is parameter.empty:
+                missing.append(f"{function.__qualname__}: {parameter.name}")
+        if inspect.signature(function).return_annotation is inspect.Signature.empty:
+            missing.append(f"{function.__qualname__}: what it returns")
+    return missing
+
+
+def public_values(module):
+    """{name: value} of what a module defines for others."""
+    found = vars(importlib.import_module(module)).items()
+    return {
+        name: value
+        for name, value in found
+        if not name.startswith("_") and getattr(value, "__module__", None) == module
+    }
+
+
+@pytest.mark.parametrize("name", keras_transformer.__all__)
+def test_public_names_have_hints(name):
+    assert missing_hints(getattr(keras_transformer, name)) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_whatever_is_public_has_hints(module):
+    assert [m for value in public_values(module).values() for m in missing_hints(value)] == []
+
+
+def test_nothing_is_overlooked():
+    """What would have to be found is found."""
+
+    class Example:
+        def __init__(self, width, depth: int) -> None: ...
+
+        def method(self, x: int): ...
+
+        @property
+        def size(self): ...
+
+        @classmethod
+        def load(cls, path) -> "Example": ...
+
+        @staticmethod
+        def of(path) -> "Example": ...
+
+        def _private(self, x): ...
+
+    @functools.cache
+    def function(*rows, last: int) -> int: ...
+
+    start = f"{test_nothing_is_overlooked.__name__}.<locals>."
+    assert [line.removeprefix(start) for line in missing_hints(Example)] == [
+        "Example.__init__: width",
+        "Example.method: what it returns",
+        "Example.size: what it returns",
+        "Example.load: path",
+        "Example.of: path",
+    ]
+    assert [line.removeprefix(start) for line in missing_hints(function)] == ["function: rows"]
+
+
+def test_the_stub_has_the_real_names():
+    assert public_names.STUB.read_text(encoding="utf-8") == public_names.text()
+
+
+def test_the_stub_says_what_else_the_package_has():
+    """Its last lines are written by hand: they are held to what is there."""
+    names = re.findall(r"^(?:def )?(\w+)[:(]", public_names.TAIL, re.MULTILINE)
+    assert names == ["__version__", "OPTIONAL", "explain_missing"]
+    own = {name for name in vars(keras_transformer) if not name.startswith("_")}
+    modules = {name for name in own if inspect.ismodule(vars(keras_transformer)[name])}
+    assert own - modules - set(keras_transformer.__all__) <= set(names)
+    hints = inspect.signature(keras_transformer.explain_missing)
+    assert f"def explain_missing{hints}: ..." in public_names.TAIL
+
+
+# What a user's type checker makes of it.
+
+SCRIPT = """
+import keras_transformer as kt
+
+translator = kt.load("runs/dates")
+reveal_type(translator)
+reveal_type(translator.translate(["9 May 1998"], search=kt.SearchConfig(beam_size=5)))
+reveal_type(kt.Transformer(8000, 8000, num_layers=2).encoder)
+reveal_type(kt.PRESETS)
+tokenizer = kt.SubwordTokenizer.train(["a b"], vocabulary_size=300)
+dataset = kt.make_dataset([("a", "b")], tokenizer, tokenizer, tokens_per_batch=4096)
+kt.load("runs/dates", precison="float32")
+kt.make_dataset([("a", "b")], tokenizer, tokenizer, "many")
+kt.transformer_of_another_name
+"""
+SEEN = """
+5: note: Revealed type is "keras_transformer.translation.translator.Translator"
+6: note: Revealed type is "list[str]"
+7: note: Revealed type is "keras_transformer.layers.encoder.Encoder"
+8: note: Revealed type is "dict[str, keras_transformer.presets.TrainConfig]"
+11: error: Unexpected keyword argument "precison" for "load"
+12: error: Argument 4 to "make_dataset" has incompatible type "str"; expected "int"
+13: error: Module has no attribute "transformer_of_another_name"
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_the_hints(tmp_path):
+    """In an environment that holds the package alone, as if installed: py.typed says so."""
+    venv.create(tmp_path / "environment", symlinks=True)
+    (packages,) = (tmp_path / "environment").glob("lib/python*/site-packages")
+    os.symlink(ROOT / "keras_transformer", packages / "keras_transformer")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    python = tmp_path / "environment" / "bin" / "python"
+    command = [sys.executable, "-m", "mypy", "--config-file=", f"--python-executable={python}"]
+    command += ["--ignore-missing-imports", "--no-color-output", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "defined in" not in line]
+    assert lines.pop().startswith("Found 3 errors in 1 file")
+    seen = [line.removeprefix("script.py:") for line in lines]
+    for line, start in zip(seen, SEEN.strip().splitlines(), strict=True):
+        assert line.startswith(start)
