@@ -17,11 +17,11 @@ from keras_transformer.training.gradients import (
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
 from keras_transformer.training.microbatches import accumulate, split
-from keras_transformer.training.replicas import Replicas
+from keras_transformer.training.first_step import FirstStep
 from keras_transformer.typing import Config, Nested, Tensor
 
 
-class TokenTrainer(Replicas):
+class TokenTrainer(FirstStep):
     """Gives `fit` what it lacks for sentences of different lengths: mixed into `Transformer`.
 
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as

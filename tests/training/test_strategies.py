@@ -67,7 +67,7 @@ def test_replicas_equal_one_device(options):
 
 
 def test_keras_still_needs_help_with_odd_batches():
-    """A canary: once this fails, `training/replicas.py` can go."""
+    """A canary: once this fails, `training/first_step.py` can do without replicas."""
     assert "[1,2]" in run("canary")
 
 

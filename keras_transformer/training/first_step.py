@@ -1,0 +1,52 @@
+"""Mends how Keras builds what a first step needs: the one file that knows of it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
+    from keras import Model
+else:
+    Model = object
+
+
+class FirstStep(Model):
+    """Mixed into a `keras.Model` ahead of it, for `fit` and `evaluate`, with replicas or without.
+
+    To build what is not built yet, Keras 3.15 averages the first batch over the replicas
+    (`Model._maybe_symbolic_build`), though only shapes and dtypes are looked at. That fails where
+    replicas have different numbers of rows, as with every odd batch on two, and for integers.
+    Here it is shown what the first replica has of that batch.
+
+    Without a strategy Keras leaves the building to the first step, and TensorFlow traces a
+    function twice that makes variables. Built ahead, from the shapes of the dataset, the first
+    update of a large model comes after little more than half the time.
+    """
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        strategy = self.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            return self._build_ahead(iterator, data_batch)
+        if iterator is not None:
+            for _, _, batches in iterator:
+                data_batch = _first_of_replicas(strategy, next(batches))
+                break
+        super()._maybe_symbolic_build(data_batch=data_batch)
+
+    def _build_ahead(self, iterator, data_batch):
+        if self.run_eagerly:
+            return
+        if data_batch is None:
+            data_batch = iterator._get_iterator().element_spec
+        with self.distribute_strategy.scope():
+            if not self.built:
+                self.build()
+            try:
+                self._symbolic_build(data_batch=data_batch)
+            except Exception:
+                # Not every model can be tried with shapes alone. Then the first trace builds, as
+                # it does for Keras, or says better what is wrong.
+                return
+
+
+def _first_of_replicas(strategy, batch):
+    """Takes what the first replica has of a distributed batch, in the same structure."""
+    return strategy.experimental_local_results(batch)[0]
