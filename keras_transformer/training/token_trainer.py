@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+from keras_transformer.training.first_step import FirstStep
 from keras_transformer.training.gradients import (
     clip_together,
     count_tokens,
@@ -17,7 +18,6 @@ from keras_transformer.training.gradients import (
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
 from keras_transformer.training.microbatches import accumulate, split
-from keras_transformer.training.first_step import FirstStep
 from keras_transformer.typing import Config, Nested, Tensor
 
 
