@@ -255,7 +255,7 @@ class Transformer(Trainer, keras.Model):
     def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
         return (*input_shape[1], self.target_vocabulary_size)
 
-    def compute_mask(self, inputs: Inputs, previous: Nested = None) -> None:
+    def compute_mask(self, inputs: Nested, previous: Nested = None) -> None:
         return None  # the loss finds padding in the labels
 
     def get_config(self) -> Config:

@@ -5,7 +5,7 @@ say more, and docstrings say shapes and dtypes.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 # Of whichever backend Keras runs on: eager, symbolic or in a tf.function. What takes one takes a
@@ -16,7 +16,7 @@ Tensor: TypeAlias = Any
 Nested: TypeAlias = Any
 
 # What a `Transformer` reads: source and target ids.
-Inputs: TypeAlias = tuple[Tensor, Tensor]
+Inputs: TypeAlias = tuple[Tensor, Tensor] | list[Tensor]
 
 # What a decoder remembers of the positions before: nested tensors, batch first.
 State: TypeAlias = Any
@@ -41,7 +41,7 @@ Initializer: TypeAlias = str | Config | Callable[..., Tensor]
 Path: TypeAlias = str | os.PathLike[str]
 
 # Sentences. Byte strings may hold anything; what is no UTF-8 is replaced.
-Texts: TypeAlias = Sequence[str | bytes]
+Texts: TypeAlias = Iterable[str | bytes]
 
 # (source, target) strings; what else there is in a `Pair` is passed over.
 Pairs: TypeAlias = Sequence[tuple[str, ...]]

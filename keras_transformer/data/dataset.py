@@ -32,7 +32,7 @@ def make_dataset(
     max_length: int | None = None,
     shuffle: bool = True,
     seed: int = 0,
-    boundaries: Sequence[int] | None = None,
+    boundaries: Sequence[int] | np.ndarray | None = None,
     first_step: int | None = None,
     subword_sampling: float = 0.0,
 ) -> tf.data.Dataset:

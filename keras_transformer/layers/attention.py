@@ -4,7 +4,7 @@ Shapes: B batch, T number of queries, S number of keys, D width of an input, H h
 query and key head, K' width of a value head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -190,7 +190,7 @@ class MultiHeadAttention(AttendingLayer):
             "output_initializer": keras.initializers.serialize(self.output_initializer),
         }
 
-    def load_own_variables(self, store: Mapping[str, Tensor]) -> None:
+    def load_own_variables(self, store: Any) -> None:
         if len(store.keys()):
             raise ValueError(
                 f"The file holds weights of {self.name!r} as a version before 0.1.0 wrote them, "

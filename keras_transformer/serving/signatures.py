@@ -3,13 +3,12 @@
 Shapes: B batch, N hypotheses for each text, S source length, T target length.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from keras_transformer.serving.versions import DEFAULT
-from keras_transformer.typing import Texts
 
 # {name of a signature: tf.function}.
 Functions: TypeAlias = dict[str, tf.types.experimental.PolymorphicFunction]
@@ -96,7 +95,10 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def make_inputs(
-    name: str, texts: Texts, targets: Texts | None = None, seed: int = 0
+    name: str,
+    texts: Sequence[str | bytes],
+    targets: Sequence[str | bytes] | None = None,
+    seed: int = 0,
 ) -> dict[str, list[Any]]:
     """A request to a signature, as nested lists, with usual values for what is no text.
 

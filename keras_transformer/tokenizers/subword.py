@@ -66,7 +66,9 @@ class SubwordTokenizer(tf.Module):
         self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
         self._processor._model_resource = _LastingModel(model)
 
-    def __call__(self, text: str | bytes | Texts | Tensor) -> tf.Tensor | tf.RaggedTensor:
+    def __call__(
+        self, text: str | bytes | Sequence[str | bytes] | Tensor
+    ) -> tf.Tensor | tf.RaggedTensor:
         return self._processor.tokenize(_as_tensor(text))
 
     def detokenize(self, ids: Tensor | tf.RaggedTensor) -> Tensor:

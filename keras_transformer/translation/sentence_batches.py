@@ -2,10 +2,13 @@
 
 import concurrent.futures
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from keras_transformer.tokenizers.byte_strings import to_bytes
 from keras_transformer.typing import Texts
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -46,7 +49,9 @@ def as_bytes(texts: Texts) -> list[bytes]:
 
 
 def in_batches(
-    function: Callable[[list[int]], Sequence[T]], lengths: Sequence[int], batch_size: int
+    function: Callable[[list[int]], Sequence[T]],
+    lengths: "Sequence[int] | np.ndarray",
+    batch_size: int,
 ) -> list[T]:
     """Calls a function for batches of items, those of similar length together.
 
@@ -68,7 +73,9 @@ def in_batches(
         return in_order(batches, run(function, batches))
 
 
-def sorted_batches(lengths: Sequence[int], batch_size: int, at_once: int) -> list[list[int]]:
+def sorted_batches(
+    lengths: "Sequence[int] | np.ndarray", batch_size: int, at_once: int
+) -> list[list[int]]:
     """The numbers of items in batches of similar length, `at_once` or more of them if possible."""
     batch_size = max(1, min(batch_size, -(-len(lengths) // at_once)))
     # What takes longest comes first, so that at the end no core works for long alone.
