@@ -1,5 +1,7 @@
 """What several files of tests share."""
 
+import gc
+
 import pytest
 
 from tests.support.command_line import run_process
@@ -11,6 +13,15 @@ def cores_together():
     import tensorflow as tf
 
     tf.config.list_logical_devices()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traced_graphs_are_not_walked_again():
+    """Graphs stay for as long as the process, and Keras and Python would walk them all each time
+    that they look for garbage."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

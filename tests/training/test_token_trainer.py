@@ -44,12 +44,12 @@ def distance(some, others):
     return max(np.abs(a - b).max() for a, b in zip(some, others, strict=True))
 
 
-@pytest.fixture(scope="module", params=[None, (7,), (7, 9)], ids=["none", "rows", "tokens"])
+@pytest.fixture(scope="module", params=[None, (3,), (3, 9)], ids=["none", "rows", "tokens"])
 def whole_batch(request):
-    """Weights of the tokens, and what training on the whole batch comes to."""
+    """Weights of the tokens, and what training on the whole batch of three rows comes to."""
     shape = request.param
     weights = None if shape is None else np.random.default_rng(1).random(shape, "float32")
-    return weights, fit(weights=weights)
+    return weights, fit(weights=weights, rows=3)
 
 
 ONE_AFTER_THE_OTHER, AT_ONCE = "accumulation_steps", "parallel_microbatches"
@@ -58,15 +58,15 @@ ONE_AFTER_THE_OTHER, AT_ONCE = "accumulation_steps", "parallel_microbatches"
 @pytest.mark.parametrize(
     "how, parts",
     [
-        *(((ONE_AFTER_THE_OTHER,), parts) for parts in (2, 3, 7, 9)),
-        *(((AT_ONCE,), parts) for parts in (2, 9)),
-        ((ONE_AFTER_THE_OTHER, AT_ONCE), 3),
+        *(((ONE_AFTER_THE_OTHER,), parts) for parts in (2, 3, 4)),
+        *(((AT_ONCE,), parts) for parts in (2, 4)),
+        ((ONE_AFTER_THE_OTHER, AT_ONCE), 2),
     ],
 )
 def test_parts_equal_the_whole_batch(how, parts, whole_batch):
     """Also where rows do not divide, and where a part has no row at all."""
     weights, (whole, whole_logs, before) = whole_batch
-    parted, parted_logs, _ = fit(weights=weights, **dict.fromkeys(how, parts))
+    parted, parted_logs, _ = fit(weights=weights, rows=3, **dict.fromkeys(how, parts))
     assert distance(whole, before) > 0.01
     assert distance(whole, parted) < 1e-5
     assert whole_logs.keys() == parted_logs.keys() == {"loss", "accuracy", "target_tokens"}
