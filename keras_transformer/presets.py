@@ -13,19 +13,19 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
 FORMAT = 1  # of what run directories and .keras files hold
 
 
-def check_format(name: str, found: int | None) -> None:
+def check_format(name: str, received: int | None) -> None:
     """Refuses what another version has written.
 
     Args:
         name: Of the file.
-        found: The format that it says it has; None, an older one than the first.
+        received: The format that it says it has; None, an older one than the first.
 
     Raises:
         ValueError: If it is not `FORMAT`.
     """
-    if found != FORMAT:
+    if received != FORMAT:
         raise ValueError(
-            f"{name} is of format {found or 0}, this version reads format {FORMAT}: use the "
+            f"{name} is of format {received or 0}, this version reads format {FORMAT}: use the "
             "version that wrote it, or train anew."
         )
 

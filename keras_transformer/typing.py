@@ -25,7 +25,7 @@ State: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
 
 # A search's tokens, their numbers and their log-probabilities, a row for each one searched for.
-Found: TypeAlias = tuple[Tensor, Tensor, Tensor]
+SearchOutputs: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 # The next position: from ids, their position and a state to logits and the next state.
 Step: TypeAlias = Callable[[Tensor, int | Tensor, State], tuple[Tensor, State]]

@@ -62,11 +62,11 @@ def translate(
     lines = sys.stdin.buffer.read().split(b"\n")
     if not lines[-1]:
         lines.pop()
-    for number, found in enumerate(translator(lines, prefixes=prefixes)):
+    for number, answer in enumerate(translator(lines, prefixes=prefixes)):
         if n_best is None:
-            print(_one_line(found))
+            print(_one_line(answer))
         else:
-            for text, log_prob in found[:n_best]:
+            for text, log_prob in answer[:n_best]:
                 print(f"{number} ||| {_one_line(text)} ||| {log_prob:.6f}")
 
 

@@ -14,7 +14,7 @@ from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.decoding.token_loop import append, logsumexp, prefix_constraint
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.typing import Found, State, Step, Tensor
+from keras_transformer.typing import SearchOutputs, State, Step, Tensor
 
 NEVER = float("-inf")  # the log-probability of what is no hypothesis
 PART = 100  # logits that are looked at together for the best ones
@@ -43,7 +43,7 @@ def beam_search(
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
     patience: float = math.inf,
-) -> Found:
+) -> SearchOutputs:
     """Follows the N most probable beginnings of each row; returns the N best that have ended.
 
     A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length) with
@@ -78,8 +78,8 @@ def beam_search(
     """
     config = SearchConfig(beam_size, length_penalty, patience)  # says what is out of range
     if config.beam_size == 1:
-        found = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
-        return tuple(tf.expand_dims(tensor, 1) for tensor in found)
+        outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
+        return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
     normalise = functools.partial(_normalise, length_penalty=length_penalty)
     options: dict[str, Any] = dict(
         beam_size=beam_size, fixed_shapes=fixed_shapes, patience=patience
@@ -111,13 +111,13 @@ def _search(
 ):
     """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
 
-    def running(found):
-        _, alive, ended, _ = found
+    def running(outputs):
+        _, alive, ended, _ = outputs
         bound = normalise(alive.log_prob[:, 0], max_length)  # what the best one can come to
         return ended.score[:, -1] < bound
 
-    def advance(position, rows, found, state):
-        last, alive, ended, count = found
+    def advance(position, rows, outputs, state):
+        last, alive, ended, count = outputs
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
         demanded = (
             tf.gather(constraint(position), tf.repeat(rows, beam_size)) if constraint else None
@@ -154,11 +154,11 @@ def _search(
     )
     begun = tf.fill([batch_size, beam_size], START)
     alive = nothing._replace(log_prob=alone, score=alone)
-    found = begun, alive, nothing, tf.zeros([batch_size], tf.int32)
+    outputs = begun, alive, nothing, tf.zeros([batch_size], tf.int32)
     row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
     state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), state)
     (_, alive, ended, _), steps = shrinking_loop(
-        running, advance, found, state, max_length, beam_size, fixed_shapes
+        running, advance, outputs, state, max_length, beam_size, fixed_shapes
     )
     return alive, ended, steps
 
@@ -205,8 +205,8 @@ def _top_k(logits, count):
         return tf.math.top_k(logits, count)
     parts = tf.reshape(padded, [-1, padded.shape[1] // PART, PART])
     best = tf.sort(tf.math.top_k(tf.reduce_max(parts, axis=2), count).indices, axis=1)
-    found = tf.reshape(tf.gather(parts, best, batch_dims=1), [-1, count * PART])
-    logits, index = tf.math.top_k(found, count)
+    candidates = tf.reshape(tf.gather(parts, best, batch_dims=1), [-1, count * PART])
+    logits, index = tf.math.top_k(candidates, count)
     return logits, tf.gather(best, index // PART, batch_dims=1) * PART + index % PART
 
 

@@ -6,7 +6,7 @@ Shapes: B batch, P tokens of the prefix, T number of steps taken, V vocabulary.
 import tensorflow as tf
 
 from keras_transformer.decoding.token_loop import decode_tokens
-from keras_transformer.typing import Found, State, Step, Tensor
+from keras_transformer.typing import SearchOutputs, State, Step, Tensor
 
 
 def greedy_search(
@@ -16,7 +16,7 @@ def greedy_search(
     max_length: int | Tensor,
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
-) -> Found:
+) -> SearchOutputs:
     """Takes the most probable token, again and again, until every row has ended.
 
     Args:
@@ -27,8 +27,8 @@ def greedy_search(
         batch_size: B, an int or a scalar integer tensor; 0 is fine.
         max_length: Largest number of steps, at least 1.
         prefix: int ids `(B, P)` that the rows begin with, padded with PAD; P ≤ `max_length`.
-        fixed_shapes: Whether T is `max_length` whatever is found, and the same in every step, as
-            XLA demands; no state may grow then.
+        fixed_shapes: Whether T is `max_length` however soon rows end, and the same in every step,
+            as XLA demands; no state may grow then.
 
     Returns:
         `tokens`, int32 `(B, T)` with T ≤ `max_length`: each row up to and including its END, then

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.token_loop import decode_tokens
 from keras_transformer.presets import SearchConfig
-from keras_transformer.typing import Found, State, Step, Tensor
+from keras_transformer.typing import SearchOutputs, State, Step, Tensor
 
 
 def sample(
@@ -24,7 +24,7 @@ def sample(
     seed: int | Tensor = 0,
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
-) -> Found:
+) -> SearchOutputs:
     """Draws every token from what the model predicts.
 
     Top-p, "nucleus sampling", is Holtzman et al. (ICLR 2020), §3.1. `temperature`, `top_k`,

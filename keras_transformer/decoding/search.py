@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.presets import SearchConfig
-from keras_transformer.typing import Found, State, Step, Tensor
+from keras_transformer.typing import SearchOutputs, State, Step, Tensor
 
 
 def search(
@@ -20,7 +20,7 @@ def search(
     prefix: Tensor | None = None,
     seeds: Tensor | None = None,
     fixed_shapes: bool = False,
-) -> Found:
+) -> SearchOutputs:
     """Searches as a `SearchConfig` says.
 
     Args:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.typing import Found, State, Step, Tensor
+from keras_transformer.typing import SearchOutputs, State, Step, Tensor
 
 
 class Tokens(NamedTuple):
@@ -32,7 +32,7 @@ def decode_tokens(
     choose: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
-) -> Found:
+) -> SearchOutputs:
     """Adds a token to every row, again and again, until every row has ended.
 
     Args:
@@ -50,11 +50,11 @@ def decode_tokens(
     """
     constraint = prefix_constraint(prefix, max_length)
 
-    def running(found):
-        return tf.logical_not(found.ended)
+    def running(outputs):
+        return tf.logical_not(outputs.ended)
 
-    def advance(position, rows, found, state):
-        logits, state = step(found.last, position, state)
+    def advance(position, rows, outputs, state):
+        logits, state = step(outputs.last, position, state)
         logits = tf.cast(logits, tf.float32)
         chosen, best = choose(logits, position, rows)
         if constraint:
@@ -62,15 +62,15 @@ def decode_tokens(
             chosen = tf.where(tf.equal(demanded, PAD), chosen, demanded)
         total = logsumexp(logits, best, fixed_shapes)
         gain = tf.gather(logits, chosen, batch_dims=1) - total
-        last = tf.where(found.ended, PAD, chosen)
-        found = Tokens(
+        last = tf.where(outputs.ended, PAD, chosen)
+        outputs = Tokens(
             last,
-            found.ended | tf.equal(last, END),
-            append(found.tokens, last, position if fixed_shapes else None),
-            found.lengths + tf.cast(running(found), tf.int32),
-            found.log_prob + tf.where(found.ended, 0.0, gain),
+            outputs.ended | tf.equal(last, END),
+            append(outputs.tokens, last, position if fixed_shapes else None),
+            outputs.lengths + tf.cast(running(outputs), tf.int32),
+            outputs.log_prob + tf.where(outputs.ended, 0.0, gain),
         )
-        return found, state
+        return outputs, state
 
     nothing = Tokens(
         tf.fill([batch_size], START),
@@ -79,10 +79,10 @@ def decode_tokens(
         tf.zeros([batch_size], tf.int32),
         tf.zeros([batch_size], tf.float32),
     )
-    found, _ = shrinking_loop(
+    outputs, _ = shrinking_loop(
         running, advance, nothing, state, max_length, fixed_shapes=fixed_shapes
     )
-    return found.tokens, found.lengths, found.log_prob
+    return outputs.tokens, outputs.lengths, outputs.log_prob
 
 
 def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:

@@ -114,11 +114,11 @@ def _check_size(vocabulary_size, model_type):
 def _explain(error, vocabulary_size):
     """One sentence for the trainer's failure, which it tells in terms of its C++ sources."""
     message = " ".join(str(error).split())
-    if found := re.search(r"too high .* (\d+)\D*$", message):
-        return too_large(found[1], vocabulary_size)
-    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+    if match := re.search(r"too high .* (\d+)\D*$", message):
+        return too_large(match[1], vocabulary_size)
+    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return (
-            f"The characters of the text and the special ids take {found[1]} ids, received "
+            f"The characters of the text and the special ids take {match[1]} ids, received "
             f"vocabulary_size={vocabulary_size}: take more ids."
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:

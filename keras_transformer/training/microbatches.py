@@ -58,8 +58,8 @@ def accumulate(
     stacked = tf.nest.map_structure(stack, batch)
 
     def add(number, sums):
-        found = function(tf.nest.map_structure(lambda x: x[number], stacked))
-        return number + 1, [a + b for a, b in zip(sums, found, strict=True)]
+        outputs = function(tf.nest.map_structure(lambda x: x[number], stacked))
+        return number + 1, [a + b for a, b in zip(sums, outputs, strict=True)]
 
     return tf.while_loop(
         lambda number, _: number < count,

@@ -39,9 +39,9 @@ def _split_cpu(count):
     try:
         tf.config.set_logical_device_configuration(cpu, devices)
     except RuntimeError:
-        found = len(tf.config.list_logical_devices("CPU"))
-        if found != count:
+        available = len(tf.config.list_logical_devices("CPU"))
+        if available != count:
             raise ValueError(
-                f"The CPU is {found} logical devices already, expected {count}: ask for them "
+                f"The CPU is {available} logical devices already, expected {count}: ask for them "
                 "before TensorFlow computes anything."
             ) from None

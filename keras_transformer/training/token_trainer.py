@@ -130,10 +130,10 @@ class TokenTrainer(FirstStep):
         """The gradients of a batch, as its share of the mean over `all_tokens`."""
 
         def of_parallel(batch):
-            found = []
+            gradients = []
             for microbatch in split(tuple(batch), self.parallel_microbatches):
-                found += self._microbatch_gradients(microbatch, all_tokens)
-            return [sum_gradients(some) for some in zip(*found, strict=True)]
+                gradients += self._microbatch_gradients(microbatch, all_tokens)
+            return [sum_gradients(some) for some in zip(*gradients, strict=True)]
 
         if self.accumulation_steps == 1:
             return of_parallel(batch)

@@ -21,25 +21,26 @@ PARTS = 1, 2, 4
 
 
 def in_parts(
-    find: Callable[..., tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]
+    search_rows: Callable[..., tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Searches for the rows' translations in several parts, as many at once as there are threads.
 
     Args:
-        find: Function from some rows of all inputs to tokens `(B, ..., T)` and log-probabilities
-            `(B, ...)`. What it finds for a row must depend on nothing but that row. Nothing in it
-            may have side effects, as tokenizers have: TensorFlow would do it part by part.
+        search_rows: Function from some rows of all inputs to tokens `(B, ..., T)` and
+            log-probabilities `(B, ...)`. What it finds for a row must depend on nothing but that
+            row. Nothing in it may have side effects, as tokenizers have: TensorFlow would do it
+            part by part.
         inputs: {name: tensor with B rows}, its keyword arguments.
 
     Returns:
-        What `find` would for all rows.
+        What `search_rows` would for all rows.
     """
     if tf.executing_eagerly():
-        return find(**inputs)
+        return search_rows(**inputs)
     # Several calls of one function, which stays one in the graph. The rounds of a `tf.while_loop`
     # would not be computed at the same time.
-    find = tf.function(
-        find,
+    search_rows = tf.function(
+        search_rows,
         autograph=False,
         reduce_retracing=True,
         experimental_attributes={"_noinline": True},
@@ -48,11 +49,11 @@ def in_parts(
 
     def in_so_many(parts):
         bounds = [rows * part // parts for part in range(parts + 1)]
-        found = [
-            find(**{name: _rows(x, i, j) for name, x in inputs.items()})
+        outputs = [
+            search_rows(**{name: _rows(x, i, j) for name, x in inputs.items()})
             for i, j in itertools.pairwise(bounds)
         ]
-        tokens, log_probs = zip(*found, strict=True)
+        tokens, log_probs = zip(*outputs, strict=True)
         length = tf.reduce_max([tf.shape(x)[-1] for x in tokens])
         tokens = [_pad(x, length) for x in tokens]
         return tf.concat(tokens, axis=0), tf.concat(log_probs, axis=0)

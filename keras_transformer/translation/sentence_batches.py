@@ -85,9 +85,9 @@ def sorted_batches(
 
 def in_order(batches: Iterable[Sequence[int]], results: Iterable[Sequence[T]]) -> list[T]:
     """The results of all items, in the order of their numbers, from those of their batches."""
-    found = {
+    by_number = {
         number: result
         for batch, results_of_batch in zip(batches, results, strict=True)
         for number, result in zip(batch, results_of_batch, strict=True)
     }
-    return [found[number] for number in sorted(found)]
+    return [by_number[number] for number in sorted(by_number)]

@@ -18,7 +18,7 @@ from keras_transformer.special_ids import PAD
 from keras_transformer.translation.request_parts import in_parts
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.text_model import TARGET, TEXT, TextModel
-from keras_transformer.typing import Found, Tensor, Texts
+from keras_transformer.typing import SearchOutputs, Tensor, Texts
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.subword import SubwordTokenizer
@@ -146,10 +146,10 @@ class Translator(TextModel):
             return [
                 [
                     (text.decode("utf-8"), float(value))
-                    for i, (text, value) in enumerate(zip(*found, strict=True))
+                    for i, (text, value) in enumerate(zip(*row, strict=True))
                     if i == 0 or value > -np.inf
                 ]
-                for found in zip(outputs, log_probs, strict=True)
+                for row in zip(outputs, log_probs, strict=True)
             ]
 
         sentences = max(1, batch_size // search.beam_size)
@@ -158,7 +158,7 @@ class Translator(TextModel):
     def translate_batch(
         self,
         text: Tensor,
-        search_fn: Callable[..., Found] = greedy_search,
+        search_fn: Callable[..., SearchOutputs] = greedy_search,
         options: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Does what `serve` does.
@@ -177,7 +177,7 @@ class Translator(TextModel):
         self,
         source: Tensor,
         empty: Tensor,
-        search_fn: Callable[..., Found] = greedy_search,
+        search_fn: Callable[..., SearchOutputs] = greedy_search,
         options: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The same from ids `(B, S)`, as `close` makes them: target ids `(B, T)`, and what
@@ -212,13 +212,13 @@ class Translator(TextModel):
     def _search(self, search_fn, source, longest, options):
         """Tokens `(B, ..., T)` and log-probabilities `(B, ...)` for ids `(B, S)`, in parts."""
 
-        def find(source, **options):
+        def search_rows(source, **options):
             state = self.model.initial_state(source)
             rows = tf.shape(source)[0]
             tokens, _, log_prob = search_fn(self.model.make_step(), state, rows, longest, **options)
             return tokens, log_prob
 
-        return in_parts(find, {"source": source} | options)
+        return in_parts(search_rows, {"source": source} | options)
 
     def _longest(self, search):
         """Tokens that a translation may have when searched for like this."""

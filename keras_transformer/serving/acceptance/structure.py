@@ -107,18 +107,18 @@ def _signature_problems(meta_graph):
             ("inputs", signature.inputs, SIGNATURES[name].inputs),
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
-            found = {
+            tensors = {
                 key: (tf.dtypes.as_dtype(info.dtype), _shape(info)) for key, info in tensors.items()
             }
-            if found.keys() != specs.keys() or not all(
-                _fits(*found[key], spec) for key, spec in specs.items()
+            if tensors.keys() != specs.keys() or not all(
+                _fits(*tensors[key], spec) for key, spec in specs.items()
             ):
                 expected = {
                     key: (spec.dtype, [-1 if size is None else size for size in spec.shape])
                     for key, spec in specs.items()
                 }
                 problems.append(
-                    f"The {kind} of {name!r} are {_describe(found)}, "
+                    f"The {kind} of {name!r} are {_describe(tensors)}, "
                     f"expected {_describe(expected)}."
                 )
         if signature.method_name != "tensorflow/serving/predict":
@@ -253,10 +253,10 @@ def _restore_problems(meta_graph):
 
 def _ancestors(nodes, names):
     """The names of all nodes that the named tensors depend on."""
-    found, pending = set(), list(names)
+    reached, pending = set(), list(names)
     while pending:
         name = pending.pop().lstrip("^").partition(":")[0]
-        if name in nodes and name not in found:
-            found.add(name)
+        if name in nodes and name not in reached:
+            reached.add(name)
             pending += nodes[name].input
-    return found
+    return reached

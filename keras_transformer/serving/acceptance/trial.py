@@ -180,21 +180,21 @@ class _Trial:
         return self._run(name or "serving_default", inputs)[1]
 
 
-def _differences(name, inputs, expected, found, precise):
+def _differences(name, inputs, expected, received, precise):
     """Sentences on where two answers differ: texts to the letter, numbers a little at most."""
-    if set(expected) != set(found):
-        return [f"{name} answers with {sorted(found)}, expected {sorted(expected)}."]
-    alike = _shapes(expected) == _shapes(found) and all(
+    if set(expected) != set(received):
+        return [f"{name} answers with {sorted(received)}, expected {sorted(expected)}."]
+    alike = _shapes(expected) == _shapes(received) and all(
         one == other
         if not isinstance(one, float)
         else math.isclose(one, other, rel_tol=LOG_PROB_TOLERANCE, abs_tol=LOG_PROB_TOLERANCE)
         for key in expected
-        for one, other in zip(_leaves(expected[key]), _leaves(found[key]), strict=True)
+        for one, other in zip(_leaves(expected[key]), _leaves(received[key]), strict=True)
     )
     if alike or not precise:
         return []
     return [
-        f"To {_short(inputs)} {name} answers {_short(found)}, expected {_short(expected)}; an "
+        f"To {_short(inputs)} {name} answers {_short(received)}, expected {_short(expected)}; an "
         "answer has to depend on nothing but its row and the weights."
     ]
 
