@@ -16,12 +16,18 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.ordeal
 
-# The Python versions that setup.cfg names, where the machine has them; always this one.
-PYTHONS = sorted(
-    {sys.executable}
-    | {path for minor in (11, 12, 13) if (path := shutil.which(f"python3.{minor}"))},
-    key=lambda path: path != sys.executable,
-)
+
+def pythons():
+    """This Python, and of the others that setup.cfg names those that the machine has."""
+    yield sys.executable
+    for minor in {11, 12, 13} - {sys.version_info.minor}:
+        path = shutil.which(f"python3.{minor}")
+        # pyenv answers for versions that are not switched on: PYENV_VERSION=3.11:3.12:3.13 does.
+        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            yield path
+
+
+PYTHONS = list(pythons())
 LAYERS = """
 import sys
 import numpy as np
@@ -34,6 +40,8 @@ x = kt.PositionalEmbedding(vocabulary_size=50, d_model=16)(ids)
 x = kt.EncoderLayer(d_model=16, num_heads=4, d_ff=32)(x)
 x = kt.MultiHeadAttention(num_heads=2, key_dim=8)(x, x, use_causal_mask=True)
 model = keras.Model(ids, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
+# Later Keras itself looks for TensorFlow's datasets among what it is given.
+assert ("tensorflow" in sys.modules) == ({backend!r} == "tensorflow")
 model.compile("adam", "mse")
 batch = np.array([[3, 4, 5, 0], [6, 7, 0, 0]])
 losses = [model.train_on_batch(batch, np.ones((2, 2), "float32")) for _ in range(20)]
@@ -41,7 +49,6 @@ assert losses[-1] < losses[0] / 2, losses
 model.save("layers.keras")
 again = keras.saving.load_model("layers.keras")
 np.testing.assert_allclose(again.predict(batch), model.predict(batch), atol=1e-6)
-assert ("tensorflow" in sys.modules) == ({backend!r} == "tensorflow")
 print(kt.__file__)
 """
 
