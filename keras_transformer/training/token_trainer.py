@@ -161,7 +161,7 @@ class TokenTrainer(FirstStep):
         hindrance = self._what_needs_logits(sample_weight)
         if hindrance and self.fused_loss is True:
             raise ValueError(f'fused_loss=True cannot be done: {hindrance}; try "auto".')
-        # The first time that Keras traces a step, it builds metrics by logits; it will trace again.
+        # Metrics that `FirstStep` could not build ahead are built by logits, in a first trace.
         return not hindrance and all(getattr(group, "built", True) for group in self.metrics)
 
     def _what_needs_logits(self, sample_weight):

@@ -1,8 +1,11 @@
 """What several files of these tests share: exporting all signatures takes half a minute."""
 
+import shutil
+
 import pytest
 
 from keras_transformer.serving.saved_model import export
+from tests.support.stand_in_translator import StandIn
 from tests.support.toy_translator import toy_pairs, trained_translator
 
 
@@ -10,3 +13,17 @@ from tests.support.toy_translator import toy_pairs, trained_translator
 def toy_version(tmp_path_factory):
     """The half-trained toy as `export` publishes it by default: leave it as it is."""
     return export(trained_translator(), tmp_path_factory.mktemp("toy"), pairs=toy_pairs(5))
+
+
+@pytest.fixture(scope="session")
+def translator():
+    return StandIn()
+
+
+@pytest.fixture(scope="session")
+def version_dir(translator, tmp_path_factory):
+    """Its export, moved away from where it was written: leave it as it is."""
+    path = export(translator, tmp_path_factory.mktemp("written") / "model")
+    elsewhere = tmp_path_factory.mktemp("moved") / "5"
+    shutil.move(path, elsewhere)
+    return elsewhere

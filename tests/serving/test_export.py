@@ -16,6 +16,7 @@ from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.saved_model import export, load_saved_model
 from keras_transformer.serving.served_translator import ServedTranslator
+from tests.support.paths import FIXTURES
 from tests.support.sample_text import BYTES, TEXTS
 from tests.support.serving import run_through_c_api
 from tests.support.toy_translator import SOURCES, random_translator, trained_translator
@@ -106,6 +107,14 @@ def test_server_takes_any_content(exported):
     assert all(isinstance(text, str) for text in reply["text"])  # bytes, were it not UTF-8
     assert all(math.isfinite(log_prob) and log_prob <= 0 for log_prob in reply["log_prob"])
     assert (reply["text"][0], reply["log_prob"][0]) == ("", 0.0)  # of ""
+
+
+def test_export_holds_no_gradients(exported):
+    """Nobody trains it; those of our products would be more functions than all others."""
+    written_with_them = FIXTURES / "format-1" / "export" / "1"
+    for version_dir, there in ((exported.version_dir, False), (written_with_them, True)):
+        content = (version_dir / "saved_model.pb").read_bytes()
+        assert (b"internal_grad_fn" in content) == there
 
 
 def test_server_takes_a_batch_of_no_rows(exported):

@@ -18,20 +18,6 @@ TEXTS = ["a cat", "the bird runs near", "", "東京 straße", "zebra"]
 HIGHEST = 2**63 - 1
 
 
-@pytest.fixture(scope="module")
-def translator():
-    return stand_ins.StandIn()
-
-
-@pytest.fixture(scope="module")
-def version_dir(translator, tmp_path_factory):
-    """An export that was moved away from where it was written."""
-    path = export(translator, tmp_path_factory.mktemp("written") / "model")
-    elsewhere = tmp_path_factory.mktemp("moved") / "5"
-    shutil.move(path, elsewhere)
-    return elsewhere
-
-
 def answers_of(translator, texts):
     """What the translator in memory answers."""
     answers = translator.serve(tf.constant(texts, tf.string))

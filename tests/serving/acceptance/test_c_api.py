@@ -4,7 +4,6 @@ See c_api.py for what is run. No test here needs a server.
 """
 
 import math
-import shutil
 
 import pytest
 import tensorflow as tf
@@ -34,20 +33,6 @@ HOSTILE = [
     "</s><s><pad>",
     "{'b64': 1}",
 ]
-
-
-@pytest.fixture(scope="module")
-def translator():
-    return stand_ins.StandIn()
-
-
-@pytest.fixture(scope="module")
-def version_dir(translator, tmp_path_factory):
-    """An export that was moved away from where it was written."""
-    path = export(translator, tmp_path_factory.mktemp("written") / "model")
-    elsewhere = tmp_path_factory.mktemp("moved") / "5"
-    shutil.move(path, elsewhere)
-    return elsewhere
 
 
 @pytest.fixture(scope="module")
