@@ -12,11 +12,13 @@ from keras import ops
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dense import Dense, projection
 from keras_transformer.layers import decoder_step
+from keras_transformer.layers.arguments import check_id_arrays, check_pair, check_rows, check_sizes
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.presets import FORMAT, ModelConfig, check_format, check_sharing
+from keras_transformer.training.self_building import SelfBuilding
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.typing import Activation, Config, Inputs, Nested, Shape, State, Step, Tensor
 
@@ -30,7 +32,7 @@ ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(Trainer, keras.Model):
+class Transformer(SelfBuilding, Trainer, keras.Model):
     """Encoder–decoder Transformer: `call` is `decode` of `encode`.
 
     Args:
@@ -62,10 +64,12 @@ class Transformer(Trainer, keras.Model):
         `(B, H, T, S)`.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range; if the inputs are no pair of ids with equal
+            numbers of rows.
 
-    A subclass that sets `encoder_class` and `decoder_class` has others, whose `layer_class` may
-    have other attention (`make_attention`), feed-forward networks and normalisations.
+    The model is built by whatever first asks for weights. A subclass that sets `encoder_class` and
+    `decoder_class` has others, whose `layer_class` may have other attention (`make_attention`),
+    feed-forward networks and normalisations.
 
     Example:
 
@@ -77,6 +81,8 @@ class Transformer(Trainer, keras.Model):
 
     encoder_class = Encoder
     decoder_class = Decoder
+    # What `export` says that `serve` is called with: `(source, target)`.
+    input_signature = [(keras.layers.InputSpec("int32", (None, None)),) * 2]
 
     def __init__(
         self,
@@ -95,9 +101,8 @@ class Transformer(Trainer, keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_sizes(max_length=max_length)
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
-        if max_length < 1:
-            raise ValueError(f"max_length must be at least 1, received {max_length}.")
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.num_layers = num_layers
@@ -111,11 +116,12 @@ class Transformer(Trainer, keras.Model):
         self.share_embeddings = share_embeddings
         self.max_length = max_length
 
+        def own(names):
+            return {name: getattr(self, name) for name in names.split()} | {"dtype": policy}
+
         policy = self.dtype_policy
-        names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
-        stack = {name: getattr(self, name) for name in names} | {"dtype": policy}
-        of_embedding = ("d_model", "positions", "max_length", "dropout")
-        embedding = {name: getattr(self, name) for name in of_embedding} | {"dtype": policy}
+        stack = own("num_layers d_model num_heads d_ff dropout norm activation")
+        embedding = own("d_model positions max_length dropout")
         self.target_embedding = PositionalEmbedding(target_vocabulary_size, **embedding)
         self.source_embedding = (
             self.target_embedding
@@ -130,20 +136,19 @@ class Transformer(Trainer, keras.Model):
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         # No weight depends on the shape of the inputs, so the model can be built without any.
-        shape = (None, None, self.d_model)
-        self.target_embedding.build()
-        if self.share_embeddings != "all":
-            self.source_embedding.build()
-        self.encoder.build(shape)
-        self.decoder.build(shape, shape)
-        if self.output_projection:
-            self.output_projection.build(shape)
+        ids, embedded = (None, None), (None, None, self.d_model)
+        parts: dict[str, Shape] = {"target_embedding": ids, "source_embedding": ids}
+        parts |= {"encoder": embedded, "decoder": embedded, "output_projection": embedded}
+        for name, shape in parts.items():
+            part = getattr(self, name)
+            if part and not part.built:  # one may have been called by itself
+                part.build(shape)
         self.built = True
 
     def call(
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
     ) -> Tensor | tuple[Tensor, dict[str, list[Tensor]]]:
-        source, target = inputs
+        source, target = check_pair(inputs, return_attention_scores)
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
         logits = self._logits(x)
@@ -155,15 +160,7 @@ class Transformer(Trainer, keras.Model):
     softmax_inputs_of = call  # see TokenTrainer
 
     def encode(self, source: Tensor, training: bool = False) -> Tensor:
-        """Reads the source.
-
-        Args:
-            source: Ids of shape `(B, S)`.
-            training: Whether to drop.
-
-        Returns:
-            The memory, shape `(B, S, D)`.
-        """
+        """Reads the source, ids `(B, S)`: the memory, shape `(B, S, D)`."""
         return self._encode(source, training)[0]
 
     def decode(
@@ -194,7 +191,7 @@ class Transformer(Trainer, keras.Model):
             second one transposed in the product: the decoder's output and the embedding, or, where
             the output has weights and a bias of its own, both with one more column for the bias.
         """
-        source, target = inputs
+        source, target = check_pair(inputs)
         x = self._decode(target, self._encode(source, training)[0], source, training)[0]
         if not self.output_projection:
             return x, ops.convert_to_tensor(self.target_embedding.embeddings)
@@ -207,16 +204,14 @@ class Transformer(Trainer, keras.Model):
 
         Args:
             source: Ids of shape `(B, S)`.
-            length: Number of steps to make room for. Else the state grows with every step, which
-                takes less time, but not under XLA (`tf.function(jit_compile=True)`): there, shapes
-                must not change. TensorFlow runs the steps of a state with room under XLA only.
+            length: Number of steps to make room for, as `Decoder.initial_state` has it.
 
         Returns:
             A nested structure of tensors, batch first, for `step`.
         """
         source = ops.convert_to_tensor(source)
         memory, mask = self.encode(source), padding_mask(source)
-        return decoder_step.initial_state(self.decoder, memory, mask, length)
+        return self.decoder.initial_state(length=length, memory=memory, memory_mask=mask)
 
     def step(self, ids: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         """Predicts the token that follows one more token.
@@ -232,13 +227,10 @@ class Transformer(Trainer, keras.Model):
         return self.make_step()(ids, position, state)
 
     def make_step(self, loop: str = "graph") -> Step:
-        """Returns a function that does what `step` does, for loops.
-
-        Kernels are joined, cast and laid out now, once: the function belongs to the weights as they
-        are now, and to what runs the loop, `"graph"` (TensorFlow's executor) or `"xla"`.
-        """
+        """Returns a function that does what `step` does, as `Decoder.make_step` has it."""
+        self.build_if_needed()
         operations = step_attention if loop == "graph" else None
-        step_of_decoder = decoder_step.make_step(self.decoder, loop, operations)
+        step_of_decoder = self.decoder.make_step(loop, operations)
         project = self._projection(loop)
 
         def step(ids, position, state):
@@ -248,6 +240,10 @@ class Transformer(Trainer, keras.Model):
             return ops.cast(project(x), "float32"), state
 
         return step
+
+    def check_arrays(self, x: Nested) -> None:
+        """Refuses ids outside the vocabularies."""
+        check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -270,6 +266,7 @@ class Transformer(Trainer, keras.Model):
         return super().from_config(config)
 
     def _encode(self, source, training):
+        self.build_if_needed()
         source = ops.convert_to_tensor(source)
         x = self.source_embedding(source, training=training)
         return self.encoder(
@@ -277,6 +274,8 @@ class Transformer(Trainer, keras.Model):
         )
 
     def _decode(self, target, memory, source, training):
+        self.build_if_needed()
+        check_rows(target=target, memory=memory, source=source)
         target = ops.convert_to_tensor(target)
         x = self.target_embedding(target, training=training)
         # A target is padded at its end, where causality hides it already. Saying that every

@@ -3,150 +3,34 @@
 Shapes: B batch, S source length, T target length, D d_model, H heads.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any
 
 import keras
 
-from keras_transformer.layers.masks import without_mask
-from keras_transformer.layers.residual_block import ResidualBlock
+from keras_transformer.layers import decoder_step
+from keras_transformer.layers.decoder_layer import DecoderLayer, check_memory, in_place
 from keras_transformer.layers.stack import Stack
-from keras_transformer.typing import Nested, Shape, Tensor
+from keras_transformer.typing import Activation, Config, Nested, Shape, State, Step, Tensor
 
-
-class Sublayers(NamedTuple):
-    """The parts of a `DecoderLayer`, as functions.
-
-    The first three take `(..., D)` and return as much, and something to hand on: attention weights,
-    or the keys and values to remember. The norms take and return `(..., D)`.
-    """
-
-    attend_self: Callable[[Tensor], tuple[Tensor, Nested]]
-    attend_memory: Callable[[Tensor], tuple[Tensor, Nested]]
-    feed_forward: Callable[[Tensor], tuple[Tensor, Nested]]
-    self_norm: Callable[[Tensor], Tensor]
-    cross_norm: Callable[[Tensor], Tensor]
-    feed_forward_norm: Callable[[Tensor], Tensor]
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderLayer(ResidualBlock):
-    """Causal self-attention, attention to the memory, then a feed-forward network.
-
-    Args:
-        d_model: D, width of the model.
-        num_heads: H, which must divide D.
-        d_ff: Inner width of the feed-forward network.
-        dropout: Share of each sublayer's output that is dropped in training.
-        norm: `"post"` (the paper) or `"pre"`.
-        activation: Of the feed-forward network.
-        depth: Layers of the stack it belongs to; deeper ones start with smaller sublayers.
-
-    Call arguments:
-        x: Tensor of shape `(B, T, D)`. Position t sees positions 0 … t only.
-        memory: The encoder's output, shape `(B, S, D)`.
-        x_mask: Boolean `(B, T)`, True = may be attended to; taken from `x` when Keras carries one.
-        memory_mask: Boolean `(B, S)`, likewise for `memory`.
-        return_attention_scores: Whether to return the attention weights too.
-        training: Whether to drop.
-
-    Returns:
-        Tensor of shape `(B, T, D)`; with `return_attention_scores` also the weights of the
-        self-attention `(B, H, T, T)` and of the attention to the memory `(B, H, T, S)`.
-
-    Raises:
-        ValueError: If `num_heads` does not divide `d_model`, or `norm` or a mask is wrong.
-
-    Example:
-
-    >>> layer = DecoderLayer(d_model=512, num_heads=8, d_ff=2048)
-    >>> layer(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
-    (2, 7, 512)
-    """
-
-    num_sublayers = 3
-
-    def make_attention_sublayers(self) -> None:
-        self.self_attention = self.make_attention()
-        self.self_attention_norm = self.make_norm()
-        self.cross_attention = self.make_attention()
-        self.cross_attention_norm = self.make_norm()
-
-    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        memory_shape = x_shape if memory_shape is None else memory_shape
-        self.self_attention.build(x_shape, x_shape)
-        self.self_attention_norm.build(x_shape)
-        self.cross_attention.build(x_shape, memory_shape)
-        self.cross_attention_norm.build(x_shape)
-        self.feed_forward.build(x_shape)
-        self.feed_forward_norm.build(x_shape)
-        self.built = True
-
-    def call(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        x_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        def attend_self(y):
-            return self.self_attention(
-                y,
-                y,
-                value_mask=x_mask,
-                use_causal_mask=True,
-                return_attention_scores=True,
-                training=training,
-            )
-
-        def attend_memory(y):
-            return self.cross_attention(
-                y, memory, value_mask=memory_mask, return_attention_scores=True, training=training
-            )
-
-        def feed_forward(y):
-            return self.feed_forward(y, training=training), None
-
-        norms = self.self_attention_norm, self.cross_attention_norm, self.feed_forward_norm
-        sublayers = Sublayers(attend_self, attend_memory, feed_forward, *norms)
-        x, self_scores, cross_scores = self.connect(without_mask(x), sublayers, training)
-        return (x, self_scores, cross_scores) if return_attention_scores else x
-
-    def connect(
-        self, x: Tensor, sublayers: Sublayers, training: bool | None = None
-    ) -> tuple[Tensor, Nested, Nested]:
-        """Connects the sublayers as figure 1 does, each with its residual connection.
-
-        Args:
-            x: Tensor of shape `(..., D)`.
-            sublayers: `Sublayers`.
-            training: Whether to drop.
-
-        Returns:
-            Tensor of shape `(..., D)`, and what the two attentions handed on.
-        """
-        x, own = self.residual(x, sublayers.self_norm, sublayers.attend_self, training)
-        x, cross = self.residual(x, sublayers.cross_norm, sublayers.attend_memory, training)
-        x, _ = self.residual(x, sublayers.feed_forward_norm, sublayers.feed_forward, training)
-        return x, own, cross
-
-    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
-        return tuple(x_shape)
+__all__ = ["Decoder", "DecoderLayer"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Stack):
     """A stack of `DecoderLayer`s, always causal; pre-norm adds a final normalisation.
 
+    Without cross-attention it is a language model's: called with `(x, x_mask)` alone, and decoding
+    begins with `initial_state(batch_size)`.
+
     Args:
         num_layers: N, number of layers.
         d_model, num_heads, d_ff, dropout, norm, activation: Of each `DecoderLayer`.
+        cross_attention: Whether there is a memory to attend to.
 
     Call arguments:
         x: Embedded target, shape `(B, T, D)`.
-        memory: The encoder's output, shape `(B, S, D)`.
+        memory: The encoder's output, shape `(B, S, D)`; left out where there is no cross-attention.
         x_mask: Boolean `(B, T)`, True = may be attended to; taken from `x` when Keras carries one.
         memory_mask: Boolean `(B, S)`, likewise for `memory`.
         return_attention_scores: Whether to return the attention weights too.
@@ -154,38 +38,136 @@ class Decoder(Stack):
 
     Returns:
         Tensor of shape `(B, T, D)`; with `return_attention_scores` also two lists of N tensors:
-        `(B, H, T, T)` and `(B, H, T, S)`.
+        `(B, H, T, T)` and `(B, H, T, S)`, the latter with cross-attention only.
+
+    Raises:
+        ValueError: If an argument is out of its range, a mask is wrong, or there is no memory, or
+            one that nothing attends to.
 
     Example:
 
     >>> decoder = Decoder(num_layers=6, d_model=512, num_heads=8, d_ff=2048)
     >>> decoder(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
     (2, 7, 512)
+
+    A language model's, all positions at once and the first two one by one:
+
+    >>> decoder = Decoder(6, d_model=512, num_heads=8, d_ff=2048, cross_attention=False)
+    >>> x = np.ones((2, 7, 512), "float32")
+    >>> decoder(x).shape
+    (2, 7, 512)
+    >>> state = decoder.initial_state(batch_size=2)
+    >>> y, state = decoder.step(x[:, 0], 0, state)
+    >>> y, state = decoder.step(x[:, 1], 1, state)
+    >>> y.shape
+    (2, 512)
     """
 
     layer_class = DecoderLayer
 
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.1,
+        norm: str = "post",
+        activation: Activation = "relu",
+        cross_attention: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self.cross_attention = cross_attention
+        # Named only where it says something: layers of users' own need not know it.
+        of_layers = None if cross_attention else {"cross_attention": False}
+        of_each = d_model, num_heads, d_ff, dropout, norm, activation
+        super().__init__(num_layers, *of_each, of_layers=of_layers, **kwargs)
+
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         self.build_layers(x_shape, x_shape if memory_shape is None else memory_shape)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
+        return super().__call__(*in_place(args, self.cross_attention), **kwargs)
 
     def call(
         self,
         x: Tensor,
-        memory: Tensor,
+        memory: Tensor | None = None,
         x_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Tensor | tuple[Tensor, list[Tensor], list[Tensor]]:
-        self_scores, cross_scores = [], []
+    ) -> Tensor | tuple[Tensor | list[Tensor], ...]:
+        check_memory(self, self.cross_attention, memory, x_mask)
+        inputs = {"memory": memory, "x_mask": x_mask, "memory_mask": memory_mask}
+        scores = []
         for layer in self.layers:
-            x, of_self, of_memory = layer(
-                x, memory, x_mask, memory_mask, return_attention_scores=True, training=training
-            )
-            self_scores.append(of_self)
-            cross_scores.append(of_memory)
+            x, *of_layer = layer(x, **inputs, return_attention_scores=True, training=training)
+            scores.append(of_layer)
         x = self.finish(x)
-        return (x, self_scores, cross_scores) if return_attention_scores else x
+        return (x, *map(list, zip(*scores, strict=True))) if return_attention_scores else x
+
+    def initial_state(
+        self,
+        batch_size: int | Tensor | None = None,
+        length: int | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> State:
+        """Prepares decoding position by position: projects the memory once, where there is one.
+
+        Args:
+            batch_size: B, an int or a scalar integer tensor; with a memory, that of the memory.
+            length: Number of steps to make room for. Else the state grows with every step, which
+                takes less time, but not under XLA (`tf.function(jit_compile=True)`): there, shapes
+                must not change.
+            memory: The encoder's output, shape `(B, S, D)`, with cross-attention.
+            memory_mask: Boolean `(B, S)`.
+
+        Returns:
+            A nested structure of tensors, batch first, for `step`.
+
+        Raises:
+            ValueError: If there is no memory, or one that nothing attends to; or the layer or one
+                of its own has a `call` that a step would not follow.
+        """
+        check_memory(self, self.cross_attention, memory, None)
+        if batch_size is None and memory is None:
+            raise ValueError("A state needs the batch_size that it is for, received None.")
+        if not self.built:
+            self.build((None, None, self.d_model))
+        decoder_step.refuse_other_call(self, Decoder)
+        return decoder_step.initial_state(self, batch_size, length, memory, memory_mask)
+
+    def step(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
+        """Computes one more position.
+
+        Args:
+            x: The embedded token at `position`, shape `(B, D)`.
+            position: Python int or scalar integer tensor.
+            state: What `initial_state` or the step before returned.
+
+        Returns:
+            Tensor of shape `(B, D)`, as the call has it at this position, and the next state.
+        """
+        return self.make_step()(x, position, state)
+
+    def make_step(
+        self, loop: str = "graph", operations: decoder_step.Operations | ModuleType | None = None
+    ) -> Step:
+        """Returns a function that does what `step` does, for loops.
+
+        Kernels are joined, cast and laid out now, once: the function belongs to the weights as they
+        are now.
+
+        Args:
+            loop: What runs the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
+            operations: Has other `multiply` and `softmax`, if they suit that loop better.
+        """
+        return decoder_step.make_step(self, loop, operations)
 
     def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
         return tuple(x_shape)
+
+    def get_config(self) -> Config:
+        return super().get_config() | {"cross_attention": self.cross_attention}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.kernels import products
@@ -28,10 +29,11 @@ from keras_transformer.kernels.dense import (
 )
 from keras_transformer.kernels.layer_normalization import LayerNormalization
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.decoder import Decoder, DecoderLayer, Sublayers
+from keras_transformer.layers.decoder_layer import DecoderLayer, Sublayers
 from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
+from keras_transformer.layers.stack import Stack
 from keras_transformer.typing import State, Step, Tensor
 
 
@@ -43,45 +45,57 @@ class Operations(NamedTuple):
 
 
 def initial_state(
-    decoder: Decoder, memory: Tensor, memory_mask: Tensor, length: int | None = None
+    decoder: Stack,
+    batch_size: int | Tensor | None,
+    length: int | None = None,
+    memory: Tensor | None = None,
+    memory_mask: Tensor | None = None,
 ) -> State:
-    """Prepares decoding position by position: projects the memory once.
+    """Prepares decoding position by position: projects the memory once, where there is one.
 
     Args:
         decoder: A built `Decoder`.
-        memory: The encoder's output, shape `(B, S, D)`.
-        memory_mask: Boolean `(B, S)`.
+        batch_size: B; that of the memory, where there is one.
         length: t, number of positions to make room for, so that no shape changes from step to
             step; XLA compiles nothing else.
+        memory: The encoder's output, shape `(B, S, D)`.
+        memory_mask: Boolean `(B, S)`.
 
     Returns:
         Dict of `past`, per layer empty keys and values `(B, H, 0, K)` that grow along axis 2 with
-        every step, or of size t where `length` is given; `memory`, per layer keys and values
-        `(B, H, S, K)`; `memory_mask` `(B, 1, 1, S)`; and with `length` also `positions`, the
-        numbers of the t positions, int32 `(B, t)`.
+        every step, or of size t where `length` is given; with `length` also `positions`, the
+        numbers of the t positions, int32 `(B, t)`; with a memory, per layer its keys and values
+        `(B, H, S, K)` as `memory`; and with its mask that as `memory_mask`, `(B, 1, 1, S)`.
 
     Raises:
         ValueError: If a layer is a subclass with a `call` of its own, which a step would not
             follow.
     """
-    _refuse_other_calls(decoder)
-    heads = [_project_memory(layer.cross_attention, memory) for layer in decoder.layers]
-    state = {"memory": heads, "memory_mask": key_mask(memory_mask)}
-    if length is None:
-        return state | {"past": [tuple(x[:, :, :0] for x in pair) for pair in heads]}
+    for layer in decoder.layers:
+        refuse_other_call(layer, DecoderLayer)
+        for attention in filter(None, (layer.self_attention, layer.cross_attention)):
+            refuse_other_call(attention, MultiHeadAttention)
+    state: dict[str, State] = {}
+    if memory is not None:
+        batch_size = ops.shape(memory)[0]
+        state["memory"] = [_project_memory(x.cross_attention, memory) for x in decoder.layers]
+    if memory_mask is not None:
+        state["memory_mask"] = key_mask(memory_mask)
 
-    def empty(x):
-        batch_size, num_heads, _, width = ops.shape(x)
-        return ops.zeros((batch_size, num_heads, length, width), x.dtype)
+    def empty(attention):
+        widths = attention.key_dim, attention.value_dim
+        shapes = [(batch_size, attention.num_heads, length or 0, width) for width in widths]
+        return tuple(ops.zeros(shape, attention.compute_dtype) for shape in shapes)
 
-    past = [tuple(map(empty, pair)) for pair in heads]
-    positions = ops.arange(length, dtype="int32")
-    positions = ops.broadcast_to(positions, (ops.shape(memory)[0], length))
-    return state | {"past": past, "positions": positions}
+    state["past"] = [empty(layer.self_attention) for layer in decoder.layers]
+    if length is not None:
+        positions = ops.arange(length, dtype="int32")
+        state["positions"] = ops.broadcast_to(positions, (batch_size, length))
+    return state
 
 
 def make_step(
-    decoder: Decoder, loop: str = "graph", operations: Operations | ModuleType | None = None
+    decoder: Stack, loop: str = "graph", operations: Operations | ModuleType | None = None
 ) -> Step:
     """Returns a function that computes the next position.
 
@@ -111,9 +125,9 @@ def make_step(
         if "positions" in state:
             add = functools.partial(_put, position)
             past_mask = key_mask(ops.less_equal(state["positions"], position))
-        past = []
-        for layer_step, own, memory in zip(steps, state["past"], state["memory"], strict=True):
-            x, own = layer_step(x, own, memory, add, past_mask, state["memory_mask"])
+        past, memories = [], state.get("memory", [None] * len(steps))
+        for layer_step, own, memory in zip(steps, state["past"], memories, strict=True):
+            x, own = layer_step(x, own, memory, add, past_mask, state.get("memory_mask"))
             past.append(own)
         return decoder.finish(x), state | {"past": past}
 
@@ -138,12 +152,13 @@ def _make_layer_step(layer, loop, operations):
     """The step of a `DecoderLayer`: its sublayers with their weights prepared."""
     own, cross = layer.self_attention, layer.cross_attention
     project_own = _make_projections(own, ("query", "key", "value"), loop)
-    project_cross = _make_projections(cross, ("query",), loop)
     attend_own = _make_attend(own, loop, operations)
-    attend_cross = _make_attend(cross, loop, operations)
+    if cross:
+        project_cross = _make_projections(cross, ("query",), loop)
+        attend_cross = _make_attend(cross, loop, operations)
     feed_forward = _make_feed_forward(layer.feed_forward, loop)
     norms = layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm
-    norms = [_make_norm(norm) for norm in norms]
+    norms = [norm and _make_norm(norm) for norm in norms]
 
     def step(x, past, memory, add, past_mask, memory_mask):
         def attend_self(y):
@@ -158,7 +173,8 @@ def _make_layer_step(layer, loop, operations):
         def transform(y):
             return feed_forward(y), None
 
-        x, past, _ = layer.connect(x, Sublayers(attend_self, attend_memory, transform, *norms))
+        sublayers = Sublayers(attend_self, attend_memory if cross else None, transform, *norms)
+        x, past, _ = layer.connect(x, sublayers)
         return x, past
 
     return step
@@ -256,17 +272,20 @@ def _attends_plainly(attention):
     return type(attention).attend is MultiHeadAttention.attend
 
 
-def _refuse_other_calls(decoder):
-    """Refuses subclasses whose full pass is another one than that of the step."""
-    layers = [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
-    for layer in decoder.layers:
-        for attention in (layer.self_attention, layer.cross_attention):
-            layers.append((attention, MultiHeadAttention))
-    for layer, ours in layers:
-        if not isinstance(layer, ours) or type(layer).call is not ours.call:
-            raise ValueError(
-                f"{type(layer).__name__} ({layer.name!r}) has a call of its own, which decoding "
-                "step by step would not follow: override "
-                f"{'attend' if ours is MultiHeadAttention else 'make_attention'} of {ours.__name__}"
-                " instead, or decode with the whole prefix."
-            )
+def refuse_other_call(layer: keras.layers.Layer, ours: type[keras.layers.Layer]) -> None:
+    """Refuses a subclass whose full pass is another one than that of the step.
+
+    Args:
+        layer: What decoding would go through.
+        ours: The class that it should be of, or inherit its `call` from.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if not isinstance(layer, ours) or type(layer).call is not ours.call:
+        raise ValueError(
+            f"{type(layer).__name__} ({layer.name!r}) has a call of its own, which decoding "
+            "step by step would not follow: override "
+            f"{'attend' if ours is MultiHeadAttention else 'make_attention'} of {ours.__name__}"
+            " instead, or decode with the whole prefix."
+        )

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import products
+from keras_transformer.layers.masks import as_boolean
 from keras_transformer.typing import Tensor
 
 # Far below any score, yet finite: a row without keys must not become NaN.
@@ -43,7 +44,8 @@ def dot_product_attention(
         both in the inputs' dtype.
 
     Raises:
-        ValueError: If the mask's shape does not broadcast to `(B, H, T, S)`.
+        ValueError: If the mask's shape does not broadcast to `(B, H, T, S)` or it is no boolean,
+            or batch sizes or the lengths of keys and values differ, as far as they are known.
     """
     query = query * ops.cast(query_scale(query.shape[-1]), query.dtype)
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
@@ -71,10 +73,11 @@ def attend_heads(
     The query comes multiplied by `query_scale`. `multiply` and `softmax` may be others that suit
     better what this is for.
     """
+    _check_heads(query, key, value)
     scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
     if mask is not None:
         _check_mask(mask, scores)
-        mask = ops.cast(mask, "bool")
+        mask = as_boolean(mask)
         scores = ops.where(mask, scores, MASKED_SCORE)
     # With a single key its weight is 1, and Keras warns of a softmax over one entry.
     weights = ops.ones_like(scores) if scores.shape[-1] == 1 else softmax(scores)
@@ -83,6 +86,21 @@ def attend_heads(
     weights = ops.cast(weights, value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
     return multiply(kept, value), weights
+
+
+def _check_heads(query, key, value):
+    """Refuses heads that do not belong together, as far as shapes are known."""
+    if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
+        raise ValueError(
+            f"There are {key.shape[2]} keys but {value.shape[2]} values: each key needs a value of "
+            "its own."
+        )
+    sizes = {x.shape[0] for x in (query, key, value)} - {None}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"Queries, keys and values come in batches of {query.shape[0]}, {key.shape[0]} and "
+            f"{value.shape[0]}: give each query the keys and values of its own row."
+        )
 
 
 def _check_mask(mask, scores):

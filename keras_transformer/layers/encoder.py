@@ -26,15 +26,18 @@ class EncoderLayer(ResidualBlock):
 
     Call arguments:
         x: Tensor of shape `(B, S, D)`.
-        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one.
+        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one. Of
+            three axes, `(B, S, S)`: which query, in the second one, may attend to which key.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether to drop.
+        use_causal_mask: Whether position s may attend to positions 0 … s only.
 
     Returns:
         Tensor of shape `(B, S, D)`; with `return_attention_scores` also `(B, H, S, S)`.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`, or `norm` or the mask is wrong.
+        ValueError: If `num_heads` does not divide `d_model`, or `norm` or the mask is wrong, one of
+            rank 2 for other rows or another length than those of `x` among them.
 
     Example:
 
@@ -62,10 +65,18 @@ class EncoderLayer(ResidualBlock):
         mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        masks = _masks(mask, x)
+
         def attend(y):
             return self.self_attention(
-                y, y, value_mask=mask, return_attention_scores=True, training=training
+                y,
+                y,
+                **masks,
+                use_causal_mask=use_causal_mask,
+                return_attention_scores=True,
+                training=training,
             )
 
         def feed_forward(y):
@@ -80,6 +91,20 @@ class EncoderLayer(ResidualBlock):
         return tuple(x_shape)
 
 
+def _masks(mask, x):
+    """The arguments of attention that an encoder's mask stands for."""
+    if mask is None or len(mask.shape) == 3:
+        return {"attention_mask": mask}
+    pairs = zip(mask.shape, x.shape[:2], strict=False)
+    if len(mask.shape) != 2 or any(None not in (m, n) and m not in (1, n) for m, n in pairs):
+        raise ValueError(
+            f"An encoder's mask must have shape (batch, length), received {tuple(mask.shape)} for "
+            f"inputs {tuple(x.shape)}: say which query may attend to which key by (batch, queries, "
+            "keys)."
+        )
+    return {"value_mask": mask}
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
     """A stack of `EncoderLayer`s; pre-norm adds a final normalisation.
@@ -90,9 +115,11 @@ class Encoder(Stack):
 
     Call arguments:
         x: Embedded source, shape `(B, S, D)`.
-        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one.
+        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one. Of
+            three axes, `(B, S, S)`: which query, in the second one, may attend to which key.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether to drop.
+        use_causal_mask: Whether position s may attend to positions 0 … s only.
 
     Returns:
         The memory, shape `(B, S, D)`; with `return_attention_scores` also a list of N tensors
@@ -116,10 +143,17 @@ class Encoder(Stack):
         mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         scores = []
         for layer in self.layers:
-            x, weights = layer(x, mask, return_attention_scores=True, training=training)
+            x, weights = layer(
+                x,
+                mask,
+                return_attention_scores=True,
+                training=training,
+                use_causal_mask=use_causal_mask,
+            )
             scores.append(weights)
         x = self.finish(x)
         return (x, scores) if return_attention_scores else x

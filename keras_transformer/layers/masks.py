@@ -8,8 +8,10 @@ Shapes: B batch, S number of keys, T number of queries.
 
 import functools
 
+import keras
 from keras import ops
 
+from keras_transformer.kernels.backend import values_of
 from keras_transformer.special_ids import PAD
 from keras_transformer.typing import Tensor
 
@@ -46,17 +48,43 @@ def combine(*masks: Tensor | None) -> Tensor | None:
     """Allows what all the given masks allow.
 
     Args:
-        *masks: Masks of any shapes that broadcast together; numbers count as True where they are
-            not zero, and None allows everything.
+        *masks: Masks of any shapes that broadcast together, as `as_boolean` takes them; None
+            allows everything.
 
     Returns:
         Boolean tensor of the broadcast shape, or None where no mask was given.
 
     Raises:
-        ValueError: If the shapes do not broadcast together, as far as they are known.
+        ValueError: If the shapes do not broadcast together, as far as they are known, or a mask
+            holds other numbers than `as_boolean` takes.
     """
-    given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
+    given = [as_boolean(mask) for mask in masks if mask is not None]
     return functools.reduce(_both, given) if given else None
+
+
+def as_boolean(mask: Tensor) -> Tensor:
+    """Reads a mask as Keras does: integers count as True where they are not zero.
+
+    Args:
+        mask: Booleans or integers; or floats, where their values are known and each is 0 or 1.
+            Others may be meant for adding to scores, 0 and -1e9, which says the opposite.
+
+    Returns:
+        Boolean tensor of the same shape.
+
+    Raises:
+        ValueError: If it holds other floats, or floats whose values are not known yet.
+    """
+    mask = mask if isinstance(mask, keras.KerasTensor) else ops.convert_to_tensor(mask)
+    if keras.backend.is_float_dtype(mask.dtype):
+        values = values_of(mask)
+        if values is None or not ((values == 0) | (values == 1)).all():
+            raise ValueError(
+                "A mask must be boolean, True = may attend, received "
+                + ("floats" if values is None else f"floats such as {values.min():g}")
+                + ': pass ops.cast(mask, "bool"), or scores >= 0 of a mask that is to be added.'
+            )
+    return ops.cast(mask, "bool")
 
 
 def _both(mask, other):

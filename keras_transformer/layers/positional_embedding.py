@@ -10,9 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.products import multiply
+from keras_transformer.layers.arguments import check_ids, check_sizes
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.typing import Config, Shape, Tensor
 
@@ -76,14 +76,17 @@ class PositionalEmbedding(keras.layers.Layer):
     Call arguments:
         ids: Token ids, shape `(B, T)`, any integer dtype; 0 is padding.
         start: Position of the first id, an int or a scalar integer tensor.
+        training: Whether to drop.
+        reverse: Whether to go the other way, from `(..., D)` to logits `(..., V)`, as
+            `keras.layers.ReversibleEmbedding` does. `logits` says so in a word.
 
     Returns:
         Tensor of shape `(B, T, D)` in the compute dtype. It carries the padding mask for the
-        layers that follow.
+        layers that follow; logits carry none.
 
     Raises:
         ValueError: If an argument is out of its range; if the ids have the wrong shape or, outside
-            a compiled function, one is outside the vocabulary.
+            a compiled function, one is no integer or outside the vocabulary.
 
     Example:
 
@@ -114,9 +117,7 @@ class PositionalEmbedding(keras.layers.Layer):
                 "Learned positions need max_length, the number of positions to learn; received "
                 f"max_length={max_length}."
             )
-        for name, size in {"vocabulary_size": vocabulary_size, "d_model": d_model}.items():
-            if size < 1:
-                raise ValueError(f"{name} must be a positive integer, received {size}.")
+        check_sizes(vocabulary_size=vocabulary_size, d_model=d_model)
         if positions == "sinusoidal" and d_model % 2:
             sinusoidal_encoding(1, d_model)  # raises, and says how to mend it
         self.supports_masking = True
@@ -147,8 +148,17 @@ class PositionalEmbedding(keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, ids: Tensor, start: int | Tensor = 0, training: bool | None = None) -> Tensor:
-        self._check_ids(ids)
+    def call(
+        self,
+        ids: Tensor,
+        start: int | Tensor = 0,
+        training: bool | None = None,
+        reverse: bool = False,
+    ) -> Tensor:
+        if reverse:
+            self._check_width(ids)
+            return multiply(ops.cast(ids, self.compute_dtype), self.softmax_matrix())
+        check_ids(ids, self.vocabulary_size)
         ids = ops.cast(ids, "int32")
         x = ops.take(ops.convert_to_tensor(self.embeddings), ids, axis=0)  # (B, T, D)
         x = ops.cast(x, "float32") * math.sqrt(self.d_model) + self._encode(ids, start)
@@ -157,23 +167,45 @@ class PositionalEmbedding(keras.layers.Layer):
     def logits(self, x: Tensor) -> Tensor:
         """Projects onto the vocabulary by the transposed embedding, without a bias (§3.4).
 
+        A call of this layer, in functional models too: whatever the embedding learns, the logits
+        follow it, also in what is saved and loaded.
+
         Args:
             x: Tensor of shape `(..., D)`.
 
         Returns:
             Tensor of shape `(..., V)` in the compute dtype.
+
+        Raises:
+            ValueError: If `x` has another width.
         """
-        return multiply(ops.cast(x, self.compute_dtype), self.softmax_matrix())
+        if len(x.shape) == 2:  # which ids have, and of those Keras asks for a mask
+            return ops.squeeze(self(ops.expand_dims(x, 1), reverse=True), 1)
+        return self(x, reverse=True)
 
     def softmax_matrix(self) -> Tensor:
         """The matrix that `logits` multiplies by: `(D, V)` in the compute dtype."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
-    def compute_mask(self, ids: Tensor, previous: Tensor | None = None) -> Tensor:
-        return padding_mask(ids)
+    def compute_mask(self, ids: Tensor, previous: Tensor | None = None) -> Tensor | None:
+        return padding_mask(ids) if len(ids.shape) == 2 else None
 
-    def compute_output_shape(self, ids_shape: Shape) -> Shape:
-        return (*ids_shape, self.d_model)
+    def compute_output_shape(self, ids_shape: Shape, reverse: bool = False) -> Shape:
+        return (*ids_shape[:-1], self.vocabulary_size) if reverse else (*ids_shape, self.d_model)
+
+    def compute_output_spec(
+        self,
+        ids: Tensor,
+        start: int | Tensor = 0,
+        training: bool | None = None,
+        reverse: bool = False,
+    ) -> keras.KerasTensor:
+        if reverse:
+            self._check_width(ids)
+        else:
+            check_ids(ids, self.vocabulary_size)
+        shape = self.compute_output_shape(ids.shape, reverse)
+        return keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self) -> Config:
         return super().get_config() | {
@@ -198,23 +230,10 @@ class PositionalEmbedding(keras.layers.Layer):
         table = ops.cast(self.position_embeddings, "float32")
         return ops.take(table, positions, axis=0)
 
-    def _check_ids(self, ids):
-        """Refuses ids of a wrong shape, and ids outside the vocabulary where values are known."""
-        if len(ids.shape) != 2:
+    def _check_width(self, x):
+        """Refuses to make logits of anything but what has the width of the embedding."""
+        if len(x.shape) == 2 or x.shape[-1] != self.d_model:
             raise ValueError(
-                f"Ids must have shape (batch, length), received {tuple(ids.shape)}: put a single "
-                "sentence into a batch of one."
-            )
-        if IS_TENSORFLOW and not hasattr(ids, "numpy"):
-            return  # a traced tensor has no values yet
-        try:
-            values = ops.convert_to_numpy(ids)
-        except TypeError:
-            return  # the same in JAX
-        if values.size and (values.min() < 0 or values.max() >= self.vocabulary_size):
-            wrong = values.min() if values.min() < 0 else values.max()
-            raise ValueError(
-                f"Ids must lie in 0 … {self.vocabulary_size - 1} (vocabulary_size="
-                f"{self.vocabulary_size}), received {wrong}: tokenize with the vocabulary that "
-                "the model was built for."
+                f"Logits are made of a tensor (batch, length, d_model={self.d_model}), received "
+                f"shape {tuple(x.shape)}: pass the decoder's output to logits(x)."
             )

@@ -7,6 +7,7 @@ import keras
 
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
@@ -32,8 +33,8 @@ class ResidualBlock(AttendingLayer):
             the smaller, the deeper the stack.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`, `norm` is unknown or `depth` is not
-            positive.
+        ValueError: If a size is not a positive integer, `num_heads` does not divide `d_model` or
+            `norm` is unknown.
     """
 
     num_sublayers: int  # set by the subclass
@@ -53,9 +54,8 @@ class ResidualBlock(AttendingLayer):
         super().__init__(**kwargs)
         if norm not in ("post", "pre"):
             raise ValueError(f'norm must be "post" or "pre", received {norm!r}.')
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, received {depth}.")
-        if num_heads < 1 or d_model % num_heads:
+        check_sizes(d_model=d_model, num_heads=num_heads, d_ff=d_ff, depth=depth)
+        if d_model % num_heads:
             raise ValueError(
                 f"num_heads={num_heads} does not divide d_model={d_model}: every head takes an "
                 "equal share of the width, so choose a divisor."

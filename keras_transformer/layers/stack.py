@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.residual_block import ResidualBlock
 from keras_transformer.typing import Activation, Config, Shape, Tensor
@@ -15,6 +16,7 @@ class Stack(AttendingLayer):
     Args:
         num_layers: N.
         d_model, num_heads, d_ff, dropout, norm, activation: Of each layer.
+        of_layers: Other arguments of each layer, by name.
 
     Raises:
         ValueError: If `num_layers` is not positive, or an argument of the layers is out of range.
@@ -31,14 +33,15 @@ class Stack(AttendingLayer):
         dropout: float = 0.1,
         norm: str = "post",
         activation: Activation = "relu",
+        of_layers: Config | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_layers < 1:
-            raise ValueError(f"num_layers must be at least 1, received {num_layers}.")
+        check_sizes(num_layers=num_layers)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.num_layers = num_layers
+        self.d_model = d_model
         self.layers = [
             self.layer_class(
                 d_model,
@@ -48,6 +51,7 @@ class Stack(AttendingLayer):
                 norm,
                 activation,
                 depth=num_layers,
+                **of_layers or {},
                 dtype=self.dtype_policy,
             )
             for _ in range(num_layers)

@@ -29,9 +29,12 @@ CONSTRUCTION = {
     "heads in the model": (lambda: transformer(num_heads=5), "num_heads=5 does not divide d_mo"),
     "no depth": (
         lambda: kt.EncoderLayer(8, 2, 16, depth=0),
-        "depth must be at least 1, received 0",
+        "depth must be a positive integer, received 0",
     ),
-    "no head": (lambda: kt.DecoderLayer(8, 0, 16), "num_heads=0 does not divide"),
+    "no head": (
+        lambda: kt.DecoderLayer(8, 0, 16),
+        "num_heads must be a positive integer, received 0",
+    ),
     "no head in attention": (
         lambda: kt.MultiHeadAttention(0, 4),
         "num_heads must be a positive integer, received 0",
@@ -51,10 +54,25 @@ CONSTRUCTION = {
         r"output_shape must be an int or a tuple of one int, received \(3, 5\)",
     ),
     "d_ff": (lambda: kt.FeedForward(8, 0), "positive integer"),
+    "vocabulary of the model": (
+        lambda: kt.Transformer(None, 30),
+        "vocabulary_size must be a positive integer, received None",
+    ),
+    "d_model no integer": (
+        lambda: kt.Encoder(2, 8.0, 2, 16),
+        "d_model must be a positive integer, received 8.0",
+    ),
+    "no vocabulary of an embedding": (
+        lambda: kt.PositionalEmbedding(None, 8),
+        "vocabulary_size must be a positive integer, received None",
+    ),
     "d_model of feed-forward": (lambda: kt.FeedForward(-8, 16), "positive integer"),
     "activation": (lambda: kt.FeedForward(8, 16, activation="rellu"), "rellu"),
     "dropout": (lambda: kt.EncoderLayer(8, 2, 16, dropout=1.5), r"1\.5"),
-    "no layers": (lambda: kt.Encoder(0, 8, 2, 16), "num_layers must be at least 1, received 0"),
+    "no layers": (
+        lambda: kt.Encoder(0, 8, 2, 16),
+        "num_layers must be a positive integer, received 0",
+    ),
     "norm": (
         lambda: kt.EncoderLayer(8, 2, 16, norm="mid"),
         'norm must be "post" or "pre", received \'mid\'',
@@ -64,7 +82,10 @@ CONSTRUCTION = {
         lambda: kt.PositionalEmbedding(9, 8, positions="rotary"),
         'positions must be "sinusoidal" or "learned", received \'rotary\'',
     ),
-    "no length": (lambda: transformer(max_length=0), "max_length must be at least 1, received 0"),
+    "no length": (
+        lambda: transformer(max_length=0),
+        "max_length must be a positive integer, received 0",
+    ),
     "learned without length": (
         lambda: kt.PositionalEmbedding(9, 8, positions="learned"),
         "Learned positions need max_length",
@@ -123,13 +144,15 @@ CALLS = {
         lambda: run("MultiHeadAttention", X[:, None], MEMORY[:, None]),
         "expected ndim=3, found ndim=4",
     ),
-    "encoder mask": (lambda: run("Encoder", MEMORY, mask(3, 5)), OF_MASK),
-    "encoder mask of rank 3": (
-        lambda: run("EncoderLayer", MEMORY, mask(3, 6, 6)),
-        r"padding mask must have shape \(batch, length\), received \(3, 6, 6\)",
+    "encoder mask": (
+        lambda: run("Encoder", MEMORY, mask(3, 5)),
+        r"encoder's mask must have shape \(batch, length\), received \(3, 5\) for inputs \(3, 6",
     ),
-    "encoder width": (lambda: run("EncoderLayer", MEMORY[..., :6]), "to have value 8"),
-    "encoder rank": (lambda: run("Encoder", MEMORY[0]), "expected ndim=3, found ndim=2"),
+    "encoder mask of queries and keys without a batch": (
+        lambda: run("EncoderLayer", MEMORY, mask(6, 6)),
+        r"received \(6, 6\) for inputs \(3, 6, 8\): say which query .* by \(batch, queries, keys\)",
+    ),
+    "encoder mask of rank 3": (lambda: run("EncoderLayer", MEMORY, mask(3, 6, 5)), OF_MASK),
     "decoder x_mask": (
         lambda: run("Decoder", X, MEMORY, mask(3, 5)),
         r"Masks of shapes \(3, 1, 5\) and \(4, 4\) do not fit together",
@@ -165,7 +188,74 @@ CALLS = {
     ),
     "source id": (lambda: run("Transformer", (SOURCE + 9, TARGET)), "received 21"),
     "target id": (lambda: run("Transformer", (SOURCE, TARGET + 9)), "received 19"),
-    "one sentence instead of two": (lambda: run("Transformer", SOURCE[:2]), "Ids must have shape"),
+    "one sentence instead of two": (
+        lambda: run("Transformer", SOURCE[:2]),
+        r"must be a pair \(source, target\) of ids, received one tensor: call model",
+    ),
+    "source and target one after the other": (
+        lambda: run("Transformer", SOURCE, TARGET),
+        "received one tensor after another",
+    ),
+    "a dict": (
+        lambda: run("Transformer", {"source": SOURCE, "target": TARGET}),
+        "received a dict of 'source', 'target': call",
+    ),
+    "three tensors": (
+        lambda: run("Transformer", (SOURCE, TARGET, TARGET)),
+        "received a tuple of 3: call",
+    ),
+    "one source for several targets": (
+        lambda: run("Transformer", (SOURCE[:1], TARGET)),
+        "received 1 rows of source and 3 rows of target",
+    ),
+    "memory of other sentences": (
+        lambda: build("Transformer").decode(TARGET, np.ones((1, 6, 8), "float32"), SOURCE),
+        "received 3 rows of target and 1 rows of memory and 3 rows of source",
+    ),
+    "ids that are no integers": (
+        lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),
+        "Ids must be integers, received 5.7",
+    ),
+    "additive mask": (
+        lambda: run("MultiHeadAttention", X, MEMORY, attention_mask=-1e9 * (MEMORY[:, :1, 0] > 0)),
+        r"must be boolean, True = may attend, received floats such as -1e\+09",
+    ),
+    "floats for a mask of the function": (
+        lambda: kt.dot_product_attention(X[:, None], X[:, None], X[:, None], mask=np.full(1, 0.5)),
+        "received floats such as 0.5",
+    ),
+    "keys without values": (
+        lambda: run("MultiHeadAttention", X, MEMORY[:, :5], MEMORY),
+        "There are 6 keys but 5 values",
+    ),
+    "queries of other rows": (
+        lambda: run("MultiHeadAttention", X[:1], MEMORY),
+        "Queries, keys and values come in batches of 1, 3 and 3",
+    ),
+    "no memory": (
+        lambda: run("Decoder", X),
+        r"attends to a memory and received none: call it with \(x, memory\), or",
+    ),
+    "memory without cross-attention": (
+        lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False)(X, memory=MEMORY),
+        "has no cross-attention and received a memory",
+    ),
+    "memory in the mask's place": (
+        lambda: kt.DecoderLayer(8, 2, 16, cross_attention=False)(X, MEMORY),
+        "has no cross-attention and received a memory",
+    ),
+    "a state without a memory": (
+        lambda: kt.Decoder(1, 8, 2, 16).initial_state(2),
+        r"attends to a memory and received none",
+    ),
+    "a state of no batch": (
+        lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False).initial_state(),
+        "needs the batch_size",
+    ),
+    "logits of another width": (
+        lambda: build("PositionalEmbedding").logits(X[..., :6]),
+        r"made of a tensor \(batch, length, d_model=8\), received shape \(3, 4, 6\)",
+    ),
 }
 
 

@@ -50,9 +50,9 @@ def attention(norm="post", **kwargs):
     return kt.MultiHeadAttention(H, 3, **{"value_dim": 5, "output_shape": 7} | kwargs)
 
 
-def stack_of(layer_class, *leading):
+def stack_of(layer_class, *leading, **options):
     def make(norm="post", dropout=0.0, **kwargs):
-        return layer_class(*leading, D, H, F, dropout=dropout, norm=norm, **kwargs)
+        return layer_class(*leading, D, H, F, dropout=dropout, norm=norm, **options | kwargs)
 
     return make
 
@@ -66,6 +66,7 @@ def transformer(norm="post", dropout=0.0, **kwargs):
 
 
 OF_ENCODER = {"x": MEMORY, "mask": MEMORY_MASK}
+OF_ALONE = {"x": X, "x_mask": X_MASK}
 OF_DECODER = {"x": X, "memory": MEMORY, "x_mask": X_MASK, "memory_mask": MEMORY_MASK}
 CASES = {
     "PositionalEmbedding": Case(embedding, {"ids": TARGET}, has_scores=False),
@@ -82,6 +83,8 @@ CASES = {
     "Encoder": Case(stack_of(kt.Encoder, 2), OF_ENCODER),
     "DecoderLayer": Case(stack_of(kt.DecoderLayer), OF_DECODER),
     "Decoder": Case(stack_of(kt.Decoder, 2), OF_DECODER),
+    "DecoderLayer alone": Case(stack_of(kt.DecoderLayer, cross_attention=False), OF_ALONE),
+    "Decoder alone": Case(stack_of(kt.Decoder, 2, cross_attention=False), OF_ALONE),
     "Transformer": Case(transformer, {"inputs": (SOURCE, TARGET)}),
 }
 
