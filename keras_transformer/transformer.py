@@ -69,7 +69,8 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
 
     The model is built by whatever first asks for weights. A subclass that sets `encoder_class` and
     `decoder_class` has others, whose `layer_class` may have other attention (`make_attention`),
-    feed-forward networks and normalisations.
+    feed-forward networks and normalisations. A part beside the whole, `model.encoder(x)`, takes a
+    subclass of `keras.Model` around both: a functional one Keras saves but does not load.
 
     Example:
 
@@ -144,6 +145,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
             if part and not part.built:  # one may have been called by itself
                 part.build(shape)
         self.built = True
+        self.build_added_layers()
 
     def call(
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None

@@ -124,6 +124,19 @@ def clip_together(gradients: Iterable[Tensor], largest_norm: float | Tensor) -> 
     return [gradient / context.num_replicas_in_sync for gradient in gradients]
 
 
-def count_tokens(y: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-    """Counts the target tokens of this replica, weighted: a float32 scalar."""
-    return tf.reduce_sum(token_weights(y, sample_weight))
+def count_tokens(y: Nested, sample_weight: Nested = None) -> Tensor:
+    """Counts the target tokens of this replica, weighted: a float32 scalar.
+
+    Of a model with several outputs, those of all of them. Labels that are no ids `(B, T)` count as
+    one for each row.
+    """
+    labels = tf.nest.flatten(y)
+    weights = [None] * len(labels) if sample_weight is None else tf.nest.flatten(sample_weight)
+    return tf.add_n([_count(*pair) for pair in zip(labels, weights, strict=True)])
+
+
+def _count(y, sample_weight):
+    if y.dtype.is_integer and y.shape.rank == 2:
+        return tf.reduce_sum(token_weights(y, sample_weight))
+    rows = tf.ones(tf.shape(y)[:1]) if sample_weight is None else tf.cast(sample_weight, "float32")
+    return tf.reduce_sum(rows)

@@ -34,6 +34,19 @@ class SelfBuilding(Model):
             with own or contextlib.nullcontext():
                 self.build()
 
+    def build_added_layers(self) -> None:
+        """Builds the layers that a subclass has added, of whose inputs only its call can tell."""
+        if all(layer.built for layer in self.layers):
+            return
+        inputs = keras.tree.map_structure(
+            lambda spec: keras.KerasTensor(spec.shape, spec.dtype), self.input_signature
+        )
+        try:
+            self.compute_output_spec(*inputs)
+        except Exception:
+            # A subclass may be called with something else: then its first call builds them.
+            return
+
     def count_params(self) -> int:
         """Counts the weights' entries."""
         self.build_if_needed()

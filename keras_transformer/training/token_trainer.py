@@ -30,7 +30,7 @@ class TokenTrainer(FirstStep):
     replicas or micro-batches, padded or ordered changes neither.
 
     Expects batches `(x, y)` or `(x, y, sample_weight)` with ids `y` of shape (B, T), padded with
-    PAD; `sample_weight` is (B,) or (B, T).
+    PAD; `sample_weight` is (B,) or (B, T). With several outputs, `y` holds the labels of each.
 
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
@@ -83,6 +83,12 @@ class TokenTrainer(FirstStep):
             )
         if fused_loss not in ("auto", True, False):
             raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
+            raise ValueError(
+                f"steps_per_execution={kwargs['steps_per_execution']} cannot be done on {replicas} "
+                "replicas, where Keras fails at it: leave it out."
+            )
         super().compile(*args, **kwargs)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
@@ -105,7 +111,7 @@ class TokenTrainer(FirstStep):
         """Learns from one batch; called by `fit` on each replica."""
         if not self.built:
             self.build()
-        batch = [part for part in keras.utils.unpack_x_y_sample_weight(data) if part is not None]
+        batch = _batch(data)
         context = tf.distribute.get_replica_context()
         all_tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, count_tokens(*batch[1:]))
         gradients = self._gradients(batch, all_tokens)
@@ -118,8 +124,8 @@ class TokenTrainer(FirstStep):
     def test_step(self, data: Nested) -> dict[str, Tensor]:
         """Scores one batch; called by `evaluate` and by `fit`'s validation."""
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        batch = [part for part in keras.utils.unpack_x_y_sample_weight(data) if part is not None]
-        for microbatch in split(tuple(batch), self.parallel_microbatches):
+        batch = _batch(data)
+        for microbatch in split(batch, self.parallel_microbatches):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(microbatch)
             logits = self(x, training=False)
             loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
@@ -131,7 +137,7 @@ class TokenTrainer(FirstStep):
 
         def of_parallel(batch):
             gradients = []
-            for microbatch in split(tuple(batch), self.parallel_microbatches):
+            for microbatch in split(batch, self.parallel_microbatches):
                 gradients += self._microbatch_gradients(microbatch, all_tokens)
             return [sum_gradients(some) for some in zip(*gradients, strict=True)]
 
@@ -193,3 +199,14 @@ class TokenTrainer(FirstStep):
                 metric.update_state(y, predictions)
             return self.get_metrics_result()
         return self.compute_metrics(x, y, predictions, sample_weight)
+
+
+def _batch(data):
+    """(x, y) or (x, y, sample_weight), with y."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    if y is None:
+        raise ValueError(
+            "There is nothing to learn from: a batch holds inputs without labels, expected "
+            "((source, target_in), target_out), as make_dataset makes them."
+        )
+    return (x, y) if sample_weight is None else (x, y, sample_weight)

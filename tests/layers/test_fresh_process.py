@@ -30,6 +30,7 @@ LAYERS = [
     ("DecoderLayer", "post"),
     ("Encoder", "pre"),
     ("Decoder", "pre"),
+    ("Decoder alone", "pre"),
 ]
 MODELS = {
     "separate": {},

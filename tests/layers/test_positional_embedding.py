@@ -128,6 +128,43 @@ def test_logits_are_the_transposed_embedding(policy):
     assert_close(logits, expected, 2 * TOLERANCES[policy])
 
 
+@pytest.mark.parametrize("policy", TOLERANCES)
+def test_logits_of_a_functional_model_follow_the_embedding(policy, tmp_path):
+    """One matrix, however it changes, also in what is saved, cloned and exported."""
+    ids = keras.Input((None,), dtype="int32")
+    layer = kt.PositionalEmbedding(9, 8, dtype=policy)
+    model = keras.Model(ids, layer.logits(keras.layers.Dense(8, dtype=policy)(layer(ids))))
+    assert len(model.to_json()) < 10_000  # no matrix in there
+    assert [weight.shape for weight in model.weights] == [(9, 8), (8, 8), (8,)]
+    model.save(tmp_path / "model.keras")
+    for tied in (model, keras.saving.load_model(tmp_path / "model.keras")):
+        table, kernel, bias = normal(9, 8, seed=3), normal(8, 8, seed=4), normal(8, seed=5)
+        tied.set_weights([table, kernel, bias])
+        expected = (oracle.embed(table, IDS) @ kernel + bias) @ table.T
+        assert_close(tied(IDS), expected, 20 * TOLERANCES[policy])
+        assert tied(IDS).dtype == policy.removeprefix("mixed_")
+
+
+def test_logits_carry_no_mask_and_take_any_rank():
+    layer = embedding(normal(9, 8))
+    x = layer(IDS)
+    expected = np.array(x) @ layer.get_weights()[0].T
+    assert_close(layer.logits(x), expected)
+    assert_close(layer.logits(x[:, 0]), expected[:, 0])
+    assert_close(layer.logits(x[0, 0]), expected[0, 0])
+    assert_close(layer(x, reverse=True), expected)
+    assert getattr(layer.logits(x), "_keras_mask", None) is None
+    assert kt.PositionalEmbedding(9, 8).logits(normal(2, 8)).shape == (2, 9)  # builds itself
+
+
+def test_gradients_come_by_lookup_and_by_logits():
+    layer = embedding(normal(9, 8))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer.logits(layer(IDS)))
+    gradient = tf.convert_to_tensor(tape.gradient(loss, layer.embeddings.value))
+    assert np.abs(gradient[8]).max() > 0  # an id that the text lacks
+
+
 def test_starts_with_unit_variance():
     keras.utils.set_random_seed(1)
     layer = kt.PositionalEmbedding(2000, 64)

@@ -89,6 +89,22 @@ def test_decoder_equals_the_formula(name, norm):
     assert_close(layer(X, MEMORY, X_MASK, None), formula(layer, X, MEMORY, X_MASK, everything[1]))
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["DecoderLayer alone", "Decoder alone"])
+def test_decoder_without_a_memory_is_a_causal_encoder(name, norm):
+    """The same weights in the same order, and the encoder told not to look ahead."""
+    decoder, encoder = build(name, norm), build(name.replace("Decoder", "Encoder")[:-6], norm)
+    encoder.set_weights(decoder.get_weights())
+    expected, weights = encoder(X, X_MASK, use_causal_mask=True, return_attention_scores=True)
+    output, of_self = decoder(X, X_MASK, return_attention_scores=True)
+    assert_close((output, of_self), (expected, weights), 1e-6)
+    assert_close(decoder(X), encoder(X, use_causal_mask=True), 1e-6)
+    assert np.abs(np.array(decoder(X)) - np.array(encoder(X))).max() > 0.1
+    # Keras' causal mask, spelled out, and the padding with it.
+    causal = np.tril(np.ones((X.shape[1],) * 2, bool)) & X_MASK[:, np.newaxis]
+    assert_close(encoder(X, causal), expected, 1e-6)
+
+
 @pytest.mark.parametrize("name", ["EncoderLayer", "Encoder", "DecoderLayer", "Decoder"])
 def test_none_as_mask_means_no_mask(name):
     layer = build(name)

@@ -66,9 +66,13 @@ def test_replicas_equal_one_device(options):
         np.testing.assert_allclose(several["history"][name], values, rtol=0, atol=tolerance)
 
 
-def test_keras_still_needs_help_with_odd_batches():
-    """A canary: once this fails, `training/first_step.py` can do without replicas."""
-    assert "[1,2]" in run("canary")
+def test_keras_still_needs_help_with_replicas():
+    """A canary: once this fails, `training/first_step.py` can do without replicas, or
+    `TokenTrainer.compile` need not refuse several steps a call."""
+    odd, several, ours = run("canary")
+    assert "[1,2]" in odd
+    assert "Placeholder" in several
+    assert ours.startswith("steps_per_execution=2 cannot be done on 2 replicas")
 
 
 @pytest.mark.parametrize("name", ["auto", "one"])
