@@ -99,10 +99,10 @@ class Decoder(Stack):
         training: bool | None = None,
     ) -> Tensor | tuple[Tensor | list[Tensor], ...]:
         check_memory(self, self.cross_attention, memory, x_mask)
-        inputs = {"memory": memory, "x_mask": x_mask, "memory_mask": memory_mask}
+        inputs = (memory, x_mask, memory_mask) if self.cross_attention else (x_mask,)
         scores = []
         for layer in self.layers:
-            x, *of_layer = layer(x, **inputs, return_attention_scores=True, training=training)
+            x, *of_layer = layer(x, *inputs, return_attention_scores=True, training=training)
             scores.append(of_layer)
         x = self.finish(x)
         return (x, *map(list, zip(*scores, strict=True))) if return_attention_scores else x
