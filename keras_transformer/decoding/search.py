@@ -38,9 +38,12 @@ def search(
 
     Example:
 
+    >>> source = tokenizer(["samedi 9 mai 1998"], end=True).to_tensor()
     >>> state = model.initial_state(source)
     >>> config = SearchConfig(beam_size=5, length_penalty=0.6)
     >>> tokens, lengths, log_prob = search(model.make_step(), state, len(source), 64, config)
+    >>> tokenizer.detokenize(tokens[:, 0]).numpy().tolist()
+    [b'1998-05-09']
 
     Compiled by XLA, once for each shape of `source`:
 
