@@ -164,8 +164,8 @@ class SubwordTokenizer(tf.Module):
             A `SubwordTokenizer`.
 
         Raises:
-            ValueError: If the type is unknown, there is no text, or the vocabulary is larger than
-                the text allows.
+            ValueError: If the type is unknown, `lines` is one string, there is no text, or the
+                vocabulary is larger than the text allows.
         """
         model = train_model(
             lines, files, vocabulary_size, model_type=model_type, lowercase=lowercase, nfkc=nfkc
