@@ -3,6 +3,7 @@
 import csv
 import os
 
+import keras
 import matplotlib
 import numpy as np
 import pytest
@@ -66,6 +67,14 @@ def test_history():
     assert curves == {"training": [3.0, 2.0], "validation": [3.5, 2.5]}
     with pytest.raises(ValueError, match="no loss to draw"):
         kt.plot_history({})
+
+
+def test_history_as_fit_returns_it():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    history = model.fit(np.ones((4, 2)), np.ones((4, 1)), epochs=3, verbose=0)
+    (line,) = kt.plot_history(history).axes[0].lines
+    assert list(line.get_ydata()) == history.history["loss"] and len(line.get_ydata()) == 3
 
 
 # Trainings.
