@@ -4,6 +4,7 @@ Written by `python -m tests.support.public_names`.
 """
 
 from keras_transformer.converters.ctranslate2 import export_ctranslate2 as export_ctranslate2
+from keras_transformer.corpora.text_files import read_pairs as read_pairs
 from keras_transformer.data.dataset import make_dataset as make_dataset
 from keras_transformer.decoding.beam import beam_search as beam_search
 from keras_transformer.decoding.greedy import greedy_search as greedy_search
@@ -44,6 +45,7 @@ from keras_transformer.special_ids import PAD as PAD
 from keras_transformer.special_ids import START as START
 from keras_transformer.special_ids import UNK as UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
+from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
 from keras_transformer.training.losses import SmoothedCrossEntropy as SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy as MaskedAccuracy
 from keras_transformer.training.metrics import Perplexity as Perplexity

@@ -28,6 +28,7 @@ from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.runs.validation import AveragedValidation, TranslationScores
 from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.training.optimizer import MeanAdam
@@ -195,7 +196,7 @@ def train_tokenizers(
 
 
 def build_model(
-    config: TrainConfig, source_tokenizer: SubwordTokenizer, target_tokenizer: SubwordTokenizer
+    config: TrainConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
 ) -> Transformer:
     """Makes a `Transformer` with fresh weights for two vocabularies."""
     model = Transformer(

@@ -38,6 +38,7 @@ def functions_of(value):
         yield from ((function, parameters) for function, _, *parameters in described([value]))
         return
     members = [member for name, member in vars(value).items() if is_public(name)]
+    members = [m for m in members if getattr(m, "__module__", None) != "typing"]  # of a Protocol
     for function, static, *parameters in described(members):
         yield function, parameters if static else parameters[1:]
 

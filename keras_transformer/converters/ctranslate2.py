@@ -5,13 +5,14 @@ and gives the pieces of `source.spm` and `target.spm`, which are put beside the 
 """
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import creating
+from keras_transformer.tokenizers.tokenizer import check_tokenizer
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         `output`.
 
     Raises:
-        ValueError: If `output` exists, ctranslate2 is not installed, or the model has an
-            activation that CTranslate2 does not know.
+        ValueError: If `output` exists, ctranslate2 is not installed, a tokenizer cannot be saved,
+            or the model has an activation that CTranslate2 does not know.
 
     Example:
 
@@ -48,6 +49,12 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         ) from error
     if os.path.exists(output):
         raise ValueError(f"{output} exists already: choose another name.")
+    tokenizers: dict[str, Any] = {
+        "source": translator.source_tokenizer,
+        "target": translator.target_tokenizer,
+    }
+    for side, tokenizer in tokenizers.items():
+        check_tokenizer(side, tokenizer, ["save"])
     model = translator.model
     spec = TransformerSpec.from_config(
         (model.num_layers, model.num_layers),
@@ -55,9 +62,8 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         pre_norm=model.norm == "pre",
         activation=_activation(model.activation),
     )
-    spec.config.add_attribute(
-        "layer_norm_epsilon", model.encoder.layers[0].feed_forward_norm.epsilon
-    )
+    epsilon = model.encoder.layers[0].feed_forward_norm.epsilon
+    spec.config.add_attribute("layer_norm_epsilon", epsilon)
     spec.config.add_source_eos = True
     _set_stack(spec.encoder, model.encoder, model.source_embedding, spec.encoder.embeddings[0])
     _set_stack(spec.decoder, model.decoder, model.target_embedding, spec.decoder.embeddings)
@@ -65,13 +71,13 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         _set_dense(spec.decoder.projection, model.output_projection)
     else:
         spec.decoder.projection.weight = np.array(model.target_embedding.embeddings)
-    spec.register_source_vocabulary(_pieces(translator.source_tokenizer))
-    spec.register_target_vocabulary(_pieces(translator.target_tokenizer))
+    spec.register_source_vocabulary(_pieces(tokenizers["source"]))
+    spec.register_target_vocabulary(_pieces(tokenizers["target"]))
     spec.validate()
     with creating(output) as temporary:
         spec.save(temporary)
-        translator.source_tokenizer.save(os.path.join(temporary, files.SOURCE))
-        translator.target_tokenizer.save(os.path.join(temporary, files.TARGET))
+        for name, side in ((files.SOURCE, "source"), (files.TARGET, "target")):
+            tokenizers[side].save(os.path.join(temporary, name))
     return output
 
 

@@ -7,11 +7,10 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.special_ids import END
 from keras_transformer.typing import Pairs
 
-# A tokenizer, or a function alike.
-Tokenize: TypeAlias = Callable[[list[str]], tf.RaggedTensor]
+# A `Tokenizer`, or a function alike: from lines, and whether END closes them, to ids.
+Tokenize: TypeAlias = Callable[[list[str], bool], tf.RaggedTensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,7 @@ def encode_pairs(
 
     Args:
         pairs: Sequence of (source, target) strings.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, or functions alike.
+        source_tokenizer, target_tokenizer: `Tokenizer`s, or functions alike.
         max_length: Largest number of ids on either side, END included.
 
     Returns:
@@ -124,7 +123,8 @@ def plan_batches(
 
 
 def _encode(lines, tokenizer):
-    """Ragged ids (N, None), END included."""
-    chunks = [tokenizer(lines[i : i + 8192]) for i in range(0, len(lines), 8192)]
-    ids = tf.concat(chunks, axis=0) if chunks else tokenizer([])
-    return tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
+    """Ragged int32 ids (N, None), END included."""
+    if not lines:
+        return tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), tf.zeros([0], tf.int64))
+    chunks = [tokenizer(lines[i : i + 8192], True) for i in range(0, len(lines), 8192)]
+    return tf.cast(tf.concat(chunks, axis=0), tf.int32)

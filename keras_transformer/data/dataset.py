@@ -8,17 +8,14 @@ for every pass; the order of the batches is drawn anew for every pass.
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.batching import bucket_boundaries, encode_pairs, plan_batches
 from keras_transformer.special_ids import PAD, START
+from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.typing import Pairs
-
-if TYPE_CHECKING:
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 AUTOTUNE = tf.data.AUTOTUNE
 logger = logging.getLogger(__name__)
@@ -26,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 def make_dataset(
     pairs: Pairs,
-    source_tokenizer: "SubwordTokenizer",
-    target_tokenizer: "SubwordTokenizer",
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
     tokens_per_batch: int,
     max_length: int | None = None,
     shuffle: bool = True,
@@ -40,7 +37,8 @@ def make_dataset(
 
     Args:
         pairs: Sequence of (source, target) strings.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s.
+        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, or others that are called alike
+            (`Tokenizer`).
         tokens_per_batch: Budget: rows × padded length of the longer side, over all replicas.
         max_length: Pairs with a side longer than this, its END counted, are dropped, and so are
             pairs with an empty side; how many and why goes to the log. By default 512, or what
@@ -51,7 +49,7 @@ def make_dataset(
         first_step: When given, the dataset repeats for ever and starts at this step, as if that
             many batches had been taken already: what a resumed training reads.
         subword_sampling: When positive, every pass cuts the texts into other pieces, by
-            `SubwordTokenizer.sample`; a few random batches of a pass may be left out or come twice.
+            their `sample`; a few random batches of a pass may be left out or come twice.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
@@ -59,8 +57,8 @@ def make_dataset(
         target and END. `len(dataset)` is the number of batches where `first_step` is None.
 
     Raises:
-        ValueError: If no pair is left, the budget is below `max_length`, or the boundaries do not
-            ascend to a length between the two.
+        ValueError: If what should be a tokenizer is none, no pair is left, the budget is below
+            `max_length`, or the boundaries do not ascend to a length between the two.
 
     Example:
 
@@ -70,10 +68,7 @@ def make_dataset(
     max_length, boundaries = _lengths(tokens_per_batch, max_length, boundaries)
     budget = tokens_per_batch, max_length, boundaries
     tokenizers = source_tokenizer, target_tokenizer
-    corpus = encode_pairs(pairs, *tokenizers, max_length)
-    logger.log(logging.WARNING if corpus.dropped else logging.INFO, corpus.summary())
-    if not len(corpus):
-        raise ValueError(f"No sentence pair is left to learn from: {corpus.summary()}.")
+    corpus = _encode(pairs, tokenizers, max_length, bool(subword_sampling))
     if subword_sampling:
         if not shuffle:
             raise ValueError("subword_sampling is for training: it needs shuffle=True.")
@@ -95,6 +90,17 @@ def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.prefetch(AUTOTUNE).with_options(options)
+
+
+def _encode(pairs, tokenizers, max_length, sampled):
+    """The pairs as ids, `EncodedPairs`; what was left out goes to the log."""
+    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+        check_tokenizer(side, tokenizer, ["__call__"] + ["sample"] * sampled)
+    corpus = encode_pairs(pairs, *tokenizers, max_length)
+    logger.log(logging.WARNING if corpus.dropped else logging.INFO, corpus.summary())
+    if not len(corpus):
+        raise ValueError(f"No sentence pair is left to learn from: {corpus.summary()}.")
+    return corpus
 
 
 def _lengths(tokens_per_batch, max_length, boundaries):
@@ -150,7 +156,10 @@ def _sampled_plan(pairs, tokenizers, strength, seed, tokens_per_batch, max_lengt
         random = np.random.default_rng([seed, number])
 
         def sampler(tokenizer):
-            return lambda lines: tokenizer.sample(lines, strength, int(random.integers(1 << 31)))
+            def sample(lines, end):
+                return tokenizer.sample(lines, strength, int(random.integers(1 << 31)), end)
+
+            return sample
 
         corpus = encode_pairs(pairs, *map(sampler, tokenizers), max_length)
         batches = plan_batches(corpus, tokens_per_batch, boundaries, [seed, number])

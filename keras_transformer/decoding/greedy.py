@@ -37,6 +37,14 @@ def greedy_search(
 
     Raises:
         ValueError: If `max_length` is not positive or less than P.
+
+    Example:
+
+    >>> source = tokenizer(["samedi 9 mai 1998"], end=True).to_tensor()
+    >>> state = model.initial_state(source)
+    >>> tokens, lengths, log_prob = greedy_search(model.make_step(), state, len(source), 64)
+    >>> tokenizer.detokenize(tokens).numpy().tolist()
+    [b'1998-05-09']
     """
 
     def choose(logits, position, rows):

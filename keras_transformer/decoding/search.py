@@ -24,10 +24,9 @@ def search(
     """Searches as a `SearchConfig` says.
 
     Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` and
-            `beam_search` have them.
+        step, state, batch_size, max_length, prefix, fixed_shapes: As `beam_search` has them.
         config: `SearchConfig`.
-        seeds: Integers `(B,)`, one for each row, to sample with instead of the configuration's.
+        seeds: Integers `(B,)`, one for each row, to sample with instead of `config.seed`.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, `lengths`, int32 `(B, N)`, and `log_prob`, float32 `(B, N)`,
@@ -38,9 +37,12 @@ def search(
 
     Example:
 
-    >>> state = model.initial_state(source)
+    >>> source = tokenizer(["samedi 9 mai 1998"], end=True).to_tensor()
+    >>> step, state = model.make_step(), model.initial_state(source)
     >>> config = SearchConfig(beam_size=5, length_penalty=0.6)
-    >>> tokens, lengths, log_prob = search(model.make_step(), state, len(source), 64, config)
+    >>> tokens, lengths, log_prob = search(step, state, len(source), 64, config)
+    >>> tokenizer.detokenize(tokens[:, 0]).numpy().tolist()
+    [b'1998-05-09']
 
     Compiled by XLA, once for each shape of `source`:
 

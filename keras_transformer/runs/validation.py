@@ -1,16 +1,14 @@
 """Callbacks around the validations of a training."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from keras_transformer.runs.averaging import averaged_weights
+from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs
-
-if TYPE_CHECKING:
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 
 class AveragedValidation(keras.callbacks.Callback):
@@ -37,7 +35,7 @@ class TranslationScores(keras.callbacks.Callback):
 
     Args:
         pairs: Sequence of (source, target) strings.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s of the model.
+        source_tokenizer, target_tokenizer: `Tokenizer`s of the model.
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenized already.
         batch_size: Number of sentences translated at once.
     """
@@ -45,8 +43,8 @@ class TranslationScores(keras.callbacks.Callback):
     def __init__(
         self,
         pairs: Pairs,
-        source_tokenizer: "SubwordTokenizer",
-        target_tokenizer: "SubwordTokenizer",
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
         bleu_tokenize: str = "13a",
         batch_size: int = 256,
     ) -> None:

@@ -111,13 +111,16 @@ def _describe_model(translator, config):
         "precision": {"computation": config.computation, "weights": config.precision},
         "computation": f"{config.computation}, {PAYS[config.computation]}",
         "vocabulary": {
-            side: {
-                "ids": tokenizer.vocabulary_size,
-                "sha256": hashlib.sha256(tokenizer.model).hexdigest(),
-            }
+            side: {"ids": tokenizer.vocabulary_size, **_fingerprint(tokenizer)}
             for side, tokenizer in sides.items()
         },
     }
+
+
+def _fingerprint(tokenizer):
+    """The hash of a tokenizer's model, where it has one."""
+    model = getattr(tokenizer, "model", None)
+    return {"sha256": hashlib.sha256(model).hexdigest()} if isinstance(model, bytes) else {}
 
 
 def _describe_tensors(specs):

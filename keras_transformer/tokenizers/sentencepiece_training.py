@@ -1,6 +1,7 @@
 """Learns a SentencePiece model from text, and says in one sentence why it could not."""
 
 import io
+import operator
 import os
 import re
 import tempfile
@@ -38,6 +39,7 @@ def train_model(
         ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
             text allows.
     """
+    _check_text(lines, files)
     if model_type not in MODEL_TYPES:
         raise ValueError(
             f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
@@ -76,6 +78,9 @@ def _nonempty(lines):
     """Passes lines on and refuses to pass none, which would end the process inside C++."""
     empty = True
     for line in lines:
+        if not isinstance(line, (str, bytes)):
+            kind = type(line).__name__
+            raise ValueError(f"Every line must be a string, received a {kind}: {line!r:.40}.")
         if line.strip():
             empty = False
             yield to_bytes(line)
@@ -97,12 +102,36 @@ def _normalization(lowercase, nfkc, folder):
     return {"normalization_rule_tsv": rules}
 
 
+def _check_text(lines, files):
+    """Refuses one string for many, and what says not, or twice, where the text is."""
+    if isinstance(lines, (str, bytes, os.PathLike)):
+        raise ValueError(
+            f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
+            "list, or pass files=[path]."
+        )
+    if isinstance(files, (str, bytes, os.PathLike)):
+        raise ValueError(
+            f"files must be a list of paths, received one, {files!r}: put it in a list."
+        )
+    if (lines is None) == (len(files) == 0):
+        raise ValueError("Give either lines or files to learn a vocabulary from, not both.")
+
+
 def _check_size(vocabulary_size, model_type):
     """Refuses a size that no text could be learned with."""
     if vocabulary_size is None:
         if model_type != "char":
-            raise ValueError(f"A {model_type} vocabulary needs a vocabulary_size, received None.")
+            raise ValueError(
+                f"A {model_type} vocabulary needs a vocabulary_size, received None: pass a number "
+                'of ids, such as 8000, or model_type="char", which takes every character.'
+            )
         return
+    try:
+        operator.index(vocabulary_size)
+    except TypeError:
+        raise ValueError(
+            f"vocabulary_size must be an integer, received {vocabulary_size!r}."
+        ) from None
     taken, what = (4, "special") if model_type == "word" else (260, "special or single bytes")
     if vocabulary_size <= taken:
         raise ValueError(
@@ -123,6 +152,8 @@ def _explain(error, vocabulary_size):
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return NO_TEXT
+    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_nonempty`
+        return match[1]
     message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
     return f"No vocabulary could be learned: {message or type(error).__name__}."
 

@@ -29,9 +29,11 @@ class SubwordTokenizer(tf.Module):
     Call arguments:
         text: A string, a list of strings or a string tensor of rank 0 or 1. Bytes that are no
             UTF-8 count as U+FFFD.
+        end: Whether END closes each text, which is what a model reads.
 
     Returns:
-        int32 ids without START and END: `(T,)` for one string, ragged `(B, None)` for several.
+        int32 ids: `(T,)` for one string, ragged `(B, None)` for several, which `.to_tensor()` pads
+        with PAD.
 
     Raises:
         ValueError: If `model` is no SentencePiece model or has other special ids.
@@ -39,9 +41,13 @@ class SubwordTokenizer(tf.Module):
     Example:
 
     >>> tokenizer = SubwordTokenizer.train(lines, vocabulary_size=8000)
-    >>> ids = tokenizer(["the quick brown fox"])
-    >>> tokenizer.detokenize(ids)
-    [b'the quick brown fox']
+    >>> ids = tokenizer(["the quick brown fox", "the fox"])
+    >>> tokenizer.detokenize(ids).numpy().tolist()
+    [b'the quick brown fox', b'the fox']
+
+    What a model reads:
+
+    >>> source = tokenizer(["the quick brown fox", "the fox"], end=True).to_tensor()
     """
 
     def __init__(self, model: bytes) -> None:
@@ -67,9 +73,16 @@ class SubwordTokenizer(tf.Module):
         self._processor._model_resource = _LastingModel(model)
 
     def __call__(
-        self, text: str | bytes | Sequence[str | bytes] | Tensor
+        self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False
     ) -> tf.Tensor | tf.RaggedTensor:
-        return self._processor.tokenize(_as_tensor(text))
+        ids = self._processor.tokenize(_as_tensor(text))
+        return _close(ids) if end else ids
+
+    def tokenize(
+        self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False
+    ) -> tf.Tensor | tf.RaggedTensor:
+        """Calls the tokenizer, by the name that others have for it."""
+        return self(text, end)
 
     def detokenize(self, ids: Tensor | tf.RaggedTensor) -> Tensor:
         """Joins ids to text. Special ids vanish, UNK excepted, which becomes ⁇.
@@ -86,7 +99,9 @@ class SubwordTokenizer(tf.Module):
         """Looks ids up: the pieces they stand for, strings of the same shape, ragged or not."""
         return self._processor.id_to_string(ids)
 
-    def sample(self, texts: Texts, strength: float, seed: int) -> tf.RaggedTensor:
+    def sample(
+        self, texts: Texts, strength: float, seed: int, end: bool = False
+    ) -> tf.RaggedTensor:
         """Cuts texts into pieces in one of many ways, which keeps a model from relying on one.
 
         Of type bpe, BPE-dropout (Provilkov et al., 2020, §3): every merge is left out with a
@@ -100,6 +115,7 @@ class SubwordTokenizer(tf.Module):
             texts: List of strings.
             strength: Above 0, at most 1.
             seed: Non-negative int; the same one gives the same pieces.
+            end: Whether END closes each text.
 
         Returns:
             int32 ragged `(B, None)`.
@@ -119,7 +135,9 @@ class SubwordTokenizer(tf.Module):
         )
         # tf.ragged.constant would take longer than everything else.
         flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
-        return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in ids], validate=False)
+        lengths = [len(row) for row in ids]
+        ragged = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+        return _close(ragged) if end else ragged
 
     @classmethod
     def train(
@@ -146,8 +164,8 @@ class SubwordTokenizer(tf.Module):
             A `SubwordTokenizer`.
 
         Raises:
-            ValueError: If the type is unknown, there is no text, or the vocabulary is larger than
-                the text allows.
+            ValueError: If the type is unknown, `lines` is one string, there is no text, or the
+                vocabulary is larger than the text allows.
         """
         model = train_model(
             lines, files, vocabulary_size, model_type=model_type, lowercase=lowercase, nfkc=nfkc
@@ -192,6 +210,13 @@ class _LastingModel(tf.saved_model.experimental.TrackableResource):
         return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
             model=self._model, shared_name=name
         )
+
+
+def _close(ids):
+    """Ids `(T,)` or ragged `(B, None)` with END after them."""
+    if ids.shape.rank == 1:
+        return tf.concat([ids, [END]], axis=0)
+    return tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
 
 
 def _as_tensor(text):

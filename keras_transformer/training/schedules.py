@@ -1,6 +1,7 @@
 """The learning-rate schedule."""
 
 import math
+import numbers
 
 import keras
 from keras import ops
@@ -28,8 +29,8 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: Number of steps of the whole training, which a cooldown needs.
 
     Raises:
-        ValueError: If not exactly one of `d_model` and `peak` is given, one is not positive, or
-            the cooldown is longer than the training.
+        ValueError: If not exactly one of `d_model` and `peak` is given, one is no number or not
+            positive, or the cooldown is longer than the training.
 
     Example:
 
@@ -46,16 +47,22 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: int | None = None,
     ) -> None:
         super().__init__()
-        given = [value for value in (d_model, peak) if value is not None]
-        if len(given) != 1:
+        if (d_model is None) == (peak is None):
             raise ValueError(
-                f"Give either d_model or peak, received d_model={d_model} and peak={peak}."
+                f"Give either d_model or peak, received d_model={d_model} and peak={peak}: "
+                "name the arguments, as in WarmupInverseSqrt(peak=1e-3, warmup_steps=4000)."
             )
-        if warmup_steps < 1 or given[0] <= 0:
+        height = {"peak": peak} if d_model is None else {"d_model": d_model}
+        for name, value in (height | {"warmup_steps": warmup_steps}).items():
+            if not isinstance(value, numbers.Real) or not value > 0:
+                raise ValueError(f"{name} must be a positive number, received {value!r}.")
+        if d_model is not None and d_model < 1:
             raise ValueError(
-                "d_model, peak and warmup_steps must be positive, received "
-                f"d_model={d_model}, peak={peak} and warmup_steps={warmup_steps}."
+                f"d_model is the width of a model, received {d_model}: the highest learning rate "
+                f"is another argument, peak={d_model}."
             )
+        if warmup_steps < 1:
+            raise ValueError(f"warmup_steps must be at least 1, received {warmup_steps}.")
         if cooldown_steps and not 0 < cooldown_steps <= (total_steps or 0):
             raise ValueError(
                 "cooldown_steps must be at least 0 and at most total_steps, received "

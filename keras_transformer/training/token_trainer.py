@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+from keras_transformer.training.checked_fit import CheckedFit
 from keras_transformer.training.first_step import FirstStep
 from keras_transformer.training.gradients import (
     clip_together,
@@ -21,7 +22,7 @@ from keras_transformer.training.microbatches import accumulate, split
 from keras_transformer.typing import Config, Nested, Tensor
 
 
-class TokenTrainer(FirstStep):
+class TokenTrainer(CheckedFit, FirstStep):
     """Gives `fit` what it lacks for sentences of different lengths: mixed into `Transformer`.
 
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as

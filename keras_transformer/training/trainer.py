@@ -5,13 +5,14 @@ from typing import Any
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.training.checked_fit import CheckedFit
 from keras_transformer.typing import Config
 
 if IS_TENSORFLOW:
     from keras_transformer.training.token_trainer import TokenTrainer as Trainer
 else:
 
-    class Trainer:
+    class Trainer(CheckedFit):
         """Refuses the arguments of `TokenTrainer.compile` that Keras' own step knows nothing of."""
 
         def compile(

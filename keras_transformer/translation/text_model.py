@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD
+from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.scoring import log_prob, most_attended
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.typing import Tensor, Texts
 
 if TYPE_CHECKING:
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
     from keras_transformer.transformer import Transformer
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
@@ -27,20 +27,20 @@ class TextModel(tf.Module):
 
     Args:
         model: A built `Transformer`.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, the same object when shared.
+        source_tokenizer, target_tokenizer: `Tokenizer`s, the same object when shared.
         longest_output: Tokens that a translation may have; the model's `max_length` when left out
             or larger.
 
     Raises:
-        ValueError: If a vocabulary is not of the size that the model was built for, or
-            `longest_output` is not positive.
+        ValueError: If what should be a tokenizer is none, a vocabulary is not of the size that the
+            model was built for, or `longest_output` is not positive.
     """
 
     def __init__(
         self,
         model: "Transformer",
-        source_tokenizer: "SubwordTokenizer",
-        target_tokenizer: "SubwordTokenizer",
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
         longest_output: int | None = None,
         name: str | None = None,
     ) -> None:
@@ -50,6 +50,7 @@ class TextModel(tf.Module):
             ("target", target_tokenizer, model.target_vocabulary_size),
         )
         for side, tokenizer, size in sides:
+            check_tokenizer(side, tokenizer)
             if tokenizer.vocabulary_size != size:
                 raise ValueError(
                     f"The {side} tokenizer has {tokenizer.vocabulary_size} ids, but the model was "
@@ -103,7 +104,7 @@ class TextModel(tf.Module):
                 the model's `max_length`.
         """
         rows = as_bytes(sources)
-        ids = self.read_targets("target", targets, len(rows), END)
+        ids = self.read_targets("target", targets, len(rows), end=True)
         lengths = ids.row_lengths().numpy()
         score = self.compiled(self.score_batch, (TEXT, TARGET))
 
@@ -147,7 +148,7 @@ class TextModel(tf.Module):
             "head", range(model.num_heads) if heads is None else heads, model.num_heads
         )
         rows = as_bytes(sources)
-        ids = self.read_targets("target", targets, len(rows), END)
+        ids = self.read_targets("target", targets, len(rows), end=True)
         lengths = ids.row_lengths().numpy() - 1
         align = self.compiled(self._align_batch, (TEXT, TARGET), layers=layers, heads=heads)
 
@@ -178,7 +179,7 @@ class TextModel(tf.Module):
     def close(self, ids: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
         """Ragged ids to `(B, T)`, cut, closed by END and padded; and which rows had no token."""
         empty = tf.equal(ids.row_lengths(), 0)
-        ids = ids[:, : self.model.max_length - 1]
+        ids = tf.cast(ids[:, : self.model.max_length - 1], tf.int32)
         ids = tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
         return ids.to_tensor(PAD), empty
 
@@ -199,7 +200,7 @@ class TextModel(tf.Module):
         name: str,
         texts: Texts,
         count: int,
-        *closing: int,
+        end: bool = False,
         longest: int | None = None,
     ) -> tf.RaggedTensor:
         """Cuts texts that the target has to hold whole into pieces.
@@ -208,7 +209,7 @@ class TextModel(tf.Module):
             name: What they are called when one is too long.
             texts: Strings.
             count: How many there have to be.
-            *closing: END, or nothing.
+            end: Whether END closes them.
             longest: Tokens that each may have; the model's `max_length` when left out.
 
         Returns:
@@ -223,8 +224,7 @@ class TextModel(tf.Module):
             raise ValueError(
                 f"Expected a {name} for each source, received {len(texts)} for {count} sources."
             )
-        ids = self.target_tokenizer(texts)
-        ids = tf.concat([ids, tf.fill([count, len(closing)], END)], axis=1)
+        ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
         for number, length in enumerate(ids.row_lengths().numpy(), 1):
             if length > limit:
                 raise ValueError(

@@ -15,13 +15,13 @@ from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import PAD
+from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.translation.request_parts import in_parts
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.text_model import TARGET, TEXT, TextModel
 from keras_transformer.typing import SearchOutputs, Tensor, Texts
 
 if TYPE_CHECKING:
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
     from keras_transformer.transformer import Transformer
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
@@ -38,13 +38,14 @@ class Translator(TextModel):
 
     Args:
         model: A built `Transformer`.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, the same object when shared.
+        source_tokenizer, target_tokenizer: `SubwordTokenizer`s or others (`Tokenizer`), the same
+            object when shared.
         longest_output: Tokens that a translation may have; the model's `max_length` when left out
             or larger.
 
     Raises:
-        ValueError: If a vocabulary is not of the size that the model was built for, or
-            `longest_output` is not positive.
+        ValueError: If what should be a tokenizer is none, a vocabulary is not of the size that the
+            model was built for, or `longest_output` is not positive.
 
     Example:
 
@@ -56,8 +57,8 @@ class Translator(TextModel):
     def __init__(
         self,
         model: "Transformer",
-        source_tokenizer: "SubwordTokenizer",
-        target_tokenizer: "SubwordTokenizer",
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
         longest_output: int | None = None,
     ) -> None:
         super().__init__(

@@ -46,11 +46,13 @@ def plot_learning_rate(
     return figure
 
 
-def plot_history(history: Mapping[str, Sequence[float]]) -> Figure:
+def plot_history(
+    history: Mapping[str, Sequence[float]] | keras.callbacks.History,
+) -> Figure:
     """Draws training and validation loss, epoch by epoch.
 
     Args:
-        history: What `model.fit(…).history` holds and `train` returns: a dict of lists.
+        history: What `model.fit(…)` returns; or what it holds and `train` returns, a dict of lists.
 
     Returns:
         `matplotlib.figure.Figure`.
@@ -58,6 +60,8 @@ def plot_history(history: Mapping[str, Sequence[float]]) -> Figure:
     Raises:
         ValueError: If there is no loss in it.
     """
+    if isinstance(history, keras.callbacks.History):
+        history = history.history
     if not history.get("loss"):
         raise ValueError("There is no loss to draw: pass the history of a training.")
     figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")

@@ -15,8 +15,9 @@ from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 
-def numbers(lines):
+def numbers(lines, end):
     """A tokenizer whose ids are written in the text: "7 8" is [7, 8]."""
+    lines = [f"{line} {END}" for line in lines] if end else lines
     words = tf.strings.split(tf.constant(lines, tf.string, shape=[len(lines)]))
     return words.with_flat_values(tf.strings.to_number(words.flat_values, tf.int32))
 

@@ -149,3 +149,4 @@ def test_training_goes_on_in_a_fresh_process(saved, fresh):
 
 def test_jax_trains_alike(saved, by_jax):
     assert_close(by_jax["compiled"]["training"], saved[1]["training"])
+    assert by_jax["compiled"]["refused"] == [True]

@@ -50,6 +50,15 @@ def train(model, inputs):
     return [np.array(history["loss"]), np.array(history["accuracy"]), *model.get_weights()]
 
 
+def refuses_class_weight(model, inputs):
+    """Whether `fit` says what to pass instead."""
+    try:
+        model.fit(inputs, inputs[1], class_weight={4: 2.0}, verbose=0)
+    except ValueError as error:
+        return [np.array("sample_weight of shape (B, T)" in str(error))]
+    return [np.array(False)]
+
+
 def main(directory):
     backend = keras.backend.backend()
     for path in sorted(directory.glob("*.inputs.npz")):
@@ -62,6 +71,7 @@ def main(directory):
         if isinstance(inputs, tuple):
             answers["steps"] = step_by_step(model, *inputs)
             if model.compiled:
+                answers["refused"] = refuses_class_weight(model, inputs)
                 answers["training"] = train(model, inputs)
         named = {f"{how} {i}": x for how, xs in answers.items() for i, x in enumerate(xs)}
         np.savez(directory / f"{name}.{backend}.npz", **named)

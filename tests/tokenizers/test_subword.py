@@ -123,6 +123,31 @@ def test_shapes_of_input_and_output():
     assert tokenizer.detokenize(one).numpy() == b"the fox"  # a scalar
 
 
+def test_end_closes_each_text():
+    tokenizer, _ = trained()
+    texts = ["the fox", "", "東京"]
+    rows = [[*ids, END] for ids in tokenizer(texts).to_list()]
+    for batch in (texts, tuple(texts), tf.constant(texts)):
+        ids = tokenizer(batch, end=True)
+        assert isinstance(ids, tf.RaggedTensor) and ids.dtype == tf.int32
+        assert ids.to_list() == rows
+    assert [tokenizer(text, end=True).numpy().tolist() for text in texts] == rows
+    assert tokenizer([], end=True).to_list() == []
+    padded = ids.to_tensor()
+    assert padded.numpy()[1].tolist() == [END] + [PAD] * (padded.shape[1] - 1)
+    assert [text.decode() for text in tokenizer.detokenize(padded).numpy()] == texts
+    graph = tf.function(lambda text: tokenizer(text, end=True).to_tensor(PAD))
+    assert graph(tf.constant(texts)).numpy().tolist() == padded.numpy().tolist()
+    sampled = tokenizer.sample(texts, 0.3, seed=1).to_list()
+    assert tokenizer.sample(texts, 0.3, seed=1, end=True).to_list() == [[*x, END] for x in sampled]
+
+
+def test_tokenize_is_another_name_for_the_call():
+    tokenizer, _ = trained()
+    assert tokenizer.tokenize(TEXTS[:5]).to_list() == tokenizer(TEXTS[:5]).to_list()
+    assert tokenizer.tokenize("the fox", end=True).numpy()[-1] == END
+
+
 def test_empty_batch():
     tokenizer, _ = trained()
     for empty in ([], (), tf.zeros([0], tf.string)):

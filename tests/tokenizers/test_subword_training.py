@@ -86,11 +86,31 @@ def test_unfit_arguments(tmp_path):
     message = message_of(SubwordTokenizer.train, LINES, 300, "words")
     assert message == "model_type must be one of bpe, unigram, char, word, received 'words'."
     for model_type in ("bpe", "unigram", "word"):
-        assert "received None" in message_of(SubwordTokenizer.train, LINES, None, model_type)
+        message = message_of(SubwordTokenizer.train, LINES, None, model_type)
+        assert f"A {model_type} vocabulary needs a vocabulary_size, received None: pass" in message
+    for size in ("300", 300.0, "char"):
+        message = message_of(SubwordTokenizer.train, LINES, size)
+        assert message == f"vocabulary_size must be an integer, received {size!r}."
     missing = tmp_path / "missing.txt"
     assert f'"{missing}": No such file' in message_of(
         SubwordTokenizer.train, None, 300, files=[missing]
     )
+
+
+def test_where_the_text_is(tmp_path):
+    for one in ("corpus.txt", b"corpus.txt", tmp_path):
+        message = message_of(SubwordTokenizer.train, one, 300)
+        assert message.startswith("lines must be several strings, received one, ")
+        assert message.endswith("or pass files=[path].")
+        message = message_of(SubwordTokenizer.train, None, 300, files=one)
+        assert message == f"files must be a list of paths, received one, {one!r}: put it in a list."
+    for lines, files in ((None, []), (LINES, ["corpus.txt"])):
+        message = message_of(SubwordTokenizer.train, lines, 300, files=files)
+        assert message.startswith("Give either lines or files")
+    for line in (("a", "b"), 7, None):
+        message = message_of(SubwordTokenizer.train, [*LINES, line], 300)
+        kind = type(line).__name__
+        assert message == f"Every line must be a string, received a {kind}: {line!r}."
 
 
 def test_what_is_no_model(tmp_path):

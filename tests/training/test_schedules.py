@@ -85,9 +85,14 @@ def test_configuration_round_trip(arguments):
     [
         ({}, "Give either d_model or peak, received d_model=None and peak=None"),
         ({"d_model": 8, "peak": 0.1}, "Give either d_model or peak"),
-        ({"d_model": 8, "warmup_steps": 0}, "must be positive, received .*warmup_steps=0"),
-        ({"d_model": 0}, "must be positive, received d_model=0"),
-        ({"peak": -0.1}, "must be positive, received .*peak=-0.1"),
+        ({"d_model": 8, "warmup_steps": 0}, "warmup_steps must be a positive number, received 0"),
+        ({"peak": 1, "warmup_steps": 0.5}, "warmup_steps must be at least 1, received 0.5"),
+        ({"peak": 1, "warmup_steps": None}, "warmup_steps must be a positive number, received No"),
+        ({"d_model": 0}, "d_model must be a positive number, received 0"),
+        ({"d_model": 1e-3}, "width of a model, received 0.001: .* is another argument, peak=0.001"),
+        ({"peak": -0.1}, "peak must be a positive number, received -0.1"),
+        ({"peak": "1e-3"}, "peak must be a positive number, received '1e-3'"),
+        ({"peak": float("nan")}, "peak must be a positive number, received nan"),
         ({"peak": 1, "cooldown_steps": 2}, "received cooldown_steps=2 and total_steps=None"),
         ({"peak": 1, "cooldown_steps": 2, "total_steps": 1}, "at most total_steps"),
         ({"peak": 1, "cooldown_steps": -1, "total_steps": 1}, "received cooldown_steps=-1"),
@@ -96,3 +101,10 @@ def test_configuration_round_trip(arguments):
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         kt.WarmupInverseSqrt(**arguments)
+
+
+@pytest.mark.parametrize("positional", [(1e-3, 4000), (512, 4000)])
+def test_arguments_without_names(positional):
+    """As other schedules take them; the second one is `peak` here."""
+    with pytest.raises(ValueError, match=r"peak=4000: name the arguments, as in .*peak=1e-3, war"):
+        kt.WarmupInverseSqrt(*positional)

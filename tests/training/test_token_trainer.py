@@ -178,6 +178,26 @@ def test_compile_arguments_are_saved_with_the_model(tmp_path):
     assert one["accuracy"] == pytest.approx(other["accuracy"], abs=1e-6)
 
 
+def test_class_weight_is_refused():
+    """Keras would weigh each sentence by the position of its largest id."""
+    model = kt.Transformer(20, 20, 1, 16, 2, 32)
+    model.compile("sgd", kt.SmoothedCrossEntropy())
+    x, y = batch()
+    model.build()
+    before, weights = model.get_weights(), dict.fromkeys(range(20), 2.0)
+    positional = (x, y, None, 1, 0, None, 0.0, None, True, weights)
+    for learn in (
+        lambda: model.fit(x, y, class_weight=weights, verbose=0),
+        lambda: model.fit(*positional),
+        lambda: model.train_on_batch(x, y, class_weight=weights),
+    ):
+        with pytest.raises(ValueError, match=r"pass sample_weight of shape \(B, T\), the weight"):
+            learn()
+    assert distance(model.get_weights(), before) == 0
+    model.train_on_batch(x, y, np.ones(y.shape, "float32"))
+    assert distance(model.get_weights(), before) > 0
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

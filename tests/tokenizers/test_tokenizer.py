@@ -1,0 +1,124 @@
+"""A tokenizer of one's own: the one that the docstring shows, from training to the export."""
+
+import doctest
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.tokenizers.subword import SubwordTokenizer
+
+WORDS = ["one", "two", "three", "four"]
+SIZES = dict(num_layers=1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, max_length=8)
+
+
+@pytest.fixture(scope="module")
+def own():
+    """What the docstring's example defines, after trying what it says."""
+    known = {"tf": tf, "kt": kt}
+    checked = 0
+    for example in doctest.DocTestParser().get_examples(kt.Tokenizer.__doc__):
+        if example.want:
+            assert repr(eval(example.source, known)) == example.want.strip()
+            checked += 1
+        else:
+            exec(example.source, known)
+    assert checked
+    return known["Words"](WORDS)
+
+
+@pytest.fixture(scope="module")
+def translator(own):
+    """A model that has learned to turn two words round, by its dataset."""
+    pairs = [(f"{a} {b}", f"{b} {a}") for a in WORDS for b in WORDS]
+    keras.utils.set_random_seed(0)
+    dataset = kt.make_dataset(pairs * 20, own, own, tokens_per_batch=256, max_length=8)
+    model = kt.Transformer(own.vocabulary_size, own.vocabulary_size, **SIZES)
+    model.compile(keras.optimizers.Adam(1e-2), kt.SmoothedCrossEntropy(0.0))
+    model.fit(dataset, epochs=10, shuffle=False, verbose=0)
+    return kt.Translator(model, own, own)
+
+
+def test_ours_and_the_example_are_tokenizers(own):
+    ours = SubwordTokenizer.train(WORDS, model_type="char")
+    assert isinstance(ours, kt.Tokenizer) and isinstance(own, kt.Tokenizer)
+    assert not isinstance("abc", kt.Tokenizer)
+    for tokenizer in (ours, own):
+        one, two = tokenizer("one"), tokenizer("two one")
+        assert tokenizer(["one", "two one"]).to_list() == [one.numpy().tolist()] + [
+            two.numpy().tolist()
+        ]
+        assert tokenizer("one", end=True).numpy().tolist() == [*one.numpy(), kt.END]
+        padded = [[kt.START, *two.numpy(), kt.END, kt.PAD]]
+        assert tokenizer.detokenize(tf.constant(padded)).numpy().tolist() == [b"two one"]
+        assert tokenizer.pieces(two).shape == two.shape
+
+
+def test_trains_translates_and_aligns(translator):
+    texts = ["one two", "three three", "four one", ""]
+    assert translator.translate(texts) == ["two one", "three three", "one four", ""]
+    ((source, target, positions),) = translator.align(["one two"], ["two one"])
+    assert (source, target) == (["one", "two"], ["two", "one"]) and len(positions) == 2
+
+
+def test_is_exported(translator, tmp_path):
+    texts = ["one two", "three three", "unknown four", ""]
+    config = kt.ExportConfig(signatures=("serving_default",))
+    translate = kt.load_saved_model(kt.export(translator, tmp_path / "words", config=config))
+    assert translate(texts)[0] == translator.translate(texts)
+
+
+def test_ids_of_another_integer_type(own):
+    class Wide(type(own)):
+        def __call__(self, text, end=False):
+            return tf.cast(super().__call__(text, end), tf.int64)
+
+    wide, model = Wide(WORDS), kt.Transformer(8, 8, **SIZES)
+    ((source, target_in), target_out) = next(iter(kt.make_dataset([("one", "two")], wide, wide, 8)))
+    assert (source.dtype, target_in.dtype, target_out.dtype) == (tf.int32,) * 3
+    scores = [kt.Translator(model, t, t).score(["one"], ["two"]) for t in (own, wide)]
+    np.testing.assert_allclose(*scores)
+
+
+class WithoutEnd:
+    vocabulary_size = 8
+
+    def __call__(self, text): ...
+
+    def detokenize(self, ids): ...
+
+    def pieces(self, ids): ...
+
+
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        ("abc", "The source tokenizer, a str, lacks vocabulary_size, __call__, detokenize, pieces"),
+        (
+            len,
+            "a builtin_function_or_method, lacks vocabulary_size, detokenize, pieces: pass a Sub",
+        ),
+        (WithoutEnd(), "a WithoutEnd, lacks the call argument end: pass a SubwordTokenizer, or"),
+        (
+            SubwordTokenizer,
+            "The source tokenizer, the class SubwordTokenizer, lacks vocabulary_size:",
+        ),
+    ],
+)
+def test_what_is_no_tokenizer(wrong, sentence, own):
+    model = kt.Transformer(8, 8, **SIZES)
+    with pytest.raises(ValueError, match=sentence):
+        kt.Translator(model, wrong, own)
+    with pytest.raises(ValueError, match=r"The target tokenizer, .*kt\.Tokenizer lists\.$"):
+        kt.Translator(model, own, wrong)
+
+
+def test_what_only_some_tokenizers_can(own, translator, tmp_path):
+    with pytest.raises(ValueError, match="The target tokenizer, a str, lacks __call__: pass"):
+        kt.make_dataset([("one", "two")], own, "abc", 8)
+    with pytest.raises(ValueError, match="The source tokenizer, a Words, lacks sample: pass a"):
+        kt.make_dataset([("one", "two")], own, own, 8, subword_sampling=0.1)
+    with pytest.raises(ValueError, match="The source tokenizer, a Words, lacks save: pass a"):
+        kt.export_ctranslate2(translator, tmp_path / "words")
