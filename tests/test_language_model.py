@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
     model = LanguageModel()
     model.compile(keras.optimizers.Adam(1e-2), kt.SmoothedCrossEntropy(0.0))
     x, y = rows()
-    model.fit(x, y, epochs=150, verbose=0)
+    model.fit(x, y, epochs=100, verbose=0)
     return model
 
 

@@ -11,7 +11,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_there_are_two_programs_and_what_one_does_by_hand():
-    assert [len(block.splitlines()) for block in BLOCKS] == [16, 4, 10]
+    assert [len(block.splitlines()) for block in BLOCKS] == [16, 4, 10, 32]
 
 
 def test_layer_in_another_model(tmp_path, monkeypatch):
@@ -29,6 +29,14 @@ def test_train_and_translate(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "['1998-05-09']"
     exec(BLOCKS[1], names)
     assert capsys.readouterr().out.splitlines()[-1] == "[b'1998-05-09']"
+
+
+def test_language_model(capsys):
+    names = {}
+    exec(BLOCKS[3], names)
+    known = {name.encode() for name in names["names"]}
+    said = names["tokenizer"].detokenize(names["tokens"]).numpy()
+    assert len(said) == 4 and sum(name in known for name in said) >= 3
 
 
 def test_file_map_names_every_room():
