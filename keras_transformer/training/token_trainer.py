@@ -18,6 +18,7 @@ from keras_transformer.training.gradients import (
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
 from keras_transformer.training.microbatches import accumulate, split
+from keras_transformer.training.names import replace_names
 from keras_transformer.typing import Config, Nested, Tensor
 
 
@@ -63,7 +64,8 @@ class TokenTrainer(FirstStep):
         """Configures the training: as `keras.Model.compile`, and by three more arguments.
 
         Args:
-            *args, **kwargs: Those of `keras.Model.compile`.
+            *args, **kwargs: Those of `keras.Model.compile`; loss and metrics also by the names
+                "smoothed_cross_entropy", "masked_accuracy", "perplexity" and "target_tokens".
             clip_norm: Largest norm of all gradients together, None for any. The optimizer's own
                 `global_clipnorm` would clip each replica's share by itself.
             accumulation_steps: Number of micro-batches that a batch is cut into, one after the
@@ -83,6 +85,7 @@ class TokenTrainer(FirstStep):
             )
         if fused_loss not in ("auto", True, False):
             raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
+        args, kwargs = replace_names((args, kwargs))
         super().compile(*args, **kwargs)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
