@@ -4,8 +4,9 @@ The public names are resolved when first used (PEP 562), so that importing a lay
 the tokenizers nor, with another Keras backend, TensorFlow.
 """
 
-import importlib
-import sys
+from importlib import import_module as _import_module
+
+from keras_transformer import registration
 
 __version__ = "0.1.0"
 
@@ -84,7 +85,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'keras_transformer' has no attribute {name!r}")
     try:
-        home = importlib.import_module(f"keras_transformer.{_HOME_OF[name]}")
+        home = _import_module(f"keras_transformer.{_HOME_OF[name]}")
     except ModuleNotFoundError as error:
         if sentence := explain_missing(f"keras_transformer.{name}", error):
             raise ModuleNotFoundError(sentence, name=error.name) from None
@@ -95,17 +96,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted({*globals(), *__all__})
 
 
-if "keras" in sys.modules:
-    # Keras finds the classes of a saved model only once they are registered, which importing them
-    # does; and with Keras loaded already it costs nothing.
-    for _home in (
-        "layers",
-        "transformer",
-        "training.losses",
-        "training.metrics",
-        "training.schedules",
-    ):
-        importlib.import_module(f"keras_transformer.{_home}")
+registration.register()

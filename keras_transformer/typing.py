@@ -33,9 +33,11 @@ Step: TypeAlias = Callable[[Tensor, int | Tensor, State], tuple[Tensor, State]]
 # What `get_config` returns, and `from_config` takes.
 Config: TypeAlias = dict[str, Any]
 
-# What keras.activations.get and keras.initializers.get take.
+# What keras.activations.get, keras.initializers.get and so on take.
 Activation: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
 Initializer: TypeAlias = str | Config | Callable[..., Tensor]
+Regularizer: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
+Constraint: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
 
 # The name of a file or directory.
 Path: TypeAlias = str | os.PathLike[str]

@@ -32,13 +32,13 @@ FLOORS = [
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
     ["kernels"],
-    ["presets", "special_ids", "typing"],
+    ["presets", "registration", "special_ids", "typing"],
 ]
 BESIDE = {"training": {"data"}}  # what else
 ROOMS = [room for floor in FLOORS for room in floor]
 # These run on any backend of Keras: nothing in them imports TensorFlow.
 WITHOUT_TENSORFLOW = [
-    *("special_ids", "typing", "presets", "layers", "transformer"),
+    *("special_ids", "typing", "presets", "registration", "layers", "transformer"),
     *(f"training.{name}" for name in ("losses", "metrics", "schedules")),
     *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),
 ]
@@ -178,6 +178,17 @@ def loaded_by(code, **environment):
 
 def test_package_alone_loads_nothing():
     code = "import keras_transformer; keras_transformer.PAD, dir(keras_transformer)"
+    assert loaded_by(code) == set()
+
+
+def test_dir_is_what_a_user_may_want():
+    code = """
+import keras_transformer
+names = dir(keras_transformer)
+assert sorted(set(names)) == names and set(keras_transformer.__all__) <= set(names)
+public = {name for name in names if name[0] != "_"} - set(keras_transformer.__all__)
+assert public == {"OPTIONAL", "explain_missing", "registration"}, public
+"""
     assert loaded_by(code) == set()
 
 

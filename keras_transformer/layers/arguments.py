@@ -1,6 +1,6 @@
 """Checks of what layers are made with and called with."""
 
-import operator
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,19 +10,16 @@ from keras_transformer.kernels.backend import values_of
 from keras_transformer.typing import Inputs, Tensor
 
 
-def check_sizes(**sizes: Any) -> None:
-    """Refuses sizes that are no positive integers.
+def check_sizes(**sizes: Any) -> list[int]:
+    """Reads sizes, which may be NumPy's integers.
 
     Raises:
-        ValueError: If one is not.
+        ValueError: If one is not a positive integer.
     """
     for name, size in sizes.items():
-        try:
-            good = operator.index(size) >= 1
-        except TypeError:
-            good = False
-        if not good:
+        if not isinstance(size, numbers.Integral) or size < 1:
             raise ValueError(f"{name} must be a positive integer, received {size!r}.")
+    return [int(size) for size in sizes.values()]
 
 
 def check_ids(ids: Tensor, vocabulary_size: int) -> None:

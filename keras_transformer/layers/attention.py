@@ -11,10 +11,12 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.dense import EinsumDense
+from keras_transformer.layers import attention_arguments as arguments
+from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.masks import join_masks
-from keras_transformer.typing import Config, Initializer, Shape, Tensor
+from keras_transformer.typing import Config, Constraint, Initializer, Regularizer, Shape, Tensor
 
 __all__ = ["MultiHeadAttention", "dot_product_attention"]
 
@@ -32,6 +34,14 @@ class MultiHeadAttention(AttendingLayer):
     as in Keras: LoRA and quantization of them hold in decoding too. A subclass with another kind of
     attention overrides `attend`, which training and step-by-step decoding share.
 
+    What Keras' layer has and this one has not, each refused by its name:
+
+    - `attention_axes` other than 1, and so inputs of another rank than 3;
+    - `sliding_window`: pass such an `attention_mask`;
+    - `flash_attention=True`: the weights are computed in full;
+    - `use_gate`;
+    - an `output_shape` of several axes.
+
     Args:
         num_heads: H.
         key_dim: K, width of each query and key head.
@@ -39,8 +49,12 @@ class MultiHeadAttention(AttendingLayer):
         dropout: Share of the attention weights that is dropped in training.
         use_bias: Whether the projections have biases.
         output_shape: Width of the output; the query's width D when left out.
+        attention_axes, sliding_window, flash_attention, use_gate: As Keras has them by default.
         kernel_initializer: Of the kernels, each seen as one (inputs, outputs) matrix.
         bias_initializer: Of the biases.
+        kernel_regularizer, bias_regularizer: Of the same.
+        activity_regularizer: Of the outputs of each of the four projections.
+        kernel_constraint, bias_constraint: Of the same as the initializers.
         seed: Of the dropout.
         output_initializer: Of the output's kernel, if it is to be another one.
 
@@ -61,7 +75,8 @@ class MultiHeadAttention(AttendingLayer):
         shape `(B, H, T, S)`.
 
     Raises:
-        ValueError: If a size is not a positive integer, or a mask has the wrong shape.
+        ValueError: If a size is not a positive integer, something is asked for that this layer does
+            not have, or keys, values and masks do not fit together.
 
     Example:
 
@@ -79,38 +94,56 @@ class MultiHeadAttention(AttendingLayer):
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: int | tuple[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
         seed: int | None = None,
         output_initializer: Initializer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        arguments.refuse_others(
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            use_gate=use_gate,
+        )
         value_dim = key_dim if value_dim is None else value_dim
-        sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
-        for name, size in sizes.items():
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} must be a positive integer, received {size!r}.")
+        sizes = check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, received {dropout}.")
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
+        self.num_heads, self.key_dim, self.value_dim = sizes
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = _last_dim(output_shape)
+        self.output_dim = arguments.last_dim(output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.output_initializer = keras.initializers.get(
             self.kernel_initializer if output_initializer is None else output_initializer
         )
+        self.penalties = {
+            "kernel_regularizer": keras.regularizers.get(kernel_regularizer),
+            "bias_regularizer": keras.regularizers.get(bias_regularizer),
+            "activity_regularizer": keras.regularizers.get(activity_regularizer),
+            "kernel_constraint": keras.constraints.get(kernel_constraint),
+            "bias_constraint": keras.constraints.get(bias_constraint),
+        }
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
 
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
+        arguments.check_lengths(value_shape, key_shape)
         heads, value_dim = self.num_heads, self.value_dim
         self.query_dense = self._make_projection("query", query_shape, self.key_dim)
         self.key_dense = self._make_projection("key", key_shape, self.key_dim)
@@ -134,6 +167,7 @@ class MultiHeadAttention(AttendingLayer):
         training: bool | None = None,
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        arguments.check_lengths(value.shape, value.shape if key is None else key.shape)
         causal = (ops.shape(query)[1], ops.shape(value)[1]) if use_causal_mask else None
         mask = join_masks(query_mask, value_mask, key_mask, attention_mask, causal)
         query = self.query_dense(query)
@@ -174,6 +208,7 @@ class MultiHeadAttention(AttendingLayer):
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Shape:
+        arguments.check_lengths(value_shape, value_shape if key_shape is None else key_shape)
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def get_config(self) -> Config:
@@ -188,6 +223,7 @@ class MultiHeadAttention(AttendingLayer):
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "seed": self.seed,
             "output_initializer": keras.initializers.serialize(self.output_initializer),
+            **{k: keras.saving.serialize_keras_object(v) for k, v in self.penalties.items()},
         }
 
     def load_own_variables(self, store: Any) -> None:
@@ -214,18 +250,7 @@ class MultiHeadAttention(AttendingLayer):
             # One initializer object gives equal values each time it is called: take fresh copies.
             kernel_initializer=initializer.clone(),
             bias_initializer=self.bias_initializer.clone(),
+            **self.penalties,
             dtype=self.dtype_policy,
             name=name,
         )
-
-
-def _last_dim(output_shape):
-    """Reads `output_shape` as Keras writes it: None, an int, or a tuple of one int."""
-    if output_shape is None or isinstance(output_shape, int):
-        return output_shape
-    if len(output_shape) == 1:
-        return int(output_shape[0])
-    raise ValueError(
-        f"output_shape must be an int or a tuple of one int, received {output_shape!r}: reshape "
-        "the output for more axes."
-    )

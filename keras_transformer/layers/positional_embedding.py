@@ -117,7 +117,8 @@ class PositionalEmbedding(keras.layers.Layer):
                 "Learned positions need max_length, the number of positions to learn; received "
                 f"max_length={max_length}."
             )
-        check_sizes(vocabulary_size=vocabulary_size, d_model=d_model)
+        sizes = {"vocabulary_size": vocabulary_size, "d_model": d_model}
+        vocabulary_size, d_model = check_sizes(**sizes)
         if positions == "sinusoidal" and d_model % 2:
             sinusoidal_encoding(1, d_model)  # raises, and says how to mend it
         self.supports_masking = True

@@ -54,7 +54,8 @@ class ResidualBlock(AttendingLayer):
         super().__init__(**kwargs)
         if norm not in ("post", "pre"):
             raise ValueError(f'norm must be "post" or "pre", received {norm!r}.')
-        check_sizes(d_model=d_model, num_heads=num_heads, d_ff=d_ff, depth=depth)
+        sizes = {"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff, "depth": depth}
+        d_model, num_heads, d_ff, depth = check_sizes(**sizes)
         if d_model % num_heads:
             raise ValueError(
                 f"num_heads={num_heads} does not divide d_model={d_model}: every head takes an "

@@ -37,7 +37,7 @@ class Stack(AttendingLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_sizes(num_layers=num_layers)
+        num_layers, d_model = check_sizes(num_layers=num_layers, d_model=d_model)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
         self.num_layers = num_layers

@@ -64,6 +64,8 @@ class MaskedAccuracy(TokenMetric):
     1.0
     """
 
+    _direction = "up"  # by which EarlyStopping and ModelCheckpoint know what is better
+
     def __init__(
         self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None
     ) -> None:
@@ -87,6 +89,8 @@ class Perplexity(TokenMetric):
     >>> Perplexity()(np.array([[7, 3, 0]]), np.zeros((1, 3, 50)))
     50.0
     """
+
+    _direction = "down"
 
     def __init__(
         self, name: str = "perplexity", dtype: str | keras.DTypePolicy | None = None

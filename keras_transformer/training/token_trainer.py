@@ -19,6 +19,7 @@ from keras_transformer.training.gradients import (
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
 from keras_transformer.training.microbatches import accumulate, split
+from keras_transformer.training.names import replace_names
 from keras_transformer.typing import Config, Nested, Tensor
 
 
@@ -64,7 +65,8 @@ class TokenTrainer(CheckedFit, FirstStep):
         """Configures the training: as `keras.Model.compile`, and by three more arguments.
 
         Args:
-            *args, **kwargs: Those of `keras.Model.compile`.
+            *args, **kwargs: Those of `keras.Model.compile`; loss and metrics also by the names
+                "smoothed_cross_entropy", "masked_accuracy", "perplexity" and "target_tokens".
             clip_norm: Largest norm of all gradients together, None for any. The optimizer's own
                 `global_clipnorm` would clip each replica's share by itself.
             accumulation_steps: Number of micro-batches that a batch is cut into, one after the
@@ -90,6 +92,7 @@ class TokenTrainer(CheckedFit, FirstStep):
                 f"steps_per_execution={kwargs['steps_per_execution']} cannot be done on {replicas} "
                 "replicas, where Keras fails at it: leave it out."
             )
+        args, kwargs = replace_names((args, kwargs))
         super().compile(*args, **kwargs)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps

@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.training.checked_fit import CheckedFit
+from keras_transformer.training.names import replace_names
 from keras_transformer.typing import Config
 
 if IS_TENSORFLOW:
@@ -23,7 +24,7 @@ else:
             fused_loss: str | bool = "auto",
             **kwargs: Any,
         ) -> None:
-            """Compiles as `keras.Model` does.
+            """Compiles as `keras.Model` does, with this package's losses and metrics by name too.
 
             Raises:
                 ValueError: If `clip_norm`, `accumulation_steps` or `fused_loss` asks for something.
@@ -34,6 +35,7 @@ else:
                     f"this is {keras.backend.backend()}: leave them out, or load a model that was "
                     "trained with them by load_model(path, compile=False)."
                 )
+            args, kwargs = replace_names((args, kwargs))
             super().compile(*args, **kwargs)
 
         def compile_from_config(self, config: Config) -> None:

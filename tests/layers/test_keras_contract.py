@@ -109,6 +109,7 @@ ARGUMENTS = {
         {"dropout": 0.1, "seed": 3, "use_bias": False, "name": "own_name"},
         {"kernel_initializer": "he_normal", "bias_initializer": "ones", "value_dim": None},
         {"output_initializer": "zeros"},
+        {"kernel_regularizer": keras.regularizers.L2(), "seed": 3},
     ],
     "FeedForward": [
         {"dropout": 0.2, "activation": "gelu"},

@@ -65,19 +65,23 @@ def test_fused_loss_equals_that_of_logits(sharing, norm):
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
 def test_fused_loss_with_a_penalty_and_a_scaled_loss(precision):
-    """Gradients that take two ways, a penalty's share and float16's scale all arrive."""
+    """Gradients that take two ways, penalties' shares and float16's scale all arrive."""
+    penalty = keras.regularizers.L2(0.05)
 
     def update(model_class):
         keras.utils.set_random_seed(2)
         model = model_class(
             20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="all", dtype=precision
         )
+        attention = kt.MultiHeadAttention(2, 8, kernel_regularizer=penalty, dtype=precision)
+        model.encoder.layers[0].self_attention = attention
         model.build()
         before = model.get_weights()
-        model.target_embedding.embeddings.regularizer = keras.regularizers.L2(0.05)
+        model.target_embedding.embeddings.regularizer = penalty
         model.compile(keras.optimizers.SGD(0.3), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
         x, y = batch()
         loss = model.fit(x, y, batch_size=len(y), verbose=0).history["loss"][0]
+        assert len(model.losses) == 1 + 4
         return [a - b for a, b in zip(model.get_weights(), before, strict=True)], loss
 
     (fused, fused_loss), (plain, plain_loss) = update(kt.Transformer), update(OwnCall)

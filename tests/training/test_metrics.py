@@ -83,3 +83,31 @@ def test_predictions_stand_for_logits(metric, weight):
 def test_perplexity_round_trip():
     twin = keras.metrics.deserialize(keras.metrics.serialize(kt.Perplexity(name="own")))
     assert isinstance(twin, kt.Perplexity) and twin.name == "own"
+
+
+@pytest.mark.parametrize("monitor", ["val_accuracy", "perplexity"])
+def test_callbacks_know_what_is_better(monitor, tmp_path):
+    """Of four epochs the second is the best; training stops after two worse ones."""
+    x = np.array([[1, 2, 3, 0]])
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), keras.layers.Embedding(4, 4)])
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        kt.SmoothedCrossEntropy(),
+        metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
+    )
+
+    def set_table(epoch, logs):
+        model.set_weights([np.eye(4) * (0, 3, -3, -4, -5)[epoch]])
+
+    best = tmp_path / "best.keras"
+    callbacks = [
+        keras.callbacks.LambdaCallback(on_epoch_begin=set_table),
+        keras.callbacks.EarlyStopping(monitor, patience=2, restore_best_weights=True),
+        keras.callbacks.ModelCheckpoint(best, monitor, save_best_only=True),
+    ]
+    history = model.fit(
+        x, x, epochs=5, validation_data=(x, x), callbacks=callbacks, verbose=0
+    ).history
+    assert len(history[monitor]) == 4
+    for kept in (model, keras.saving.load_model(best)):
+        assert kept.get_weights()[0][1, 1] == 3
