@@ -12,7 +12,13 @@ from keras import ops
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dense import Dense, projection
 from keras_transformer.layers import decoder_step
-from keras_transformer.layers.arguments import check_id_arrays, check_pair, check_rows, check_sizes
+from keras_transformer.layers.arguments import (
+    as_ids,
+    check_id_arrays,
+    check_pair,
+    check_rows,
+    check_sizes,
+)
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
@@ -211,7 +217,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
         Returns:
             A nested structure of tensors, batch first, for `step`.
         """
-        source = ops.convert_to_tensor(source)
+        source = as_ids(source)
         memory, mask = self.encode(source), padding_mask(source)
         return self.decoder.initial_state(length=length, memory=memory, memory_mask=mask)
 
@@ -269,7 +275,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
 
     def _encode(self, source, training):
         self.build_if_needed()
-        source = ops.convert_to_tensor(source)
+        source = as_ids(source)
         x = self.source_embedding(source, training=training)
         return self.encoder(
             x, padding_mask(source), return_attention_scores=True, training=training
@@ -278,12 +284,12 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
     def _decode(self, target, memory, source, training):
         self.build_if_needed()
         check_rows(target=target, memory=memory, source=source)
-        target = ops.convert_to_tensor(target)
+        target = as_ids(target)
         x = self.target_embedding(target, training=training)
         # A target is padded at its end, where causality hides it already. Saying that every
         # position is a key keeps `step`, which has no mask to carry, equal at every position.
         everything = ops.ones(ops.shape(target), dtype="bool")
-        masks = everything, padding_mask(ops.convert_to_tensor(source))
+        masks = everything, padding_mask(as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
 
     def _logits(self, x):

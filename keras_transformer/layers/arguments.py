@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.typing import Inputs, Tensor
@@ -20,6 +21,20 @@ def check_sizes(**sizes: Any) -> list[int]:
         if not isinstance(size, numbers.Integral) or size < 1:
             raise ValueError(f"{name} must be a positive integer, received {size!r}.")
     return [int(size) for size in sizes.values()]
+
+
+def as_ids(ids: Any) -> Tensor:
+    """A tensor of what should be ids `(B, T)`.
+
+    Raises:
+        ValueError: If the rows are ragged.
+    """
+    if hasattr(ids, "to_tensor") and hasattr(ids, "row_lengths"):
+        raise ValueError(
+            "Ids must be padded to one length, received a RaggedTensor: pass ids.to_tensor(), "
+            "which pads with PAD."
+        )
+    return ops.convert_to_tensor(ids)
 
 
 def check_ids(ids: Tensor, vocabulary_size: int) -> None:

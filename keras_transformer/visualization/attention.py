@@ -74,7 +74,9 @@ def plot_attention(
     grid = _Grid(figure, {"fontfamily": families, "parse_math": False}, texts, *expected)
     for i, weights in enumerate(scores):
         image = grid.add_map(i).imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
-    figure.colorbar(image, cax=grid.add_bar(), label="attention weight")
+    bar = figure.colorbar(image, cax=grid.add_bar())
+    bar.set_label("attention weight", fontsize=LARGEST_LABELS)
+    bar.ax.tick_params(labelsize=LARGEST_LABELS)
     return figure
 
 

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
 from tests.support import layer_harness
@@ -215,6 +216,10 @@ CALLS = {
     "ids that are no integers": (
         lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),
         "Ids must be integers, received 5.7",
+    ),
+    "rows of different lengths": (
+        lambda: build("Transformer").encode(tf.ragged.constant([[3, 4], [5]])),
+        r"received a RaggedTensor: pass ids.to_tensor\(\)",
     ),
     "additive mask": (
         lambda: run("MultiHeadAttention", X, MEMORY, attention_mask=-1e9 * (MEMORY[:, :1, 0] > 0)),

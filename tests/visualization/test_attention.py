@@ -79,6 +79,13 @@ def test_what_is_written_can_be_read(sources, targets, heads):
     np.testing.assert_array_equal(drawn, scores if heads else [scores])
 
 
+def test_settings_of_ones_own_do_not_make_it_overlap():
+    settings = {"font.size": 20, "figure.constrained_layout.use": True, "figure.dpi": 60}
+    with matplotlib.rc_context(settings):
+        figure, _ = draw(WORDS, WORDS, 4)
+        assert overlapping(figure) == []
+
+
 def test_overlaps_are_found():
     """What the pictures are held to would be seen to fail."""
     figure, _ = draw(WORDS, WORDS)
