@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.products import multiply
-from keras_transformer.layers.arguments import check_ids, check_sizes
+from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.typing import Config, Shape, Tensor
 
@@ -159,6 +159,7 @@ class PositionalEmbedding(keras.layers.Layer):
         if reverse:
             self._check_width(ids)
             return multiply(ops.cast(ids, self.compute_dtype), self.softmax_matrix())
+        ids = as_ids(ids)
         check_ids(ids, self.vocabulary_size)
         ids = ops.cast(ids, "int32")
         x = ops.take(ops.convert_to_tensor(self.embeddings), ids, axis=0)  # (B, T, D)

@@ -217,6 +217,10 @@ CALLS = {
         lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),
         "Ids must be integers, received 5.7",
     ),
+    "rows of different lengths, embedded": (
+        lambda: run("PositionalEmbedding", tf.ragged.constant([[3, 4], [5]])),
+        "received a RaggedTensor",
+    ),
     "rows of different lengths": (
         lambda: build("Transformer").encode(tf.ragged.constant([[3, 4], [5]])),
         r"received a RaggedTensor: pass ids.to_tensor\(\)",
