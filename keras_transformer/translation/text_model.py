@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.scoring import log_prob, most_attended
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
@@ -33,7 +34,7 @@ class TextModel(tf.Module):
 
     Raises:
         ValueError: If a vocabulary is not of the size that the model was built for, or
-            `longest_output` is not positive.
+            `longest_output` is not positive; or Keras has another backend than TensorFlow.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class TextModel(tf.Module):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
+        require_tensorflow(type(self).__name__)
         sides = (
             ("source", source_tokenizer, model.source_vocabulary_size),
             ("target", target_tokenizer, model.target_vocabulary_size),
