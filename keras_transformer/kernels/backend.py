@@ -19,3 +19,19 @@ def values_of(tensor: Tensor) -> np.ndarray | None:
         return keras.ops.convert_to_numpy(tensor)
     except TypeError:
         return None  # traced by JAX
+
+
+def require_tensorflow(what: str) -> None:
+    """Refuses what traces the model into a TensorFlow graph where the model is not TensorFlow's.
+
+    Args:
+        what: A name, what needs TensorFlow.
+
+    Raises:
+        ValueError: If Keras has another backend.
+    """
+    if not IS_TENSORFLOW:
+        raise ValueError(
+            f"{what} needs Keras' TensorFlow backend, this is {keras.backend.backend()}: set "
+            "KERAS_BACKEND=tensorflow before Keras is imported; a saved model loads there too."
+        )

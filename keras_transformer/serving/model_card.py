@@ -66,6 +66,8 @@ def describe(
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
         "serve_with": "TF Serving 2.20 or newer",
+        "load_with": "`import tensorflow_text`, which registers the SentencePiece ops, then "
+        "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **_describe_model(translator, config),
         **getattr(translator, "card", {}),
         "signatures": {},

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_transformer.kernels.backend import require_tensorflow
+
 STRATEGIES = ("auto", "one", "mirrored")
 
 
@@ -18,8 +20,10 @@ def make_strategy(name: str = "auto", logical_devices: int = 1) -> tf.distribute
         A `tf.distribute.Strategy`. Build and compile the model inside its `scope()`.
 
     Raises:
-        ValueError: If the name is unknown, or it is too late for logical devices.
+        ValueError: If the name is unknown, it is too late for logical devices, or Keras has another
+            backend than TensorFlow.
     """
+    require_tensorflow("make_strategy")
     if name not in STRATEGIES:
         raise ValueError(f"There is no strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
     if logical_devices > 1:

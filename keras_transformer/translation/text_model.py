@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.scoring import log_prob, most_attended
@@ -33,7 +34,8 @@ class TextModel(tf.Module):
 
     Raises:
         ValueError: If what should be a tokenizer is none, a vocabulary is not of the size that the
-            model was built for, or `longest_output` is not positive.
+            model was built for, `longest_output` is not positive, or Keras has another backend than
+            TensorFlow.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TextModel(tf.Module):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
+        require_tensorflow(type(self).__name__)
         sides = (
             ("source", source_tokenizer, model.source_vocabulary_size),
             ("target", target_tokenizer, model.target_vocabulary_size),

@@ -30,6 +30,7 @@ def test_card_describes_the_model(card):
     assert card["versions"]["keras_transformer"] == keras_transformer.__version__
     assert set(card["signatures"]) == set(SIGNATURES)
     assert card["signatures"]["beam"]["beam_size"] == 5
+    assert "`import tensorflow_text`" in card["load_with"]
 
 
 def test_examples_are_what_a_server_answers(card, toy_version):
