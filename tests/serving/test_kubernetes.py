@@ -1,4 +1,4 @@
-"""The manifests in export/: each by Kubernetes' schemas, and all together as Kustomize joins them."""
+"""The manifests in export/: each by Kubernetes' schemas, together as Kustomize joins them."""
 
 import copy
 import re

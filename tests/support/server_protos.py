@@ -38,9 +38,7 @@ def message_class(name):
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName(f"tensorflow.serving.{name}")
-    )
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.serving.{name}"))
 
 
 def _field(name, number, kind):
