@@ -11,6 +11,7 @@ To be imported as well:
 
 import argparse
 import itertools
+import json
 import os
 import random
 import sys
@@ -23,6 +24,8 @@ import tensorflow as tf  # noqa: E402
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc  # noqa: E402
 
 LARGEST_MESSAGE = 64 << 20  # bytes; gRPC's own limit is 4 MiB
+# By itself gRPC sends everything to the first address that answers.
+TAKE_TURNS = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
 
 class ClientError(Exception):
@@ -33,7 +36,8 @@ class GrpcClient:
     """A model on a server.
 
     Args:
-        address: Host and port.
+        address: Host and port. A name that stands for several servers, such as a headless Service's
+            in Kubernetes, "dns:///translator-grpc:8500", has them asked in turn.
         model: Name that the server knows the model by.
         version: Number of a version; by default the server chooses.
         label: Name of a version, such as "stable", instead of its number.
@@ -52,6 +56,7 @@ class GrpcClient:
         options = [
             ("grpc.max_send_message_length", LARGEST_MESSAGE),
             ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+            ("grpc.service_config", TAKE_TURNS),
             ("grpc.enable_retries", 0),  # one place decides what is tried again: `_send`
         ]
         self._channel = grpc.insecure_channel(address, options)
@@ -133,8 +138,8 @@ def batches_of(lines, size):
 
 def main():
     parser = argparse.ArgumentParser(description="Translate stdin, line by line, over gRPC.")
-    parser.add_argument("--address", default="localhost:8500", help="host:port")
-    parser.add_argument("--model", default="dates", help="its name on the server")
+    parser.add_argument("--address", default="localhost:8500", help="[dns:///]host:port")
+    parser.add_argument("--model", required=True, help="its name on the server")
     parser.add_argument("--version", type=int, help="a number; by default the server chooses")
     parser.add_argument("--label", help="such as stable, instead of a number")
     parser.add_argument("--batch-size", type=int, default=32, help="lines in a request")

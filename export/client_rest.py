@@ -146,7 +146,7 @@ def batches_of(lines, size):
 def main():
     parser = argparse.ArgumentParser(description="Translate stdin, line by line, over REST.")
     parser.add_argument("--url", default="http://localhost:8501")
-    parser.add_argument("--model", default="dates", help="its name on the server")
+    parser.add_argument("--model", required=True, help="its name on the server")
     parser.add_argument("--version", type=int, help="a number; by default the server chooses")
     parser.add_argument("--label", help="such as stable, instead of a number")
     parser.add_argument("--batch-size", type=int, default=32, help="lines in a request")

@@ -19,10 +19,13 @@ def main():
     if len(sys.argv) != 2 or not os.path.exists(os.path.join(sys.argv[1], "saved_model.pb")):
         sys.exit("usage: translate.py VERSION_DIR < text (a directory that holds saved_model.pb)")
     model = tf.saved_model.load(sys.argv[1])
-    lines = sys.stdin.read().splitlines()
+    # Bytes, as the model takes them: not every line has to be UTF-8.
+    lines = [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
     answer = model.signatures["serving_default"](tf.constant(lines, tf.string, [len(lines)]))
-    for line, text, log_prob in zip(lines, answer["text"], answer["log_prob"], strict=True):
-        print(f"{line}\t{text.numpy().decode()}\t{float(log_prob):.4f}")
+    texts, log_probs = answer["text"].numpy(), answer["log_prob"].numpy()
+    for line, text, log_prob in zip(lines, texts, log_probs, strict=True):
+        columns = line, b" ".join(text.splitlines()), b"%.4f" % log_prob
+        sys.stdout.buffer.write(b"\t".join(columns) + b"\n")
     if "keras_transformer" in sys.modules:
         sys.exit("keras_transformer was imported: this shows nothing")
 

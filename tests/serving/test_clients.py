@@ -1,5 +1,6 @@
 """The clients that are shipped, against servers that follow TF Serving's rules."""
 
+import contextlib
 import importlib.util
 import socket
 import subprocess
@@ -158,6 +159,33 @@ def test_slow_server(kind):
     assert kind.count == 1  # not tried again
 
 
+def test_several_servers_are_asked_in_turn(process):
+    """As a headless Service's name stands for several pods."""
+    with contextlib.ExitStack() as stack:
+        servers = [grpc_stand_in.GrpcStandIn(process) for _ in range(2)]
+        addresses = [stack.enter_context(grpc_stand_in.serving(server)) for server in servers]
+        client = grpc_module.GrpcClient(f"ipv4:{','.join(addresses)}", "toy")
+        stack.enter_context(client)
+        for _ in range(50):  # until it is connected to both
+            client.translate(["abc"])
+            if all(server.count for server in servers):
+                break
+        before = [server.count for server in servers]
+        for _ in range(6):
+            client.translate(["abc"])
+        assert [server.count for server in servers] == [count + 3 for count in before]
+        servers[0].unavailable = 1  # the next one is asked instead
+        for _ in range(2):
+            assert client.translate(["abc"]) == trained_translator().translate(["abc"])
+
+
+def test_address_by_dns(process):
+    with grpc_stand_in.serving(grpc_stand_in.GrpcStandIn(process)) as address:
+        port = address.rpartition(":")[2]
+        with grpc_module.GrpcClient(f"dns:///localhost:{port}", "toy") as client:
+            assert client.translate(["abc"]) == trained_translator().translate(["abc"])
+
+
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -186,7 +214,7 @@ def test_command_line(kind):
 def test_dead_server_is_one_sentence(script, option):
     address = f"127.0.0.1:{free_port()}"
     address = f"http://{address}" if option == "--url" else address
-    done = run(script, option, address, "--retries", "1", text=b"abc\n")
+    done = run(script, option, address, "--model", "toy", "--retries", "1", text=b"abc\n")
     assert done.returncode == 1 and not done.stdout
     message = done.stderr.decode().strip().splitlines()[-1]
     assert message.startswith(f"{script}: ") and "(tried 2 times)" in message
@@ -195,9 +223,9 @@ def test_dead_server_is_one_sentence(script, option):
 
 @pytest.mark.parametrize("script", ["client_rest.py", "client_grpc.py"])
 def test_mistakes_at_the_command_line(script):
-    done = run(script, "--batch-size", "0")
+    done = run(script, "--model", "toy", "--batch-size", "0")
     assert done.returncode == 2 and b"must be at least 1, received 0" in done.stderr
-    done = run(script, "--version", "1", "--label", "stable")
+    done = run(script, "--model", "toy", "--version", "1", "--label", "stable")
     assert done.returncode == 2 and b"exclude each other" in done.stderr
 
 

@@ -1,9 +1,12 @@
-"""The files in export/: as the programs that read them want them."""
+"""The files in export/ that TF Serving and Compose read, as these want them."""
 
-import re
+import contextlib
+import http.server
+import pathlib
 import shutil
 import subprocess
-import time
+import sys
+import threading
 
 import pytest
 import yaml
@@ -13,100 +16,155 @@ from tensorflow_serving.config import model_server_config_pb2
 from keras_transformer.serving.acceptance.server_process import ENVIRONMENT
 from keras_transformer.serving.saved_model import export
 from tests.serving.test_clients import rest
+from tests.support import server_protos
 from tests.support.paths import EXPORT
 from tests.support.toy_translator import SOURCES, trained_translator
 
 IMAGE = "tensorflow/serving:2.20.0"
-# Of tensorflow_serving's protos that have no Python package: every field, from their sources.
-BATCHING = {
-    "max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads",
-    "allowed_batch_sizes",
-}  # fmt: skip
+CONFIGS = ["models.config", "examples/two_languages.config", "examples/canary.config"]
+METRICS = "/monitoring/prometheus/metrics"
 FLAGS = {
     "--model_config_file", "--model_config_file_poll_wait_seconds", "--enable_batching",
     "--allow_version_labels_for_unavailable_models", "--batching_parameters_file",
-    "--monitoring_config_file",
+    "--monitoring_config_file", "--grpc_channel_arguments",
 }  # fmt: skip
 
 
-def read(name):
-    return (EXPORT / name).read_text()
+def parsed(name, message):
+    """What a file in config/ says, in the server's own words."""
+    return text_format.Parse((EXPORT / "config" / name).read_text(), message)
 
 
-def without_comments(name):
-    return re.sub("#.*", "", read(name))
+def models_of(name):
+    config = parsed(name, model_server_config_pb2.ModelServerConfig())
+    return list(config.model_config_list.config)
 
 
-def model_config():
-    config = model_server_config_pb2.ModelServerConfig()
-    text_format.Parse(read("models.config"), config)
-    return config.model_config_list.config[0]
+def compose_service():
+    (service,) = yaml.safe_load((EXPORT / "docker-compose.yml").read_text())["services"].values()
+    return service
 
 
-def test_models_config_is_the_servers_own_proto():
-    model = model_config()
-    assert (model.name, model.base_path) == ("dates", "/models/dates")
-    assert model.model_platform == "tensorflow"
-    loaded = set(model.model_version_policy.specific.versions)
-    assert set(model.version_labels) == {"stable", "canary"}
-    assert set(model.version_labels.values()) <= loaded
+@pytest.mark.parametrize("name", CONFIGS)
+def test_models_are_the_servers_own_proto(name):
+    models = models_of(name)
+    assert len({model.name for model in models}) == len(models) > 0
+    for model in models:
+        assert model.base_path == f"/models/{model.name}"
+        assert model.model_platform == "tensorflow"
+        loaded = set(model.model_version_policy.specific.versions)
+        assert set(model.version_labels.values()) <= loaded
+    assert {path.name for path in EXPORT.glob("config/examples/*")} == {
+        pathlib.Path(name).name for name in CONFIGS[1:]
+    }
+
+
+def test_what_the_examples_are_examples_of():
+    usual, (one, other), canary = map(models_of, CONFIGS)
+    assert one.name != other.name
+    assert usual[0].version_labels == {"stable": 1, "canary": 1}
+    assert canary[0].version_labels == {"stable": 1, "canary": 2}
+    assert canary[0].name == usual[0].name
 
 
 def test_batching_parameters():
-    content = without_comments("batching_parameters.txt")
-    wrapped = dict(re.findall(r"(\w+) \{ value: (\d+) \}", content))
-    sizes = [int(size) for size in re.findall(r"allowed_batch_sizes: (\d+)", content)]
-    assert set(re.findall("[a-z_]+", content)) - {"value"} == BATCHING
+    parameters = parsed(
+        "batching_parameters.txt", server_protos.message_class("BatchingParameters")()
+    )
+    sizes = list(parameters.allowed_batch_sizes)
     # allowed_batch_sizes grow, and the last one has to be the largest batch.
-    assert sizes == sorted(sizes) and sizes[-1] == int(wrapped["max_batch_size"])
+    assert sizes == sorted(sizes) and sizes[-1] == parameters.max_batch_size.value
+    assert parameters.num_batch_threads.value and parameters.max_enqueued_batches.value
 
 
 def test_monitoring_config():
-    content = without_comments("monitoring.config")
-    assert re.findall("[a-z_]+(?=:| {)", content) == ["prometheus_config", "enable", "path"]
-    (path,) = re.findall('path: "(.*)"', content)
-    annotations = manifest("service")["metadata"]["annotations"]
-    assert annotations["prometheus.io/path"] == path
+    config = parsed("monitoring.config", server_protos.message_class("MonitoringConfig")())
+    assert config.prometheus_config.enable and config.prometheus_config.path == METRICS
 
 
-def manifest(name):
-    return yaml.safe_load(read(f"kubernetes/{name}.yaml"))
+def test_fields_that_servers_do_not_know_are_refused():
+    for name in ("BatchingParameters", "MonitoringConfig"):
+        with pytest.raises(text_format.ParseError, match="no field named"):
+            text_format.Parse("max_batch: 3", server_protos.message_class(name)())
+
+
+def validate_compose(path):
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    return subprocess.run([*command, path], capture_output=True, text=True)
+
+
+def test_compose_file_holds_by_its_schema(tmp_path):
+    path = EXPORT / "docker-compose.yml"
+    done = validate_compose(path)
+    assert done.returncode == 0, done.stdout
+    misspelt = tmp_path / "docker-compose.yml"
+    misspelt.write_text(path.read_text().replace("restart:", "restarts:"))
+    done = validate_compose(misspelt)
+    assert done.returncode and "'restarts' was unexpected" in done.stdout
+
+
+def test_compose_file_mounts_what_the_server_reads():
+    """Directories: a single file would stay the old one when an editor replaces it."""
+    service = compose_service()
+    places = dict(volume.split(":")[1::-1] for volume in service["volumes"])
+    assert places == {"/models": "./models", "/config": "./config"}
+    assert (EXPORT / "config").is_dir()
+    files = [flag.partition("=")[2] for flag in service["command"] if "_file=" in flag]
+    assert len(files) == 3
+    for file in files:
+        assert (EXPORT / places["/config"] / pathlib.Path(file).relative_to("/config")).is_file()
 
 
 def test_compose_file_and_manifests_start_the_same_server():
-    (service,) = yaml.safe_load(read("docker-compose.yml"))["services"].values()
-    (container,) = manifest("deployment")["spec"]["template"]["spec"]["containers"]
+    service = compose_service()
+    deployment = yaml.safe_load((EXPORT / "kubernetes" / "deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert service["image"] == container["image"] == IMAGE
     assert service["command"] == container["args"]
     assert {flag.partition("=")[0] for flag in service["command"]} == FLAGS
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
     assert service["environment"] == environment == ENVIRONMENT
-    mounted = [volume.split(":")[1] for volume in service["volumes"]]
-    for flag in service["command"]:
-        name = flag.partition("=")[2]
-        assert not name.startswith("/") or name in mounted
-    for volume in service["volumes"]:
-        assert (EXPORT / volume.split(":")[0]).exists() or volume.startswith("./models:")
-    assert f"/v1/models/{model_config().name} " in " ".join(service["healthcheck"]["test"])
 
 
-def test_manifests_fit_together():
-    deployment, service, scaler = map(manifest, ("deployment", "service", "autoscaler"))
-    assert [x["kind"] for x in (deployment, service, scaler)] == [
-        "Deployment",
-        "Service",
-        "HorizontalPodAutoscaler",
-    ]
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"grpc": 8500, "http": 8501}
-    assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
-    target = scaler["spec"]["scaleTargetRef"]
-    assert (target["kind"], target["name"]) == ("Deployment", deployment["metadata"]["name"])
-    probe = container["readinessProbe"]["httpGet"]
-    assert probe["path"].startswith(f"/v1/models/{model_config().name}")
+def test_model_is_named_in_one_place():
+    (model,) = models_of("models.config")
+    elsewhere = ["docker-compose.yml", "kustomization.yaml", "config/monitoring.config"]
+    elsewhere += ["config/batching_parameters.txt"]
+    for path in [*(EXPORT / name for name in elsewhere), *EXPORT.glob("kubernetes/*")]:
+        assert model.name not in path.read_text(), path
+
+
+class Metrics(http.server.BaseHTTPRequestHandler):
+    """Answers as TF Serving does whose models are loaded."""
+
+    def do_GET(self):
+        self.send_response(200 if self.path == METRICS else 404)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def answering(handler):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_health_check_of_the_compose_file():
+    _, *command = compose_service()["healthcheck"]["test"]  # CMD
+
+    def healthy(port):
+        here = [part.replace("8501", str(port)) for part in command]
+        return not subprocess.run(here, capture_output=True, timeout=10).returncode
+
+    with answering(Metrics) as port:
+        assert healthy(port)
+    assert not healthy(port)  # nobody listens any more
+    with answering(http.server.BaseHTTPRequestHandler) as port:  # 501
+        assert not healthy(port)
 
 
 def docker_runs():
@@ -121,19 +179,13 @@ def docker_runs():
 def test_real_server(tmp_path):
     """The real image with the real configuration: labels, batching, metrics, warm-up."""
     export(trained_translator(), tmp_path / "models" / "dates")
-    for name in ("models.config", "batching_parameters.txt", "monitoring.config"):
-        shutil.copy(EXPORT / name, tmp_path)
+    shutil.copytree(EXPORT / "config", tmp_path / "config")
     shutil.copy(EXPORT / "docker-compose.yml", tmp_path)
     compose = ["docker", "compose", "-f", str(tmp_path / "docker-compose.yml")]
-    subprocess.run([*compose, "up", "--detach"], check=True)
+    subprocess.run([*compose, "up", "--detach", "--wait"], check=True)
     try:
         client = rest.RestClient("http://localhost:8501", "dates", label="stable", timeout=10)
-        for _ in range(60):
-            try:
-                found = client.translate(SOURCES)
-                break
-            except rest.ClientError:
-                time.sleep(1)
+        found = client.translate(SOURCES)
         assert found == trained_translator().translate(SOURCES)
         reply = client.predict({"text": SOURCES}, "beam")
         assert len(reply["text"]) == len(SOURCES)
