@@ -11,14 +11,7 @@ from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dense import Dense, projection
-from keras_transformer.layers import decoder_step
-from keras_transformer.layers.arguments import (
-    as_ids,
-    check_id_arrays,
-    check_pair,
-    check_rows,
-    check_sizes,
-)
+from keras_transformer.layers import arguments, decoder_step
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
@@ -108,7 +101,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_sizes(max_length=max_length)
+        arguments.check_sizes(max_length=max_length)
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
@@ -156,7 +149,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
     def call(
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
     ) -> Tensor | tuple[Tensor, dict[str, list[Tensor]]]:
-        source, target = check_pair(inputs, return_attention_scores)
+        source, target = arguments.check_pair(inputs, return_attention_scores)
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
         logits = self._logits(x)
@@ -199,7 +192,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
             second one transposed in the product: the decoder's output and the embedding, or, where
             the output has weights and a bias of its own, both with one more column for the bias.
         """
-        source, target = check_pair(inputs)
+        source, target = arguments.check_pair(inputs)
         x = self._decode(target, self._encode(source, training)[0], source, training)[0]
         if not self.output_projection:
             return x, ops.convert_to_tensor(self.target_embedding.embeddings)
@@ -217,7 +210,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
         Returns:
             A nested structure of tensors, batch first, for `step`.
         """
-        source = as_ids(source)
+        source = arguments.as_ids(source)
         memory, mask = self.encode(source), padding_mask(source)
         return self.decoder.initial_state(length=length, memory=memory, memory_mask=mask)
 
@@ -251,7 +244,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
 
     def check_arrays(self, x: Nested) -> None:
         """Refuses ids outside the vocabularies."""
-        check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
+        arguments.check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -275,7 +268,7 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
 
     def _encode(self, source, training):
         self.build_if_needed()
-        source = as_ids(source)
+        source = arguments.as_ids(source)
         x = self.source_embedding(source, training=training)
         return self.encoder(
             x, padding_mask(source), return_attention_scores=True, training=training
@@ -283,13 +276,13 @@ class Transformer(SelfBuilding, Trainer, keras.Model):
 
     def _decode(self, target, memory, source, training):
         self.build_if_needed()
-        check_rows(target=target, memory=memory, source=source)
-        target = as_ids(target)
+        arguments.check_rows(target=target, memory=memory, source=source)
+        target = arguments.as_ids(target)
         x = self.target_embedding(target, training=training)
         # A target is padded at its end, where causality hides it already. Saying that every
         # position is a key keeps `step`, which has no mask to carry, equal at every position.
         everything = ops.ones(ops.shape(target), dtype="bool")
-        masks = everything, padding_mask(as_ids(source))
+        masks = everything, padding_mask(arguments.as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
 
     def _logits(self, x):

@@ -10,8 +10,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_there_are_two_programs_and_what_one_does_by_hand():
-    assert [len(block.splitlines()) for block in BLOCKS] == [16, 4, 10, 34]
+def test_all_blocks_are_run_here():
+    assert len(BLOCKS) == 4
 
 
 def test_layer_in_another_model(tmp_path, monkeypatch):
