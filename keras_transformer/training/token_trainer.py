@@ -29,7 +29,9 @@ class TokenTrainer(CheckedFit, FirstStep):
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as
     much as one with many, and its progress bar weights batches by their rows. Here gradients and
     reported losses are means over the target tokens of all replicas: how a batch is cut into
-    replicas or micro-batches, padded or ordered changes neither.
+    replicas or micro-batches, padded or ordered changes neither. Penalties (`model.losses`) count
+    once an update; those of activities are means over rows, so parts of a batch weigh them by their
+    target tokens.
 
     Expects batches `(x, y)` or `(x, y, sample_weight)` with ids `y` of shape (B, T), padded with
     PAD; `sample_weight` is (B,) or (B, T). With several outputs, `y` holds the labels of each.
