@@ -162,7 +162,9 @@ class PositionalEmbedding(keras.layers.Layer):
         ids = as_ids(ids)
         check_ids(ids, self.vocabulary_size)
         ids = ops.cast(ids, "int32")
-        x = ops.take(ops.convert_to_tensor(self.embeddings), ids, axis=0)  # (B, T, D)
+        # Keras would count negative ids from the end of the vocabulary.
+        rows = ops.where(ops.less(ids, 0), self.vocabulary_size, ids)
+        x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
         x = ops.cast(x, "float32") * math.sqrt(self.d_model) + self._encode(ids, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 

@@ -91,6 +91,15 @@ def test_equals_the_formula(dtype):
     assert_close(embedding(table)(IDS.astype(dtype)), oracle.embed(table, IDS))
 
 
+def test_negative_ids_are_not_counted_from_the_end_in_a_graph():
+    layer = embedding(normal(9, 8))
+    traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    assert_close(traced(IDS), oracle.embed(layer.get_weights()[0], IDS))
+    for wrong in (-1, 9):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 9 is not in \[0, 9\)"):
+            traced(np.full((1, 2), wrong, "int32"))
+
+
 def test_learned_positions():
     layer = embedding(normal(9, 8), positions="learned", max_length=6)
     table, positions = layer.get_weights()
