@@ -8,8 +8,6 @@ import dataclasses
 import math
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
-
-
 FORMAT = 1  # of what run directories and .keras files hold
 
 
@@ -112,9 +110,7 @@ class TrainConfig:
     clip_norm: float | None = None  # largest norm of all gradients together
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
     ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
-    precision: str = (
-        "float32"  # float32, mixed_bfloat16, mixed_float16; auto: timed on this machine
-    )
+    precision: str = "float32"  # or mixed_bfloat16, mixed_float16; auto: timed on this machine
     strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
     logical_devices: int = 1  # replicas that the CPU plays, to try mirrored without GPUs
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape
@@ -171,7 +167,7 @@ class SearchConfig:
 
     beam_size: int = 1  # hypotheses followed at once; 1: greedy search
     length_penalty: float = 1.0  # α ≥ 0: beams are ranked by log_prob / ((5 + length) / 6)^α
-    patience: float = 1.0  # beams stop once patience · beam_size have ended; inf: exact search
+    beam_patience: float = 1.0  # beams stop at so many times beam_size ended; inf: exact search
     sample: bool = False  # draw each token at random instead
     temperature: float = 1.0  # of sampling: below 1 safer, above 1 more varied
     top_k: int = 0  # of sampling: only from the so many most probable tokens; 0: all
@@ -180,18 +176,16 @@ class SearchConfig:
     longest_output: int | None = None  # tokens of a translation; None: the model's max_length
 
     def __post_init__(self) -> None:
+        longest = self.longest_output
         ranges = {
             "beam_size": (self.beam_size >= 1, "at least 1"),
             "length_penalty": (0 <= self.length_penalty < math.inf, "a number of at least 0"),
-            "patience": (self.patience >= 1, "at least 1; inf for an exact search"),
+            "beam_patience": (self.beam_patience >= 1, "at least 1; inf for an exact search"),
             "temperature": (0 < self.temperature < math.inf, "a number above 0"),
             "top_k": (self.top_k >= 0, "at least 0, which stands for all tokens"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "seed": (0 <= self.seed < 2**31, "at least 0 and less than 2^31"),
-            "longest_output": (
-                self.longest_output is None or self.longest_output >= 1,
-                "at least 1",
-            ),
+            "longest_output": (longest is None or longest >= 1, "at least 1"),
         }
         for name, (good, expected) in ranges.items():
             if not good:
@@ -200,6 +194,12 @@ class SearchConfig:
             raise ValueError(
                 f"A beam of {self.beam_size} cannot be sampled: leave out beam_size or sample."
             )
+        for name in () if self.sample else ("temperature", "top_k", "top_p"):
+            if getattr(self, name) != getattr(SearchConfig, name):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, but nothing is sampled: set sample "
+                    f"(--sample), or leave {name} out."
+                )
 
 
 GREEDY = SearchConfig()
@@ -212,7 +212,7 @@ class ExportConfig:
     # What clients can ask for; serving_default is always there.
     signatures: tuple[str, ...] = ("beam", "sample", "score", "attention", "tokens")
     beam_size: int = 5  # hypotheses that the signature beam answers with
-    length_penalty: float = 1.0  # α of the signature beam
+    length_penalty: float = SearchConfig.length_penalty  # α of the signature beam
     precision: str = "float32"  # of stored weights: float32, bfloat16 or int8
     computation: str = "float32"  # or bfloat16, for servers with bfloat16 units
     longest_output: int | None = None  # tokens of a translation; None: the model's max_length

@@ -1,7 +1,9 @@
 """Search for the best token sequence: functions of a step function and a state.
 
 No layer, no text and no tokenizer in here. A state is a nested structure of tensors, batch first;
-a state tensor that grows from step to step starts with size 0 along the axis in which it grows.
+a state tensor that grows from step to step starts with size 0 along the axis in which it grows. One
+that does not has room for so many positions: if the state is a dict, it says so by `positions`, the
+numbers of these positions, `(B, t)`, and no search may take more steps.
 """
 
 from keras_transformer.decoding.beam import beam_search

@@ -4,11 +4,11 @@ Shapes: B batch, N beams, P tokens of the prefix, T number of steps taken, V voc
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.decoding.arguments import check_arguments, check_ids
 from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.decoding.token_loop import append, logsumexp, prefix_constraint
@@ -39,10 +39,10 @@ def beam_search(
     batch_size: int | Tensor,
     max_length: int | Tensor,
     beam_size: int,
-    length_penalty: float = 0.0,
+    length_penalty: float = SearchConfig.length_penalty,
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
-    patience: float = math.inf,
+    beam_patience: float = SearchConfig.beam_patience,
 ) -> SearchOutputs:
     """Follows the N most probable beginnings of each row; returns the N best that have ended.
 
@@ -51,8 +51,9 @@ def beam_search(
     System", §7). Of equals, the beam that ranked higher before comes first, then the lower id,
     and what has ended earlier. One beam is greedy search.
 
-    The loop stops once no row can change, which loses nothing: a log-probability only falls as
-    tokens are added and lp only grows, so no beam of a row can come to rank above
+    A row stops once enough hypotheses have ended and none alive ranks, as it is now, above the best
+    of them; or once nothing can change, which loses nothing: a log-probability only falls as tokens
+    are added and lp only grows, so no beam of a row can come to rank above
     log_prob / lp(max_length) of its best one now. What the last step leaves open counts as ended.
 
     Args:
@@ -62,9 +63,9 @@ def beam_search(
             for all beams of a row, and is not reordered.
         beam_size: N, at most V.
         length_penalty: α ≥ 0; 0 ranks by probability alone, more favours longer hypotheses.
-        patience: p ≥ 1: a row stops, whatever it could still find, once p · N hypotheses have ended
-            among its N best (Kasai et al., 2022, "A Call for Clarity in Beam Search"): for a large
-            α or `max_length`, of which the bound is far. 1 is what fairseq and CTranslate2 do.
+        beam_patience: p ≥ 1: p · N ended hypotheses are enough, those counted that came among the N
+            best (Kasai et al., 2022, "A Call for Clarity in Beam Search"). Infinity is an exact
+            search, which takes long where α or `max_length` is large, for the bound is far then.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
@@ -74,17 +75,16 @@ def beam_search(
 
     Raises:
         ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1,
-            or `max_length` is not positive or less than P.
+            or as `greedy_search` does.
     """
-    config = SearchConfig(beam_size, length_penalty, patience)  # says what is out of range
+    config = SearchConfig(beam_size, length_penalty, beam_patience)  # says what is out of range
     if config.beam_size == 1:
         outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
+    check_arguments(state, batch_size, max_length, prefix)
     normalise = functools.partial(_normalise, length_penalty=length_penalty)
-    options: dict[str, Any] = dict(
-        beam_size=beam_size, fixed_shapes=fixed_shapes, patience=patience
-    )
-    options |= dict(normalise=normalise, constraint=prefix_constraint(prefix, max_length))
+    options: dict[str, Any] = dict(beam_size=beam_size, prefix=prefix, fixed_shapes=fixed_shapes)
+    options |= dict(normalise=normalise, enough=beam_patience * beam_size)
     alive, ended, steps = _search(step, state, batch_size, max_length, **options)
     # Where a row could still change, the last step was taken: there, alive ones count as ended.
     # In the other rows none of them ranks above what has ended, and of equals that comes first.
@@ -107,9 +107,10 @@ def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
 
 
 def _search(
-    step, state, batch_size, max_length, beam_size, normalise, constraint, fixed_shapes, patience
+    step, state, batch_size, max_length, beam_size, normalise, prefix, fixed_shapes, enough
 ):
     """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
+    constraint = prefix_constraint(prefix)
 
     def running(outputs):
         _, alive, ended, _ = outputs
@@ -119,6 +120,8 @@ def _search(
     def advance(position, rows, outputs, state):
         last, alive, ended, count = outputs
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
+        check_beam_size(beam_size, logits.shape[-1])
+        check_ids(prefix, logits.shape[-1])
         demanded = (
             tf.gather(constraint(position), tf.repeat(rows, beam_size)) if constraint else None
         )
@@ -130,13 +133,15 @@ def _search(
         new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
         # What ends below the N best is kept, but is no reason to stop: it may be any nonsense.
         count += tf.math.count_nonzero(new[:, :beam_size] > NEVER, axis=1, dtype=tf.int32)
-        over = tf.cast(count, tf.float32) >= patience * beam_size
-        still = tf.where(ends | over[:, tf.newaxis], NEVER, log_prob)
-
         if not fixed_shapes:
             padding = tf.fill(tf.shape(ended.lengths), PAD)
             ended = ended._replace(tokens=append(ended.tokens, padding))
         ended = _best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
+        still = tf.where(ends, NEVER, log_prob)
+        # Where words are long, all that has ended may be what greedy search would pass by.
+        ahead = normalise(tf.reduce_max(still, axis=1), position + 1) > ended.score[:, 0]
+        over = (tf.cast(count, tf.float32) >= enough) & tf.logical_not(ahead)
+        still = tf.where(over[:, tf.newaxis], NEVER, still)
         chosen = tf.math.top_k(still, beam_size).indices
         alive = Hypotheses(tokens, lengths, still, still).pick(chosen)
         last, parents = (tf.gather(x, chosen, batch_dims=1) for x in (token, beam))
@@ -178,7 +183,6 @@ def _extend(logits, log_prob, demanded, compiled):
         `log_prob` float32, `beam` int32 and `token` int32, each `(B, 2N)`.
     """
     num_beams, vocabulary_size = log_prob.shape[1], logits.shape[-1]
-    check_beam_size(num_beams, vocabulary_size)
     allowed_logits = logits = tf.cast(logits, tf.float32)
     if demanded is not None:
         demanded = demanded[:, tf.newaxis]

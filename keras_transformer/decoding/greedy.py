@@ -36,7 +36,8 @@ def greedy_search(
         tokens' natural-log probabilities, prefix and END included, not normalised by length.
 
     Raises:
-        ValueError: If `max_length` is not positive or less than P.
+        ValueError: If `max_length` is not positive, less than P, or more than the state has room
+            for; if the state or the prefix has not B rows; or if the prefix holds what is no id.
 
     Example:
 

@@ -18,10 +18,10 @@ def sample(
     state: State,
     batch_size: int | Tensor,
     max_length: int | Tensor,
-    temperature: float | Tensor = 1.0,
-    top_k: int | Tensor = 0,
-    top_p: float | Tensor = 1.0,
-    seed: int | Tensor = 0,
+    temperature: float | Tensor = SearchConfig.temperature,
+    top_k: int | Tensor = SearchConfig.top_k,
+    top_p: float | Tensor = SearchConfig.top_p,
+    seed: int | Tensor = SearchConfig.seed,
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
 ) -> SearchOutputs:
@@ -45,7 +45,7 @@ def sample(
         `greedy_search` has them: by the model's own distribution, at temperature 1 and whole.
 
     Raises:
-        ValueError: If a number is out of its range, or the prefix longer than `max_length`.
+        ValueError: If a number is out of its range, or as `greedy_search` does.
     """
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     numbers: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, (int, float))}

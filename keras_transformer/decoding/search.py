@@ -33,7 +33,7 @@ def search(
         as `beam_search` has them, with N = `config.beam_size`.
 
     Raises:
-        ValueError: If the beam is wider than the vocabulary, or the prefix than `max_length`.
+        ValueError: If the beam is wider than the vocabulary, or as `greedy_search` does.
 
     Example:
 
@@ -59,7 +59,7 @@ def search(
             length_penalty=config.length_penalty,
             prefix=prefix,
             fixed_shapes=fixed_shapes,
-            patience=config.patience,
+            beam_patience=config.beam_patience,
         )
     drawn = sample(
         *loop,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.decoding.arguments import check_arguments, check_ids
 from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.typing import SearchOutputs, State, Step, Tensor
@@ -46,15 +47,17 @@ def decode_tokens(
         `greedy_search` has them.
 
     Raises:
-        ValueError: If `max_length` is not positive or less than the width of `prefix`.
+        ValueError: If these do not fit together, as `check_arguments` says.
     """
-    constraint = prefix_constraint(prefix, max_length)
+    check_arguments(state, batch_size, max_length, prefix)
+    constraint = prefix_constraint(prefix)
 
     def running(outputs):
         return tf.logical_not(outputs.ended)
 
     def advance(position, rows, outputs, state):
         logits, state = step(outputs.last, position, state)
+        check_ids(prefix, logits.shape[-1])
         logits = tf.cast(logits, tf.float32)
         chosen, best = choose(logits, position, rows)
         if constraint:
@@ -97,32 +100,18 @@ def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
     return tf.gather(logits, best, batch_dims=1) - log_prob
 
 
-def prefix_constraint(
-    prefix: Tensor | None, max_length: int | Tensor
-) -> Callable[[int | Tensor], Tensor] | None:
+def prefix_constraint(prefix: Tensor | None) -> Callable[[int | Tensor], Tensor] | None:
     """Constrains the tokens of a prefix.
 
     Args:
         prefix: int ids `(B, P)` padded with PAD, or None.
-        max_length: Largest number of steps.
 
     Returns:
         Function from a position to int32 ids `(B,)`, PAD where a row is free; None for no prefix.
-
-    Raises:
-        ValueError: If `max_length` is not positive or less than P, where these are known.
     """
-    known = not tf.is_tensor(max_length)
-    if known and max_length < 1:
-        raise ValueError(f"max_length must be at least 1, received {max_length}.")
     if prefix is None:
         return None
     prefix = tf.cast(prefix, tf.int32)
-    if known and (prefix.shape[1] or 0) > max_length:
-        raise ValueError(
-            f"The prefix is {prefix.shape[1]} tokens wide, but max_length is {max_length}: "
-            "shorten the prefix or allow more steps."
-        )
     width = tf.shape(prefix)[1]
     prefix = tf.pad(prefix, [[0, 0], [0, 1]], constant_values=PAD)  # what is read past the end
     return lambda position: tf.gather(prefix, tf.minimum(position, width), axis=1)

@@ -13,6 +13,7 @@ Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads
 """
 
 import functools
+import numbers
 from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
@@ -123,6 +124,7 @@ def make_step(
     def step(x, position, state):
         add, past_mask = _grow, None
         if "positions" in state:
+            _check_room(position, state["positions"].shape[1])
             add = functools.partial(_put, position)
             past_mask = key_mask(ops.less_equal(state["positions"], position))
         past, memories = [], state.get("memory", [None] * len(steps))
@@ -178,6 +180,15 @@ def _make_layer_step(layer, loop, operations):
         return x, past
 
     return step
+
+
+def _check_room(position, room):
+    """Refuses a Python number beyond the room; one in a graph is not known."""
+    if isinstance(position, numbers.Integral) and room is not None and not 0 <= position < room:
+        raise ValueError(
+            f"There is no position {position} in a state with room for {room}, numbered from 0: "
+            "make it with a larger length."
+        )
 
 
 def _grow(old, new):

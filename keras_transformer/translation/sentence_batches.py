@@ -41,11 +41,15 @@ def as_bytes(texts: Texts) -> list[bytes]:
     """Texts, strings or byte strings, as a list of byte strings.
 
     Raises:
-        ValueError: If `texts` is one string.
+        ValueError: If `texts` is one string, or one of them is none.
     """
     if isinstance(texts, (str, bytes)):
         raise ValueError("Expected a list of sentences, received one string: put it in a list.")
-    return [to_bytes(text) for text in texts]
+    rows = [to_bytes(text) for text in texts]
+    for row in rows:
+        if not isinstance(row, bytes):
+            raise ValueError(f"Expected sentences as strings, received {row!r} among them.")
+    return rows
 
 
 def in_batches(

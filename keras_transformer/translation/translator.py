@@ -5,7 +5,7 @@ Shapes: B batch, N hypotheses for each source, S source length, T target length.
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,7 @@ from keras_transformer.special_ids import PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.translation.request_parts import in_parts
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
+from keras_transformer.translation.string_tensors import translate_tensor, with_options
 from keras_transformer.translation.text_model import TARGET, TEXT, TextModel
 from keras_transformer.typing import SearchOutputs, Tensor, Texts
 
@@ -50,8 +51,8 @@ class Translator(TextModel):
     Example:
 
     >>> translator = Translator(model, tokenizer, tokenizer)
-    >>> translator.translate(["samedi 9 mai 1998"])
-    ['1998-05-09']
+    >>> translator("samedi 9 mai 1998", beam_size=5)
+    '1998-05-09'
     """
 
     def __init__(
@@ -65,6 +66,47 @@ class Translator(TextModel):
             model, source_tokenizer, target_tokenizer, longest_output, name="translator"
         )
         self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
+
+    @overload
+    def __call__(self, texts: str | bytes, **options: Any) -> str: ...
+
+    @overload
+    def __call__(self, texts: Texts, **options: Any) -> list[str]: ...
+
+    def __call__(
+        self,
+        texts: Any,
+        *,
+        batch_size: int = 256,
+        search: SearchConfig = GREEDY,
+        prefixes: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Translates text of whatever kind.
+
+        Args:
+            texts: A string; several, as `translate` has them; or a string tensor, `()` or `(B,)`,
+                also in a `tf.function` or the `map` of a dataset.
+            batch_size, search: As `translate` has them; in a graph, all texts are one batch.
+            prefixes: What the translations begin with: a string, strings, or a string tensor of
+                the same shape, of which a graph cuts off what is too long.
+            **options: Fields of `SearchConfig`, instead of those of `search`: `beam_size=5`.
+
+        Returns:
+            Of a string, a string; of several, a list of strings; of a tensor, a string tensor of
+            the same shape.
+
+        Raises:
+            ValueError: As `translate` does, if there is no such option, or if a tensor is no
+                string tensor of rank 0 or 1.
+        """
+        search = with_options(search, options)
+        if tf.is_tensor(texts):
+            return translate_tensor(self, texts, batch_size, search, prefixes)
+        if not isinstance(texts, (str, bytes)):
+            return self.translate(texts, batch_size, search, prefixes)
+        prefixes = [prefixes] if isinstance(prefixes, (str, bytes)) else prefixes
+        return self.translate([texts], batch_size, search, prefixes)[0]
 
     def in_precision(self, policy: str) -> "Translator":
         """The same translator, computing in another precision.

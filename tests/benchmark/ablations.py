@@ -15,7 +15,7 @@ import sys
 COMMAND = os.path.join(os.path.dirname(sys.executable), "keras-transformer")
 # An eighth of the full budget, warm-up and running mean shortened: ten minutes each on two cores.
 BUDGET = ["--epochs", "2", "--steps-per-epoch", "300", "--warmup-steps", "400", "--ema", "0.99"]
-BEAM = ["--beam-size", "5", "--patience", "inf"]
+BEAM = ["--beam-size", "5", "--beam-patience", "inf"]
 VARIANTS = {
     "the recipe": [],
     "no running mean of the weights": ["--ema", "0"],

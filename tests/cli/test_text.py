@@ -99,6 +99,7 @@ MISTAKES = {
     "top-p 0": ("--sample --top-p 0", "top_p must be above 0 and at most 1, received 0"),
     "top-p above 1": ("--sample --top-p 1.1", "top_p must be above 0 and at most 1, received 1.1"),
     "temperature": ("--sample --temperature 0", "temperature must be a number above 0"),
+    "not sampled": ("--temperature 2", "temperature is 2.0, but nothing is sampled: set sample"),
     "beam and sampling": ("--sample --beam-size 2", "A beam of 2 cannot be sampled"),
     "n-best": (
         "--n-best 3 --beam-size 2",

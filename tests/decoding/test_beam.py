@@ -15,9 +15,13 @@ from tests.support.toy_steps import Markov, Toy, exhaustive, hypotheses, referen
 A, B = 4, 5
 
 
-def found_by(step, *arguments, **options):
+# To the end, which the plain searches beside it go to as well.
+exact_search = functools.partial(beam_search, beam_patience=math.inf)
+
+
+def found_by(step, max_length, beam_size, length_penalty=0.0):
     """What is found from START, one row: (probability, tokens), best first."""
-    rows = hypotheses(*beam_search(step, {}, 1, *arguments, **options))
+    rows = hypotheses(*exact_search(step, {}, 1, max_length, beam_size, length_penalty))
     return [(pytest.approx(math.exp(log_prob), abs=1e-6), tokens) for log_prob, tokens in rows[0]]
 
 
@@ -76,37 +80,6 @@ def test_cut_counts_as_ended():
     assert found_by(step, tf.constant(3), 2) == [(0.729, [A, A, A]), (0.1, [END])]
 
 
-@pytest.mark.parametrize("length_penalty, steps", [(0.0, 2), (1.0, 8)])
-def test_stops_as_soon_as_nothing_can_change(length_penalty, steps):
-    # After two steps: ended with 0.5 and 0.3, alive with 0.2, of which each step leaves a quarter.
-    step = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, END: 0.75}})
-    expected = [(0.5, [END]), (0.3, [A, END])]
-    assert found_by(step, 50, 2, length_penalty) == expected
-    # log 0.3 / lp(2) = -1.03, and log(0.2 / 4^k) / lp(50) is less from k = 6 on.
-    assert step.calls.numpy() == steps
-
-
-def test_patience_by_hand():
-    # As the second step ends, two hypotheses have ended among the two best, with 0.5 and 0.3.
-    step = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, END: 0.75}})
-    expected = [(0.5, [END]), (0.3, [A, END])]
-    assert found_by(step, 50, 2, 1.0, patience=1.0) == expected
-    assert step.calls.numpy() == 2
-    # A third one ends with 0.15 a step later, and with α = 4 would be the best of all.
-    assert found_by(step, 50, 2, 4.0, patience=1.0) == expected[::-1]
-    step.calls.assign(0)
-    expected = [(0.15, [A, B, END]), (0.3, [A, END])]  # -0.600, -0.650, and of [END] -0.693
-    assert found_by(step, 50, 2, 4.0, patience=1.5) == expected
-    assert step.calls.numpy() == 3
-
-
-def test_patience_does_not_count_what_ends_below_the_beam():
-    step = Markov({START: {A: 0.6, B: 0.3, END: 0.1}, A: {A: 0.9, END: 0.1}, B: {B: 1.0}})
-    # END comes third, then third again: kept, but the search goes on to its last step.
-    assert found_by(step, 6, 2, 0.0, patience=1.0) == found_by(step, 6, 2, 0.0)
-    assert found_by(step, 6, 2, 0.0, patience=1.0)[0] == (0.354294, [A] * 6)
-
-
 # Against searches in plain Python.
 
 
@@ -115,7 +88,7 @@ def test_patience_does_not_count_what_ends_below_the_beam():
 def test_wide_enough_it_finds_what_there_is(seed, length_penalty):
     # 27 ways to go on for three steps without an end, and a beam of 30; most ids cannot come.
     step = Toy(3, 32, seed, allowed=[END, 7, 19, 31])
-    found = hypotheses(*beam_search(step, step.state, 3, 4, 30, length_penalty))
+    found = hypotheses(*exact_search(step, step.state, 3, 4, 30, length_penalty))
     for row in range(3):
         every = exhaustive(functools.partial(step.log_probs, row), 4, length_penalty)
         assert len(every) == 1 + 3 + 9 + 27 * 4
@@ -129,28 +102,8 @@ CASES = [*itertools.product((0, 1), (2, 5), (0.0, 0.6, 2.0), (9,)), (2, 8, 1.0, 
 def test_stopping_early_changes_nothing(seed, beam_size, length_penalty, max_length):
     """Rows that are done wait for the others: their own search, alone and to the end, agrees."""
     step = Toy(5, 8, seed, end=2.0)
-    found = beam_search(step, step.state, 5, max_length, beam_size, length_penalty)
+    found = exact_search(step, step.state, 5, max_length, beam_size, length_penalty)
     same(hypotheses(*found), references(step, max_length, beam_size, length_penalty))
-
-
-@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES)
-@pytest.mark.parametrize("patience", [1.0, 1.5, 3.0])
-def test_patience(seed, beam_size, length_penalty, max_length, patience):
-    """A row that has given up finds nothing more while it waits for the others."""
-    step = Toy(5, 8, seed, end=2.0)
-    how = max_length, beam_size, length_penalty
-    found = beam_search(step, step.state, 5, *how, patience=patience)
-    same(hypotheses(*found), references(step, *how, patience=patience))
-
-
-def test_rows_stop_at_their_own_time():
-    step = Toy(5, 8, 0, end=3.0)
-    calls = []
-    for rows in ([0], [1], [2], [3], [4], range(5)):
-        step.calls.assign(0)
-        beam_search(step, step.initial_state(tf.constant(list(rows))), len(rows), 30, 3, 0.6)
-        calls.append(int(step.calls))
-    assert len(set(calls)) > 2 and max(calls) == calls[-1] < 30
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 5.0])
@@ -170,7 +123,7 @@ def test_prefix():
     step = Toy(4, 8, 5, end=1.0)
     prefix = np.array([[6, 5, 7], [4, PAD, PAD], [PAD, PAD, PAD], [5, END, PAD]])
     for beam_size, length_penalty in [(2, 0.0), (3, 1.0)]:
-        found = beam_search(step, step.state, 4, 6, beam_size, length_penalty, prefix)
+        found = exact_search(step, step.state, 4, 6, beam_size, length_penalty, prefix)
         found = hypotheses(*found)
         same(found, references(step, 6, beam_size, length_penalty, prefix))
         assert [tokens for _, tokens in found[3]] == [[5, END], *[[]] * (beam_size - 1)]
@@ -229,7 +182,7 @@ def test_in_a_graph_of_unknown_batch():
 def test_logits_of_any_float(dtype):
     step = Markov({START: {A: 0.5, B: 0.4, END: 0.1}, A: {END: 0.4, A: 0.6}, B: {END: 0.9, A: 0.1}})
     step.logits = tf.cast(step.logits, dtype)
-    (found,) = hypotheses(*beam_search(step, {}, 1, 2, 2))
+    (found,) = hypotheses(*beam_search(step, {}, 1, 2, 2, 0.0))
     assert [tokens for _, tokens in found] == [[B, END], [A, A]]
     assert [h[0] for h in found] == pytest.approx([math.log(0.36), math.log(0.3)], abs=3e-2)
 
@@ -266,24 +219,3 @@ def test_only_what_a_step_changes_is_reordered():
     assert all(state["row"] is given[0]["row"] for state in given)
     pairs = list(zip(given[1:], returned[:-1], strict=True))
     assert not any(state["fed"] is after["fed"] for state, after in pairs)
-
-
-# Mistakes.
-
-
-@pytest.mark.parametrize(
-    "beam_size, length_penalty, max_length, prefix, message",
-    [
-        (0, 0.0, 5, None, "beam_size must be at least 1, received 0"),
-        (9, 0.0, 5, None, "A beam of 9 is wider than the vocabulary of 8 ids"),
-        (2, -0.1, 5, None, "length_penalty must be a number of at least 0, received -0.1"),
-        (2, math.nan, 5, None, "length_penalty must be a number of at least 0, received nan"),
-        (2, 0.0, 0, None, "max_length must be at least 1, received 0"),
-        (2, 0.0, 2, np.ones((2, 3), int), "prefix is 3 tokens wide, but max_length is 2"),
-        (1, 0.0, 2, np.ones((2, 3), int), "prefix is 3 tokens wide, but max_length is 2"),
-    ],
-)
-def test_mistakes(beam_size, length_penalty, max_length, prefix, message):
-    step = Toy(2, 8, 0)
-    with pytest.raises(ValueError, match=message):
-        beam_search(step, step.state, 2, max_length, beam_size, length_penalty, prefix)

@@ -1,5 +1,7 @@
 """All ways of searching by one interface, and with a model: batch = single, forced beginnings."""
 
+import dataclasses
+import inspect
 import math
 
 import keras
@@ -7,16 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.cli.text import SearchOptions
 from keras_transformer.decoding import beam_search, greedy_search, sample, search
-from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets import GREEDY, ExportConfig, SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 from tests.support.toy_steps import Toy, hypotheses, log_softmax
-from tests.support.toy_translator import MAX_LENGTH, SOURCES, trained_translator
+from tests.support.toy_translator import MAX_LENGTH, SOURCES, toy_pairs, trained_translator
 
 CONFIGS = {
     "greedy": GREEDY,
     "beam": SearchConfig(beam_size=4, length_penalty=0.0),
-    "exact beam": SearchConfig(beam_size=3, length_penalty=1.0, patience=math.inf),
+    "exact beam": SearchConfig(beam_size=3, beam_patience=math.inf),
     "sampling": SearchConfig(sample=True, temperature=0.8, top_k=5, top_p=0.9),
 }
 
@@ -28,8 +31,8 @@ def test_each_method_is_reached():
     for forced in (None, prefix):
         expected = {
             "greedy": [x[:, None] for x in greedy_search(*arguments, forced)],
-            "beam": beam_search(*arguments, 4, 0.0, forced, patience=1.0),
-            "exact beam": beam_search(*arguments, 3, 1.0, forced),
+            "beam": beam_search(*arguments, 4, 0.0, forced),
+            "exact beam": beam_search(*arguments, 3, prefix=forced, beam_patience=math.inf),
             "sampling": [x[:, None] for x in sample(*arguments, 0.8, 5, 0.9, 1, forced)],
         }
         for name, config in CONFIGS.items():
@@ -109,6 +112,25 @@ def test_fixed_shapes_under_xla_change_nothing(name, model, sources):
         assert [h[0] for h in one] == pytest.approx([h[0] for h in other], abs=1e-4)
 
 
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_greedy_search_ranks_no_sentence_higher_than_a_beam(length_penalty, model):
+    """With all that is alive given up once two have ended, it ranks 8 and 9 in a hundred higher."""
+    texts = [text for text, _ in toy_pairs(200, seed=3)]
+    source, _ = trained_translator().read_source(tf.constant(texts))
+    configs = GREEDY, SearchConfig(beam_size=2, length_penalty=length_penalty)
+
+    @tf.function
+    def decode(config):
+        state = model.initial_state(source)
+        return search(model.make_step(), state, len(texts), MAX_LENGTH, config)
+
+    greedy, beam = (
+        log_prob[:, 0] / ((5 + lengths[:, 0]) / 6) ** length_penalty
+        for _, lengths, log_prob in (map(np.array, decode(config)) for config in configs)
+    )
+    assert np.mean(greedy > beam + 1e-4) == 0 and np.mean(beam > greedy + 1e-4) > 0.05
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_no_rows(name, model):
     source = tf.zeros([0, 5], tf.int32)
@@ -123,15 +145,29 @@ def test_no_rows(name, model):
 # Configurations.
 
 
+def test_one_set_of_defaults():
+    config = SearchConfig()
+    assert (config.length_penalty, config.beam_patience) == (1.0, 1.0)
+    for function in (beam_search, sample):
+        for parameter in inspect.signature(function).parameters.values():
+            if hasattr(config, parameter.name) and parameter.name != "beam_size":
+                assert parameter.default == getattr(config, parameter.name)
+    assert ExportConfig().search == dataclasses.replace(config, beam_size=5)
+    assert SearchOptions().config == config
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"beam_size": 0}, "beam_size must be at least 1, received 0"),
         ({"length_penalty": -1.0}, "length_penalty must be a number of at least 0, received -1.0"),
-        ({"patience": 0.9}, "patience must be at least 1; inf for an exact search, received 0.9"),
-        ({"patience": math.nan}, "patience must be at least 1"),
+        ({"beam_patience": 0.9}, "beam_patience must be at least 1; inf for an exact search"),
+        ({"beam_patience": math.nan}, "beam_patience must be at least 1"),
         ({"temperature": -1.0}, "temperature must be a number above 0"),
         ({"temperature": float("inf")}, "temperature must be a number above 0, received inf"),
+        ({"temperature": 2.0}, "temperature is 2.0, but nothing is sampled: set sample"),
+        ({"top_k": 5, "beam_size": 2}, "top_k is 5, but nothing is sampled"),
+        ({"top_p": 0.9}, "top_p is 0.9, but nothing is sampled"),
         ({"top_k": -2}, "top_k must be at least 0"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
         ({"top_p": 1.01}, "top_p must be above 0 and at most 1"),

@@ -73,7 +73,9 @@ def score(log_prob, length, length_penalty):
     return log_prob / ((5 + length) / 6) ** length_penalty
 
 
-def reference_beam(log_probs, max_length, beam_size, length_penalty, prefix=(), patience=math.inf):
+def reference_beam(
+    log_probs, max_length, beam_size, length_penalty, prefix=(), beam_patience=math.inf
+):
     """Beam search of one row, to the last step or until patience ends, without any tensor.
 
     Returns hypotheses: (log_prob, tokens).
@@ -93,18 +95,19 @@ def reference_beam(log_probs, max_length, beam_size, length_penalty, prefix=(), 
         ended = sorted(ended + [c for c in candidates if c[1][-1] == END], key=rank)[:beam_size]
         alive = [c for c in candidates if c[1][-1] != END][:beam_size]
         count += sum(tokens[-1] == END for _, tokens in candidates[:beam_size])
-        if count >= patience * beam_size:
+        ahead = alive and (not ended or rank(alive[0]) < rank(ended[0]))
+        if count >= beam_patience * beam_size and not ahead:
             return ended
     return sorted(ended + alive, key=rank)[:beam_size]
 
 
-def references(step, max_length, beam_size, length_penalty, prefix=None, patience=math.inf):
+def references(step, max_length, beam_size, length_penalty, prefix=None, beam_patience=math.inf):
     """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
         forced = () if prefix is None else prefix[row][prefix[row] != PAD]
         follow = functools.partial(step.log_probs, row)
-        how = max_length, beam_size, length_penalty, forced, patience
+        how = max_length, beam_size, length_penalty, forced, beam_patience
         rows.append(reference_beam(follow, *how))
         rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
     return rows

@@ -1,0 +1,96 @@
+"""What every search is given, refused where it is known to be wrong.
+
+That is always so in eager mode, and of shapes, ints and constants as a graph is traced. Nothing is
+checked in a graph that runs: a server has no use for an error.
+
+Shapes: B batch, P tokens of the prefix, t positions that a state has room for, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.typing import State, Tensor
+
+
+def check_arguments(
+    state: State, batch_size: int | Tensor, max_length: int | Tensor, prefix: Tensor | None = None
+) -> None:
+    """Refuses what does not fit together.
+
+    Args:
+        state, batch_size, max_length, prefix: As `greedy_search` has them.
+
+    Raises:
+        ValueError: If `max_length` is not positive or more than the state has room for; the state
+            has not B rows; or the prefix is not B rows of at most `max_length` ids.
+    """
+    steps, rows = _known(max_length), _known(batch_size)
+    if steps is not None and steps < 1:
+        raise ValueError(f"max_length must be at least 1, received {steps}.")
+    for tensor in tf.nest.flatten(state):
+        found = _size(tensor, 0)
+        if found is not None and rows is not None and found != rows:
+            raise ValueError(
+                f"The state has {found} rows, but batch_size is {rows}: pass the number of rows "
+                "that the state was made for."
+            )
+    if isinstance(state, Mapping) and "positions" in state:
+        room = _size(state["positions"], 1)
+        if room is not None and steps is not None and steps > room:
+            raise ValueError(
+                f"The state has room for {room} positions, but max_length is {steps}: make the "
+                f"state with length={steps}, or search for {room} steps at most."
+            )
+    if prefix is not None:
+        _check_prefix(prefix, rows, steps)
+
+
+def check_ids(prefix: Tensor | None, vocabulary_size: int | None) -> None:
+    """Refuses a prefix with ids that are none.
+
+    Raises:
+        ValueError: If one is negative, or V or more.
+    """
+    if prefix is None or vocabulary_size is None:
+        return
+    ids = _known(tf.convert_to_tensor(prefix))
+    if ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < vocabulary_size:
+        raise ValueError(
+            f"The prefix holds ids from {ids.min()} to {ids.max()}, but the vocabulary has those "
+            f"from 0 to {vocabulary_size - 1}: make it with the target's tokenizer."
+        )
+
+
+def _check_prefix(prefix, rows, steps):
+    if isinstance(prefix, tf.RaggedTensor):
+        raise ValueError("The prefix is ragged: pad it, as prefix.to_tensor(0) does.")
+    prefix = tf.convert_to_tensor(prefix)
+    height, width = _size(prefix, 0), _size(prefix, 1)
+    if prefix.shape.rank not in (None, 2) or not (prefix.dtype.is_integer or width == 0):
+        raise ValueError(
+            "The prefix has to be integer ids of shape (B, P), received "
+            f"{prefix.dtype.name} of shape {prefix.shape}."
+        )
+    if height is not None and rows is not None and height != rows:
+        raise ValueError(
+            f"The prefix has {height} rows, but batch_size is {rows}: give each row of the batch "
+            "one, all 0 where anything may follow."
+        )
+    if width is not None and steps is not None and width > steps:
+        raise ValueError(
+            f"The prefix is {width} tokens wide, but max_length is {steps}: shorten the prefix or "
+            "allow more steps."
+        )
+
+
+def _known(value: Any) -> Any:
+    """A number or array, as far as it is known by now; else None."""
+    return tf.get_static_value(value) if tf.is_tensor(value) else value
+
+
+def _size(tensor, axis):
+    """The static size of an axis; None where there is none."""
+    shape = tf.TensorShape(tensor.shape)
+    return shape[axis] if shape.rank is not None and shape.rank > axis else None
