@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers import decoder_step
+from keras_transformer.layers import decoder_state, decoder_step
 from keras_transformer.layers.decoder_layer import DecoderLayer, check_memory, in_place
 from keras_transformer.layers.stack import Stack
 from keras_transformer.typing import Activation, Config, Nested, Shape, State, Step, Tensor
@@ -136,8 +136,8 @@ class Decoder(Stack):
             raise ValueError("A state needs the batch_size that it is for, received None.")
         if not self.built:
             self.build((None, None, self.d_model))
-        decoder_step.refuse_other_call(self, Decoder)
-        return decoder_step.initial_state(self, batch_size, length, memory, memory_mask)
+        decoder_state.refuse_other_call(self, Decoder)
+        return decoder_state.initial_state(self, batch_size, length, memory, memory_mask)
 
     def step(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         """Computes one more position.
