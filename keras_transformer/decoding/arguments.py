@@ -47,16 +47,16 @@ def check_arguments(
         _check_prefix(prefix, rows, steps)
 
 
-def check_ids(prefix: Tensor | None, vocabulary_size: int | None) -> None:
+def check_ids(prefix: Tensor, vocabulary_size: int | None) -> None:
     """Refuses a prefix with ids that are none.
 
     Raises:
         ValueError: If one is negative, or V or more.
     """
-    if prefix is None or vocabulary_size is None:
-        return
     ids = _known(tf.convert_to_tensor(prefix))
-    if ids is not None and ids.size and not 0 <= ids.min() <= ids.max() < vocabulary_size:
+    if ids is None or not ids.size or vocabulary_size is None:
+        return
+    if ids.min() < 0 or ids.max() >= vocabulary_size:
         raise ValueError(
             f"The prefix holds ids from {ids.min()} to {ids.max()}, but the vocabulary has those "
             f"from 0 to {vocabulary_size - 1}: make it with the target's tokenizer."

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.arguments import check_arguments, check_ids
+from keras_transformer.decoding.arguments import check_arguments
 from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.decoding.token_loop import append, logsumexp, prefix_constraint
@@ -83,8 +83,9 @@ def beam_search(
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
     check_arguments(state, batch_size, max_length, prefix)
     normalise = functools.partial(_normalise, length_penalty=length_penalty)
-    options: dict[str, Any] = dict(beam_size=beam_size, prefix=prefix, fixed_shapes=fixed_shapes)
-    options |= dict(normalise=normalise, enough=beam_patience * beam_size)
+    enough = beam_patience * beam_size
+    options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, enough=enough)
+    options |= dict(normalise=normalise, constraint=prefix_constraint(prefix))
     alive, ended, steps = _search(step, state, batch_size, max_length, **options)
     # Where a row could still change, the last step was taken: there, alive ones count as ended.
     # In the other rows none of them ranks above what has ended, and of equals that comes first.
@@ -107,10 +108,9 @@ def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
 
 
 def _search(
-    step, state, batch_size, max_length, beam_size, normalise, prefix, fixed_shapes, enough
+    step, state, batch_size, max_length, beam_size, normalise, constraint, fixed_shapes, enough
 ):
     """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
-    constraint = prefix_constraint(prefix)
 
     def running(outputs):
         _, alive, ended, _ = outputs
@@ -121,10 +121,10 @@ def _search(
         last, alive, ended, count = outputs
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
         check_beam_size(beam_size, logits.shape[-1])
-        check_ids(prefix, logits.shape[-1])
-        demanded = (
-            tf.gather(constraint(position), tf.repeat(rows, beam_size)) if constraint else None
-        )
+        demanded = None
+        if constraint:
+            demanded = constraint(position, logits.shape[-1])
+            demanded = tf.gather(demanded, tf.repeat(rows, beam_size))
         log_prob, beam, token = _extend(logits, alive.log_prob, demanded, fixed_shapes)
         tokens = tf.gather(alive.tokens, beam, batch_dims=1)
         tokens = append(tokens, token, position if fixed_shapes else None)

@@ -57,11 +57,10 @@ def decode_tokens(
 
     def advance(position, rows, outputs, state):
         logits, state = step(outputs.last, position, state)
-        check_ids(prefix, logits.shape[-1])
         logits = tf.cast(logits, tf.float32)
         chosen, best = choose(logits, position, rows)
         if constraint:
-            demanded = tf.gather(constraint(position), rows)
+            demanded = tf.gather(constraint(position, logits.shape[-1]), rows)
             chosen = tf.where(tf.equal(demanded, PAD), chosen, demanded)
         total = logsumexp(logits, best, fixed_shapes)
         gain = tf.gather(logits, chosen, batch_dims=1) - total
@@ -100,21 +99,29 @@ def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
     return tf.gather(logits, best, batch_dims=1) - log_prob
 
 
-def prefix_constraint(prefix: Tensor | None) -> Callable[[int | Tensor], Tensor] | None:
+def prefix_constraint(
+    prefix: Tensor | None,
+) -> Callable[[int | Tensor, int | None], Tensor] | None:
     """Constrains the tokens of a prefix.
 
     Args:
         prefix: int ids `(B, P)` padded with PAD, or None.
 
     Returns:
-        Function from a position to int32 ids `(B,)`, PAD where a row is free; None for no prefix.
+        Function from a position and the size of the vocabulary to int32 ids `(B,)`, PAD where a row
+        is free; None for no prefix. It refuses ids that are none.
     """
     if prefix is None:
         return None
-    prefix = tf.cast(prefix, tf.int32)
-    width = tf.shape(prefix)[1]
-    prefix = tf.pad(prefix, [[0, 0], [0, 1]], constant_values=PAD)  # what is read past the end
-    return lambda position: tf.gather(prefix, tf.minimum(position, width), axis=1)
+    ids = tf.cast(prefix, tf.int32)
+    width = tf.shape(ids)[1]
+    ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # what is read past the end
+
+    def demanded(position, vocabulary_size):
+        check_ids(prefix, vocabulary_size)
+        return tf.gather(ids, tf.minimum(position, width), axis=1)
+
+    return demanded
 
 
 def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Tensor:

@@ -4,16 +4,13 @@ Shapes: B batch.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import PAD
 from keras_transformer.typing import Tensor
-
-if TYPE_CHECKING:
-    from keras_transformer.translation.translator import Translator
 
 
 def with_options(search: SearchConfig, options: dict[str, Any]) -> SearchConfig:
@@ -31,7 +28,7 @@ def with_options(search: SearchConfig, options: dict[str, Any]) -> SearchConfig:
 
 
 def translate_tensor(
-    translator: "Translator",
+    translator: Any,
     text: Tensor,
     batch_size: int,
     search: SearchConfig,
