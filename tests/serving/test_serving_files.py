@@ -149,8 +149,10 @@ class Metrics(http.server.BaseHTTPRequestHandler):
 def answering(handler):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        yield server.server_port
-        server.shutdown()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
 
 
 def test_health_check_of_the_compose_file():
