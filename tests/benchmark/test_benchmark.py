@@ -94,6 +94,21 @@ def test_profile_of_a_step():
 
 
 @pytest.mark.slow
+def test_beams_of_a_run(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("9 May 1998\t1998-05-09\n1 June 2001\t2001-06-01\n")
+    options = ["--source", tmp_path / "pairs.tsv", "--beam-sizes", "2", "--rounds", "1"]
+    command = [sys.executable, "-m", "tests.benchmark.beams", "tests/fixtures/format-1/run"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    title, _, *table = done.stdout.splitlines()
+    assert title.startswith("2 sentences") and len(table) == 4
+    number = r"\d+\.\d\d"
+    cells = rf"{number} \({number}\) \| {number} % \({number} %\) \| {number} \({number}\)"
+    for row, length_penalty in zip(table[2:], "01", strict=True):
+        assert re.fullmatch(rf"\| 2 \| {length_penalty} \| {cells} \|", row)
+
+
+@pytest.mark.slow
 def test_a_part_on_toy_sizes(tmp_path):
     options = ["--parts", "beam", "--shapes", "toy", "--rounds", "2", "--output", str(tmp_path)]
     done = subprocess.run(

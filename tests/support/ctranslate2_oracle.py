@@ -10,6 +10,10 @@ from keras_transformer.tokenizers.subword import SubwordTokenizer
 def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1):
     """Translates with a directory that `export_ctranslate2` wrote, ranked by probability alone.
 
+    So ranked, its search stops once the best candidate of a step ends: then, as in ours, none alive
+    ranks above the best that has ended. By other rankings the two differ: it divides by length^α,
+    and stops at N ended hypotheses whatever is alive.
+
     Returns:
         List of (translation, log_prob).
     """
