@@ -32,10 +32,10 @@ from keras_transformer.presets import SearchConfig as SearchConfig
 from keras_transformer.presets import TrainConfig as TrainConfig
 from keras_transformer.presets import get_preset as get_preset
 from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
-from keras_transformer.runs.averaging import averaged_weights as averaged_weights
 from keras_transformer.runs.load import load as load
 from keras_transformer.runs.validation import AveragedValidation as AveragedValidation
 from keras_transformer.runs.validation import TranslationScores as TranslationScores
+from keras_transformer.runs.validation import averaged_weights as averaged_weights
 from keras_transformer.serving.acceptance.structure import check_structure as check_structure
 from keras_transformer.serving.acceptance.trial import check as check
 from keras_transformer.serving.saved_model import export as export

@@ -44,6 +44,24 @@ def open_system(path: Path, **options: Any) -> System:
     return read_lines(path) if os.path.isfile(path) else open_translator(path, **options)
 
 
+def bleu_tokenizer(path: Path) -> str:
+    """Name of sacreBLEU's tokenizer by which the models of a run were validated.
+
+    Args:
+        path: A run directory or a SavedModel, as `open_system` takes them.
+
+    Returns:
+        The run's `bleu_tokenize`; `"13a"` where nothing is known of a run.
+    """
+    from keras_transformer.runs.files import is_run, read_config
+    from keras_transformer.serving.versions import read_card, version_dir
+
+    if is_run(path):
+        return read_config(path).bleu_tokenize
+    recipe = {} if os.path.isfile(path) else read_card(version_dir(path)).get("recipe", {})
+    return recipe.get("bleu_tokenize", "13a")
+
+
 def evaluate(
     translate: System,
     pairs: Pairs,

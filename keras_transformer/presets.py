@@ -117,11 +117,12 @@ class TrainConfig:
     seed: int = 1  # of everything random
 
     # --- validation ---
-    validate_by: str = "loss"  # what the best model is chosen by: loss, or bleu by translating
+    validate_by: str = "loss"  # what the best is chosen by: loss; or bleu, and loss below 5
     bleu_tokenize: str = "13a"  # sacreBLEU's tokenizer; none where text is tokenized already
+    validation_beam_size: int = 1  # of the translations for bleu; 1: greedy
     patience: int | None = None  # epochs without a new best after which training ends
     keep_checkpoints: int = 1  # so many of the best, and of the last
-    average: str = "none"  # the model: none, the best checkpoint; best or last, mean of those kept
+    average: str = "none"  # the model: none, the best; best or last, mean of those, if no worse
 
     def check(self) -> None:
         """Refuses what no part of a training would notice, or only after minutes.
@@ -137,7 +138,8 @@ class TrainConfig:
                     f"{name} must be one of {', '.join(known)}, received {getattr(self, name)!r}."
                 )
         counts = "epochs steps_per_epoch accumulation_steps parallel_microbatches patience"
-        for name in (*counts.split(), "keep_checkpoints", "logical_devices"):
+        counts += " keep_checkpoints logical_devices validation_beam_size"
+        for name in counts.split():
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, received {value}.")

@@ -26,7 +26,7 @@ from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import creating
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.load import load_tokenizers
-from keras_transformer.runs.validation import AveragedValidation, TranslationScores
+from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.losses import SmoothedCrossEntropy
@@ -66,10 +66,10 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     # --- data and vocabulary ---
     corpus = load_corpus(config)
     tokenizers = _open_tokenizers(config, corpus, output, resume)
+    validation = RunValidation(config, corpus.valid, *tokenizers)
     options: dict[str, Any] = dict(
         tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
     )
-    valid = make_dataset(corpus.valid, *tokenizers, shuffle=False, **options)
     options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
     steps = config.steps_per_epoch or len(make_dataset(corpus.train, *tokenizers, **options))
 
@@ -84,7 +84,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         files.write_config(config, output)
     else:
         _create(output, config, tokenizers, corpus)
-    checkpoint, callbacks = _make_callbacks(config, output, corpus.valid, tokenizers)
+    checkpoint, callbacks = _make_callbacks(config, output, validation)
 
     # --- fit ---
     first_epoch, history = checkpoint.restore(model), {}
@@ -95,6 +95,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         dataset = make_dataset(corpus.train, *tokenizers, **options)
         print(f"precision: {config.precision}", file=sys.stderr)
         print(f"{model.count_params():,} weights, {steps} updates an epoch", file=sys.stderr)
+        valid = validation.dataset
         history = _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
     return history
 
@@ -133,20 +134,18 @@ def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
         ).history
 
 
-def _make_callbacks(config, output, valid_pairs, tokenizers):
+def _make_callbacks(config, output, validation):
     """Makes the callbacks, in the order in which they add to and read the logs."""
     checkpoint = RunCheckpoint(
         output,
+        validation,
         f"val_{config.validate_by}",
         config.keep_checkpoints,
         config.average,
         config.patience,
     )
-    callbacks = [AveragedValidation()]
-    if config.validate_by == "bleu":
-        callbacks.append(TranslationScores(valid_pairs, *tokenizers, config.bleu_tokenize))
     board = keras.callbacks.TensorBoard(os.path.join(output, "logs"))
-    return checkpoint, [*callbacks, checkpoint, board]
+    return checkpoint, [*validation.callbacks, checkpoint, board]
 
 
 def load_corpus(config: TrainConfig) -> Corpus:

@@ -15,7 +15,6 @@ from keras_transformer.runs import files
 from keras_transformer.runs.averaging import average
 from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.train import train
-from keras_transformer.translation.corpus_scores import corpus_scores
 
 MODEL = kt.ModelConfig(num_layers=1, d_model=16, num_heads=2, d_ff=32, max_length=32)
 
@@ -65,7 +64,7 @@ def test_loss_falls(whole):
 def test_run_directory_is_complete_and_can_be_moved(whole, config, tmp_path):
     output, _ = whole
     names = {"model.keras", "source.spm", "target.spm", "config.yaml", "history.csv"}
-    names |= {"logs", "checkpoints", "data.json"}
+    names |= {"logs", "checkpoints", "data.json", "model.json"}
     assert {entry.name for entry in output.iterdir()} == names
     assert any("tfevents" in name for _, _, files in os.walk(output / "logs") for name in files)
     assert files.read_config(output) == config
@@ -96,7 +95,9 @@ def test_best_model_is_kept(whole):
     """One checkpoint, here the best is the last too, what to resume from, and the state."""
     output, history = whole
     (kept,) = files.read_state(output)["checkpoints"]
-    assert kept == {"file": "000003.weights.h5", "epoch": 3, "score": min(history["val_loss"])}
+    assert kept == {"file": "000003.weights.h5", "epoch": 3}
+    metrics = files.describe(output)["metrics"]
+    assert metrics["val_loss"] == min(history["val_loss"]) and metrics["step"] > 3
     names = {kept["file"], "3.resume.weights.h5", "resume.json"}
     assert {entry.name for entry in (output / "checkpoints").iterdir()} == names
 
@@ -176,52 +177,58 @@ def test_learning_rate_cools_down(rich):
     assert rates[1] > rates[2] > rates[3] == 0
 
 
-def test_model_is_the_mean_of_the_best(rich, tmp_path):
-    output, history = rich
-    best = sorted(range(4), key=lambda i: -history["val_bleu"][i])[:2]
-    files = [output / "checkpoints" / f"{i + 1:06}.weights.h5" for i in best]
-    kt.average_checkpoints(files, tmp_path / "mean.weights.h5")
-    translator = kt.load(output)
-    weights = translator.model.get_weights()
-    translator.model.load_weights(tmp_path / "mean.weights.h5")
-    for a, b in zip(weights, translator.model.get_weights(), strict=True):
+def assert_weights_are(model, path):
+    weights = model.get_weights()
+    model.load_weights(path)
+    for a, b in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
-    # The two best and the two last, what to resume from, the state.
-    kept = {file.name for file in files} | {"000003.weights.h5", "000004.weights.h5"}
-    names = {entry.name for entry in (output / "checkpoints").iterdir()}
-    assert names == kept | {"4.resume.weights.h5", "resume.json"}
+
+
+def test_model_is_the_best_where_the_mean_is_worse(rich):
+    """At this rate, while it falls to nothing, the last one is; the run's files say all of it."""
+    output, history = rich
+    best = int(np.argmin(history["val_loss"]))
+    assert max(history["val_bleu"]) < 5 and best == 3
+    assert_weights_are(kt.load(output).model, output / "checkpoints" / "000004.weights.h5")
+    described = files.describe(output)
+    assert described["metrics"]["val_loss"] == history["val_loss"][best]
+    assert described["worse_mean"]["val_loss"] > history["val_loss"][best]
+    assert described["worse_mean"]["mean_of"] == ["epoch 3", "epoch 4"]
+    names = {"000003.weights.h5", "000004.weights.h5", "4.resume.weights.h5", "resume.json"}
+    assert {entry.name for entry in (output / "checkpoints").iterdir()} == names
 
 
 @pytest.mark.parametrize("by, number", [("last", 2), ("best", 1)])
-def test_average_of_a_run(rich, tmp_path, by, number):
+def test_average_of_a_run(rich, tmp_path, capsys, by, number):
+    """Its scores are its own, as the run would have validated it, and it names its members."""
     output, history = rich
     average(output, tmp_path / "mean", number, by)
-    chosen = [3, 4] if by == "last" else [1 + int(np.argmax(history["val_bleu"]))]
+    chosen = [3, 4] if by == "last" else [4]
     checkpoints = [output / "checkpoints" / f"{i:06}.weights.h5" for i in chosen]
     kt.average_checkpoints(checkpoints, tmp_path / "mean.weights.h5")
-    model = kt.load(tmp_path / "mean").model
-    weights = model.get_weights()
-    model.load_weights(tmp_path / "mean.weights.h5")
-    for a, b in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_weights_are(kt.load(tmp_path / "mean").model, tmp_path / "mean.weights.h5")
     assert files.read_config(tmp_path / "mean") == files.read_config(output)
+    described, whole = files.describe(tmp_path / "mean"), files.describe(output)
+    assert list(described["mean_of"]) == [f"epoch {i}" for i in chosen]
+    assert described["mean_of"]["epoch 4"]["val_loss"] == history["val_loss"][3]
+    expected = whole["worse_mean"] if by == "last" else whole["metrics"]
+    for name in ("val_loss", "val_bleu", "val_chrf"):
+        assert described["metrics"][name] == pytest.approx(expected[name], rel=1e-4)
+    said = "the mean of epoch 3, epoch 4 (val_bleu" in capsys.readouterr().err
+    assert said == (by == "last"), "that it is worse than the best"
     with pytest.raises(ValueError, match="exists already"):
         average(output, tmp_path / "mean", number, by)
 
 
 def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
-    """Translating with the kept weights, to the same longest output, gives the logged BLEU."""
+    """Translating with the kept weights gives the logged BLEU."""
     output, history = rich
     model = kt.load(output).model
     model.load_weights(output / "checkpoints" / "000004.weights.h5")
     pairs = read_pairs(rich_config.valid_source, rich_config.valid_target)
-    tokenizers = load_tokenizers(output)
-    longest = max(len(ids) for ids in tokenizers[1]([pair[1] for pair in pairs]))
-    translator = kt.Translator(model, *tokenizers, longest_output=2 * longest + 10)
-    outputs = translator.translate([pair[0] for pair in pairs])
-    scores = corpus_scores(outputs, [pair[1] for pair in pairs])
-    assert scores["bleu"] == pytest.approx(history["val_bleu"][3])
-    assert scores["chrf"] == pytest.approx(history["val_chrf"][3])
+    scores = kt.TranslationScores(pairs, *load_tokenizers(output)).measure(model)
+    assert scores["val_bleu"] == pytest.approx(history["val_bleu"][3])
+    assert scores["val_chrf"] == pytest.approx(history["val_chrf"][3])
 
 
 def test_training_ends_when_patience_does(config, tmp_path):
@@ -264,6 +271,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
         ({"accumulation_steps": 0}, "accumulation_steps must be at least 1"),
         ({"parallel_microbatches": 0}, "parallel_microbatches must be at least 1"),
         ({"keep_checkpoints": 0}, "keep_checkpoints must be at least 1"),
+        ({"validation_beam_size": 0}, "validation_beam_size must be at least 1"),
         ({"patience": 0}, "patience must be at least 1"),
         ({"ema": 1.0}, "ema must be at least 0 and below 1"),
         ({"subword_sampling": -0.1}, "subword_sampling must be at least 0"),

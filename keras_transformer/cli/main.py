@@ -55,7 +55,7 @@ def evaluate(
     path: tyro.conf.Positional[str],
     source: str | None = None,
     target: str | None = None,
-    bleu_tokenize: str = "13a",
+    bleu_tokenize: str | None = None,
     compare: str | None = None,
     n_bootstrap: int = 1000,
     json: bool = False,
@@ -70,7 +70,8 @@ def evaluate(
         source: Sentences to translate: text, .gz, or a .tsv with both columns. Without it, the
             held-out test of the built-in dates.
         target: Their translations, line by line.
-        bleu_tokenize: sacreBLEU's tokenizer; none for text that is tokenized already.
+        bleu_tokenize: sacreBLEU's tokenizer; none for text that is tokenized already. By default
+            the one that the run was validated by; of translations in a file, 13a.
         compare: Another system, given like the first: are their scores different, or is it chance?
         n_bootstrap: Samples for 95 % intervals and p-values; 0 for none of these.
         json: Print one JSON object.
@@ -80,8 +81,8 @@ def evaluate(
     """
     from keras_transformer.corpora.dates import LANGUAGES, dates
     from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.evaluate import bleu_tokenizer, open_system
     from keras_transformer.evaluate import evaluate as measure
-    from keras_transformer.evaluate import open_system
     from keras_transformer.runs import files
 
     if source:
@@ -105,7 +106,7 @@ def evaluate(
         raise ValueError(
             f"{path} holds translations: leave out the options of the search and --precision."
         )
-    report = measure(system, pairs, bleu_tokenize, other, n_bootstrap)
+    report = measure(system, pairs, bleu_tokenize or bleu_tokenizer(path), other, n_bootstrap)
     if other:
         report["comparison"]["system"] = compare
     _print_report(report, json)

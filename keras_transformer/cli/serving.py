@@ -21,6 +21,7 @@ def export(
     version: int | None = None,
     source: str | None = None,
     target: str | None = None,
+    bleu_tokenize: str | None = None,
     config: tyro.conf.OmitArgPrefixes[ExportConfig] = DEFAULTS,
 ) -> None:
     """Write a run as base/<version>/, a SavedModel that TF Serving takes as it is.
@@ -37,6 +38,8 @@ def export(
         source: Sentences for warm-up, examples and comparison: text, .gz, or a .tsv with both
             columns. By default those that the run was validated by.
         target: Their translations, line by line.
+        bleu_tokenize: sacreBLEU's tokenizer for the comparison with full precision; by default the
+            one that the run was validated by.
         config: What is exported.
     """
     from keras_transformer.runs.load import load
@@ -49,7 +52,7 @@ def export(
         from keras_transformer.serving.saved_model import export as publish
 
         translator, pairs = load(path, "float32"), _read_pairs(path, source, target)
-        print(publish(translator, base, version, config, pairs, report=print_report))
+        print(publish(translator, base, version, config, pairs, print_report, bleu_tokenize))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 

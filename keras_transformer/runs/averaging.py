@@ -1,9 +1,10 @@
-"""Means of weights: of several checkpoints, and the running mean that an optimizer keeps."""
+"""Means of the weights of several checkpoints, and what a run's model is."""
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -17,9 +18,12 @@ from keras_transformer.runs.files import (
     MODEL,
     SOURCE,
     TARGET,
+    demerit,
     rank,
     read_state,
+    write_scores,
 )
+from keras_transformer.runs.history import SCORES
 from keras_transformer.runs.load import load
 from keras_transformer.typing import Path
 
@@ -64,47 +68,66 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
             file[name][...] = mean
 
 
-@contextlib.contextmanager
-def averaged_weights(model: "keras.Model") -> Iterator[None]:
-    """Lets a model that is being trained use the running mean (EMA) of its weights for a while.
-
-    Does nothing where the optimizer keeps no such mean.
-
-    Args:
-        model: A compiled and built model.
-    """
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of loss scaling
-    if not optimizer.use_ema:
-        yield
-        return
-    weights = [variable.numpy() for variable in model.trainable_variables]
-    model.optimizer.finalize_variable_values(model.trainable_variables)
-    try:
-        yield
-    finally:
-        for variable, value in zip(model.trainable_variables, weights, strict=True):
-            variable.assign(value)
-
-
-def write_model(path: Path, model: "Transformer", checkpoints: Iterable[dict[str, Any]]) -> None:
-    """Writes the mean of some checkpoints of a run as its `model.keras`.
+def load_mean(path: Path, model: "keras.Model", checkpoints: Iterable[dict[str, Any]]) -> None:
+    """Loads the mean of some checkpoints of a run into a model.
 
     Args:
         path: The run directory.
-        model: A built `Transformer`; its weights are overwritten.
+        model: A built model like the one that was trained.
         checkpoints: Some of `read_state(path)["checkpoints"]`.
     """
-    folder = os.path.join(path, CHECKPOINTS)
-    mean = os.path.join(folder, "tmp.mean.weights.h5")
-    average_checkpoints([os.path.join(folder, one["file"]) for one in checkpoints], mean)
-    model.load_weights(mean)
-    os.remove(mean)
+    files = [os.path.join(path, CHECKPOINTS, one["file"]) for one in checkpoints]
+    with tempfile.TemporaryDirectory() as folder:
+        mean = os.path.join(folder, "mean.weights.h5")
+        average_checkpoints(files, mean)
+        model.load_weights(mean)
+
+
+def write_model(path: Path, model: "Transformer", scores: dict[str, Any]) -> None:
+    """Writes a run's `model.keras`, and beside it what it is (`files.write_scores`)."""
+    # Never the scores of another model, whenever the process is killed: rather none.
+    write_scores(path, {})
     with replacing(os.path.join(path, MODEL)) as name:
         model.save(name)
+    write_scores(path, scores)
+
+
+def members(state: dict[str, Any], checkpoints: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Names what a mean was joined from: {"epoch 3": its step and scores, …}."""
+    names = "step", "val_loss", *SCORES
+    rows = {one["epoch"]: state["history"][one["epoch"] - 1] for one in checkpoints}
+    return {
+        f"epoch {epoch}": {name: rows[epoch][name] for name in names if name in rows[epoch]}
+        for epoch in sorted(rows)
+    }
+
+
+def is_worse(state: dict[str, Any], scores: dict[str, float], joined: dict[str, Any]) -> bool:
+    """Tells whether a mean is worse than the best checkpoint of its training; if so, says so.
+
+    Args:
+        state: Of the training, as `read_state` returns it.
+        scores: Of the mean.
+        joined: The `members` of the mean.
+    """
+    monitor, best = state["monitor"], rank(state)[0]
+    alone = state["history"][best["epoch"] - 1]
+    worse = demerit(monitor, scores) > demerit(monitor, alone)
+    if worse:
+        names = dict.fromkeys((monitor, "val_loss"))
+        mean, one = (", ".join(f"{name} {x[name]:.4g}" for name in names) for x in (scores, alone))
+        print(
+            f"the mean of {', '.join(joined)} ({mean}) is worse than epoch {best['epoch']} alone "
+            f"({one})",
+            file=sys.stderr,
+        )
+    return worse
 
 
 def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None:
     """Makes a run directory whose model is the mean of several checkpoints of another run.
+
+    It is validated as the run was; where it is worse than the best checkpoint, stderr says so.
 
     Args:
         path: A run directory.
@@ -129,15 +152,18 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     if os.path.exists(output):
         raise ValueError(f"{output} exists already: choose another name.")
     chosen = rank(state)[:number] if by == "best" else state["checkpoints"][-number:]
+    from keras_transformer.runs.validation import validate_as  # after mistakes: it takes seconds
+
+    translator, joined = load(path), members(state, chosen)
+    load_mean(path, translator.model, chosen)
+    scores = validate_as(path, translator)
+    if scores:
+        is_worse(state, scores, joined)
     with creating(output) as temporary:
-        os.makedirs(os.path.join(temporary, CHECKPOINTS))
         for name in (CONFIG, SOURCE, TARGET, DATA):
             if os.path.exists(os.path.join(path, name)):
                 shutil.copy(os.path.join(path, name), temporary)
-        for one in chosen:
-            shutil.copy(os.path.join(path, CHECKPOINTS, one["file"]), f"{temporary}/{CHECKPOINTS}")
-        write_model(temporary, load(path).model, chosen)
-        shutil.rmtree(os.path.join(temporary, CHECKPOINTS))
+        write_model(temporary, translator.model, {"metrics": scores, "mean_of": joined})
 
 
 def _read(path):

@@ -2,14 +2,16 @@
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import replacing
-from keras_transformer.runs.averaging import averaged_weights, write_model
+from keras_transformer.runs.averaging import is_worse, load_mean, members, write_model
 from keras_transformer.runs.history import COLUMNS, SCORES, write_history
+from keras_transformer.runs.validation import averaged_weights
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
@@ -26,16 +28,18 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     Args:
         path: The run directory.
+        validate: Function from a model to its scores, such as `val_loss`, as `fit` logs them.
         monitor: `"val_loss"`, or a score that grows, such as `"val_bleu"`.
         keep: Number of checkpoints kept: so many of the best, and so many of the last.
-        average: What becomes `model.keras`: `"none"`, the best checkpoint; `"best"` or `"last"`,
-            the mean of those kept (`average_checkpoints`).
+        average: What becomes `model.keras` when training ends: `"none"`, the best checkpoint, which
+            it is until then; `"best"` or `"last"`, the mean of those kept, unless that is worse.
         patience: Number of epochs without a new best after which the training ends, or None.
     """
 
     def __init__(
         self,
         path: Path,
+        validate: Callable[[keras.Model], dict[str, float]],
         monitor: str = "val_loss",
         keep: int = 1,
         average: str = "none",
@@ -43,6 +47,7 @@ class RunCheckpoint(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.path = path
+        self.validate = validate
         self.folder = os.path.join(path, files.CHECKPOINTS)
         self.monitor = monitor
         self.keep = keep
@@ -91,10 +96,27 @@ class RunCheckpoint(keras.callbacks.Callback):
         """Saves the epoch that has just ended."""
         self.state["epoch"] = epoch + 1
         self.state["history"].append(self._history_row(logs))
-        self._save_checkpoint(epoch + 1, float(logs[self.monitor]))
+        self._save_checkpoint(epoch + 1)
         self._save_resume_point()
         write_history(self.path, self.state["history"])
         self.model.stop_training = self.model.stop_training or self.impatient
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Makes the mean of the checkpoints the model, unless it is worse than the best of them."""
+        best, last = self._ranked()[: self.keep], self.state["checkpoints"][-self.keep :]
+        chosen = {"none": [], "best": best, "last": last}[self.average]
+        if len(chosen) < 2:
+            return
+        twin = self._twin()
+        load_mean(self.path, twin, chosen)
+        self.model.set_weights(twin.get_weights())
+        scores, joined = self.validate(self.model), members(self.state, chosen)
+        described = {"metrics": scores, "mean_of": joined}
+        if is_worse(self.state, scores, joined):
+            load_mean(self.path, twin, best[:1])
+            alone = self.state["history"][best[0]["epoch"] - 1]
+            described = {"metrics": alone, "worse_mean": scores | {"mean_of": list(joined)}}
+        write_model(self.path, twin, described)
 
     def _history_row(self, logs):
         """One row of `history.csv`: totals since the training began, and the latest figures."""
@@ -112,25 +134,28 @@ class RunCheckpoint(keras.callbacks.Callback):
         """The checkpoints, best first."""
         return files.rank(self.state)
 
-    def _save_checkpoint(self, epoch, score):
-        """Writes the weights, forgets those that are neither good nor new, renews the model."""
-        # A twin that was never compiled: a third of the size, without the optimizer's moments.
+    def _twin(self):
+        """A model that was never compiled: a third of the size, without the optimizer's moments."""
         twin = type(self.model).from_config(self.model.get_config())
         twin.build()
+        return twin
+
+    def _save_checkpoint(self, epoch):
+        """Writes the weights, forgets those that are neither good nor new, renews the model."""
+        twin = self._twin()
         with averaged_weights(self.model):
             twin.set_weights(self.model.get_weights())
         name = f"{epoch:06}.weights.h5"
         with replacing(os.path.join(self.folder, name)) as temporary:
             twin.save_weights(temporary)
         checkpoints = self.state["checkpoints"]
-        checkpoints.append({"file": name, "epoch": epoch, "score": score})
+        checkpoints.append({"file": name, "epoch": epoch})
         last, best = checkpoints[-self.keep :], self._ranked()[: self.keep]
         kept = [one for one in checkpoints if one in last or one in best]
         self._forgotten = [one["file"] for one in checkpoints if one not in kept]
         self.state["checkpoints"] = kept
-        chosen = {"none": best[:1], "best": best, "last": last}[self.average]
-        if name in (one["file"] for one in chosen):  # else the model is what it was
-            write_model(self.path, twin, chosen)
+        if best[0]["epoch"] == epoch:  # else the model is what it was
+            write_model(self.path, twin, {"metrics": self.state["history"][-1]})
 
     def _save_resume_point(self):
         """Writes what `restore` reads; only then removes what is needed no more."""

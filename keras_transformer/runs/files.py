@@ -1,13 +1,15 @@
 """The files of a training's directory: everything needed to translate, to resume and to look back.
 
-`model.keras` (the best weights), `source.spm` and `target.spm` (equal when shared), `config.yaml`,
-`data.json`, `history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing
-in it names another place on the machine that loading would need, so it can be moved.
+`model.keras` (the best weights) and `model.json` (what these are, and how good), `source.spm` and
+`target.spm` (equal when shared), `config.yaml`, `data.json`, `history.csv` (a row per validation),
+`logs/` (TensorBoard) and `checkpoints/`. Nothing in it names another place on the machine that
+loading would need, so it can be moved.
 """
 
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -18,8 +20,10 @@ from keras_transformer.runs.atomic_files import replacing
 from keras_transformer.typing import Path
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
+MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
 HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
+LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 
 
 def is_run(path: Path) -> bool:
@@ -32,7 +36,8 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
 
     Returns:
         Dict of `recipe`, `data` and `metrics`, dicts that JSON can hold; empty where nothing is
-        known.
+        known. Of a mean, also `mean_of`: what it was joined from; and where a mean was tried and
+        was worse than the best checkpoint, which then is the model, `worse_mean`.
     """
     if not os.path.exists(os.path.join(path, CONFIG)):
         return {}
@@ -40,17 +45,13 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
     del recipe["model"]  # the card has it from the model itself
     for field in ("train_source", "train_target", "valid_source", "valid_target"):
         del recipe[field]
-    data, state = os.path.join(path, DATA), read_state(path)
-    known = {}
-    if os.path.exists(data):
-        with open(data, encoding="utf-8") as file:
-            known = json.load(file)
-    metrics = {}
-    if state and state["checkpoints"]:
-        best = rank(state)[0]["epoch"]
-        row = state["history"][best - 1]
-        metrics = {name: value for name, value in row.items() if value is not None}
-    return {"recipe": recipe, "data": known, "metrics": metrics}
+    scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
+    return {"recipe": recipe, "data": read_data(path)} | scores
+
+
+def read_data(path: Path) -> dict[str, Any]:
+    """Reads the fingerprints of `train` and `valid` that a run was begun with; empty if unknown."""
+    return _read_json(path, DATA)
 
 
 def valid_pairs(path: Path) -> list[Pair]:
@@ -100,8 +101,8 @@ def read_state(path: Path) -> dict[str, Any] | None:
     """Reads where a training stands, None before its first validation.
 
     Returns:
-        Dict with `epoch`, the number of epochs done, and `checkpoints`, a list of dicts of
-        `file`, `epoch` and `score`, in the order of the epochs, among others.
+        Dict with `epoch`, the number of epochs done; `checkpoints`, a list of dicts of `file` and
+        `epoch`, in the order of the epochs; and `history`, the scores of each epoch, among others.
     """
     name = os.path.join(path, CHECKPOINTS, STATE)
     if not os.path.exists(name):
@@ -117,10 +118,43 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
             json.dump(state, file)
 
 
+def write_scores(path: Path, scores: dict[str, Any]) -> None:
+    """Writes what `model.keras` is: `metrics`, its own, and what else `describe` returns of it."""
+    with replacing(os.path.join(path, MODEL_SCORES)) as name:
+        with open(name, "w", encoding="utf-8") as file:
+            json.dump(scores, file, indent=1)
+
+
 def rank(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The checkpoints of a training, best first; the earlier of equals."""
-    sign = 1 if state["monitor"] == "val_loss" else -1
-    return sorted(state["checkpoints"], key=lambda one: sign * one["score"])
+    history = state["history"]
+    return sorted(
+        state["checkpoints"], key=lambda one: demerit(state["monitor"], history[one["epoch"] - 1])
+    )
+
+
+def demerit(monitor: str, scores: Mapping[str, float]) -> tuple[bool, float]:
+    """What models are ranked by, the best one first: the rule by which one is chosen.
+
+    By `val_loss`; or by a score that grows, such as `val_bleu`. But where that is below 5, by the
+    loss, and behind all that have 5 or more: near zero it is noise, and often falls while a young
+    model learns.
+
+    Args:
+        monitor: `"val_loss"`, `"val_bleu"` or `"val_chrf"`.
+        scores: Of the model, by these names.
+    """
+    is_noise = monitor != "val_loss" and scores[monitor] < LEAST_SCORE
+    return is_noise, scores["val_loss"] if is_noise or monitor == "val_loss" else -scores[monitor]
+
+
+def _read_json(path, name):
+    """A JSON file of a run; an empty dict where there is none."""
+    name = os.path.join(path, name)
+    if not os.path.exists(name):
+        return {}
+    with open(name, encoding="utf-8") as file:
+        return json.load(file)
 
 
 def _plain(value):

@@ -1,14 +1,47 @@
-"""Callbacks around the validations of a training."""
+"""How the models of a training are validated: callbacks, and the same for a finished model."""
 
-from typing import Any
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
-from keras_transformer.runs.averaging import averaged_weights
+from keras_transformer.corpora.corpus import fingerprint
+from keras_transformer.data.dataset import make_dataset
+from keras_transformer.presets import SearchConfig, TrainConfig
+from keras_transformer.runs import files
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
-from keras_transformer.typing import Pairs
+from keras_transformer.typing import Pairs, Path, Tensor
+
+if TYPE_CHECKING:
+    from keras_transformer.transformer import Transformer
+
+
+@contextlib.contextmanager
+def averaged_weights(model: "keras.Model") -> Iterator[None]:
+    """Lets a model that is being trained use the running mean (EMA) of its weights for a while.
+
+    Does nothing where the optimizer keeps no such mean.
+
+    Args:
+        model: A compiled and built model.
+    """
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of loss scaling
+    if not optimizer.use_ema:
+        yield
+        return
+    weights = [variable.numpy() for variable in model.trainable_variables]
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    try:
+        yield
+    finally:
+        for variable, value in zip(model.trainable_variables, weights, strict=True):
+            variable.assign(value)
 
 
 class AveragedValidation(keras.callbacks.Callback):
@@ -30,14 +63,16 @@ class TranslationScores(keras.callbacks.Callback):
     `fit(…, steps_per_epoch=N)` makes that every N updates. Where the optimizer keeps a running mean
     of the weights, that is what translates. Must come before the callbacks that read the logs.
 
-    A translation ends after ten tokens more than twice as many as the longest reference has: an
-    untrained model would go on to its `max_length`, for minutes.
+    Translations end after ten tokens more than twice as many as, at the pairs' ratio of lengths,
+    the longest source of their batch would have: an untrained model would go on to its
+    `max_length`, for minutes.
 
     Args:
         pairs: Sequence of (source, target) strings.
         source_tokenizer, target_tokenizer: `Tokenizer`s of the model.
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenized already.
         batch_size: Number of sentences translated at once.
+        beam_size: Hypotheses followed at once; 1, greedy search, takes the least time.
     """
 
     def __init__(
@@ -47,20 +82,114 @@ class TranslationScores(keras.callbacks.Callback):
         target_tokenizer: Tokenizer,
         bleu_tokenize: str = "13a",
         batch_size: int = 256,
+        beam_size: int = 1,
     ) -> None:
         super().__init__()
         self.sources, self.targets = ([pair[side] for pair in pairs] for side in (0, 1))
         self.tokenizers = source_tokenizer, target_tokenizer
         self.bleu_tokenize = bleu_tokenize
         self.batch_size = batch_size
+        self.search = SearchConfig(beam_size=beam_size)
         self._translator: Translator | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Adds the scores of greedy translations to `logs`."""
-        if self._translator is None or self._translator.model is not self.model:
-            longest = 2 * max(self.tokenizers[1](self.targets).row_lengths(), default=0)
-            self._translator = Translator(self.model, *self.tokenizers, int(longest) + 10)
+        """Adds the scores to `logs`."""
         with averaged_weights(self.model):
-            outputs = self._translator.translate(self.sources, batch_size=self.batch_size)
+            logs |= self.measure(self.model)
+
+    def measure(self, model: "Transformer") -> dict[str, float]:
+        """Scores the translations of a model as it stands: `{"val_bleu": …, "val_chrf": …}`."""
+        if self._translator is None or self._translator.model is not model:
+            self._translator = _BoundedTranslator(model, *self.tokenizers, self._ratio())
+        outputs = self._translator.translate(self.sources, self.batch_size, self.search)
         scores = corpus_scores(outputs, self.targets, self.bleu_tokenize)
-        logs |= {"val_bleu": scores["bleu"], "val_chrf": scores["chrf"]}
+        return {"val_bleu": scores["bleu"], "val_chrf": scores["chrf"]}
+
+    def _ratio(self):
+        """Target tokens for each source token, END included."""
+        sides = zip(self.tokenizers, (self.sources, self.targets), strict=True)
+        source, target = (
+            len(texts) + int(tokenizer(texts).flat_values.shape[0]) for tokenizer, texts in sides
+        )
+        return target / max(source, 1)
+
+
+class _BoundedTranslator(Translator):
+    """Does not go on for long where there is no telling whether a model knows when to end."""
+
+    def __init__(self, model, source_tokenizer, target_tokenizer, ratio):
+        super().__init__(model, source_tokenizer, target_tokenizer)
+        self.ratio = ratio
+
+    def bound(self, source: Tensor, longest: int) -> Tensor:
+        """Steps that a search may take for ids `(B, S)`."""
+        tokens = 2 * self.ratio * tf.cast(tf.shape(source)[1], tf.float32)
+        return tf.minimum(longest, 10 + tf.cast(tf.math.ceil(tokens), tf.int32))
+
+
+class RunValidation:
+    """How the models of a run are validated: by the loss and, if it says so, by translating.
+
+    Args:
+        config: `TrainConfig` of the run.
+        pairs: The pairs to validate by.
+        source_tokenizer, target_tokenizer: `Tokenizer`s of the run.
+
+    Attributes:
+        dataset: What `fit` takes for `validation_data`.
+        callbacks: What it needs to log the scores, in this order, before what reads the logs.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        pairs: Pairs,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+    ) -> None:
+        tokenizers = source_tokenizer, target_tokenizer
+        self.dataset = make_dataset(
+            pairs, *tokenizers, config.tokens_per_batch, config.model.max_length, shuffle=False
+        )
+        self.callbacks: list[keras.callbacks.Callback] = [AveragedValidation()]
+        self._translation = None
+        if config.validate_by == "bleu":
+            self._translation = TranslationScores(
+                pairs,
+                *tokenizers,
+                config.bleu_tokenize,
+                beam_size=config.validation_beam_size,
+            )
+            self.callbacks.append(self._translation)
+
+    def __call__(self, model: "Transformer") -> dict[str, float]:
+        """Validates a compiled model as it stands: its scores, by the names that `fit` logs."""
+        values = model.evaluate(self.dataset, verbose=0, return_dict=True)
+        scores = {"val_loss": float(values["loss"])}
+        return scores | (self._translation.measure(model) if self._translation else {})
+
+
+def validate_as(path: Path, translator: Translator) -> dict[str, float]:
+    """Validates a translator as the models of a run were.
+
+    Args:
+        path: The run directory.
+        translator: `Translator`, whose model is compiled for it.
+
+    Returns:
+        Its scores, by the names that `fit` logs. Where the pairs that the run was validated by are
+        there no more, none, and a sentence on stderr.
+    """
+    config, known = files.read_config(path), files.read_data(path).get("valid")
+    reason = f"what {path} was validated by has changed."
+    try:
+        pairs = files.valid_pairs(path)
+    except ValueError as error:
+        pairs, reason = [], str(error)
+    if not pairs or known not in (None, fingerprint(pairs)):
+        print(f"The model was not validated: {reason}", file=sys.stderr)
+        return {}
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    loss = SmoothedCrossEntropy(config.label_smoothing)
+    translator.model.compile(loss=loss, jit_compile=False)
+    return RunValidation(config, pairs, *tokenizers)(translator.model)

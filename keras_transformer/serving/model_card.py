@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.trial import CARD, Answer
+from keras_transformer.serving.acceptance.trial import Answer
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
+from keras_transformer.serving.versions import CARD
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path
 
@@ -24,6 +26,7 @@ PAYS = {  # where a computation is the one to choose
     "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX), elsewhere slower",
 }
 EXAMPLES = ("a", "b c", "")  # where nothing better is known
+DIGITS = 4  # after the point, of numbers in examples
 
 
 def answer(functions: Functions, name: str, inputs: Mapping[str, Any]) -> Answer:
@@ -73,16 +76,18 @@ def describe(
         "signatures": {},
     }
     for name in functions:
-        inputs = make_inputs(name, sources, targets)
-        if name == "tokens":
-            inputs["ids"] = translator.source_tokenizer(list(sources)).to_tensor().numpy().tolist()
-        example = answer(functions, name, inputs)
         signature = SIGNATURES[name]
+        # Tables grow with the square of what is asked: of one, a few words tell as much.
+        asked = sources if signature.batchable else [_beginning(sources[0])]
+        inputs = make_inputs(name, asked, targets)
+        if name == "tokens":
+            inputs["ids"] = translator.source_tokenizer(asked).to_tensor().numpy().tolist()
+        example = answer(functions, name, inputs)
         card["signatures"][name] = {
             "inputs": _describe_tensors(signature.inputs),
             "outputs": _describe_tensors(signature.outputs),
             "batchable": signature.batchable,
-            "example": {"inputs": example.inputs, "outputs": example.outputs},
+            "example": {"inputs": example.inputs, "outputs": _rounded(example.outputs)},
         }
     if "beam" in functions:
         options = {"beam_size": config.beam_size, "length_penalty": config.length_penalty}
@@ -96,6 +101,40 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
         json.dump(card, file, ensure_ascii=False, indent=1)
     with open(os.path.join(version_dir, PAGE), "w", encoding="utf-8") as file:
         file.write(_page(card))
+
+
+def describe_size(version_dir: Path) -> dict[str, Any]:
+    """Megabytes of the weights and of the graph that a server loads, and what is in the latter."""
+    path = os.path.join(version_dir, "saved_model.pb")
+    with open(path, "rb") as file:
+        (meta_graph,) = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
+    functions = meta_graph.graph_def.library.function
+    return {
+        "megabytes_of_weights": round(size_of_weights(version_dir) / 1e6, 2),
+        "megabytes_of_graph": round(os.path.getsize(path) / 1e6, 2),
+        "nodes": sum(len(one.node_def) for one in functions) + len(meta_graph.graph_def.node),
+        "functions": len(functions),
+    }
+
+
+def size_of_weights(version_dir: Path) -> int:
+    """Bytes of the weights of a version."""
+    directory = os.path.join(version_dir, "variables")
+    return sum(entry.stat().st_size for entry in os.scandir(directory))
+
+
+def _beginning(text, words=3, characters=12):
+    """A few words of a text, of one without spaces a few characters."""
+    return " ".join(text.split()[:words])[: words * characters]
+
+
+def _rounded(value):
+    """Nested lists with fewer digits: a long one is easier to read, and `check` allows for more."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def _describe_model(translator, config):
@@ -148,34 +187,41 @@ def _page(card):
         if title == "signatures":
             continue
         if not isinstance(value, dict):
-            lines += [f"{_title(title)}: {value}", ""]
-            continue
-        lines += [f"## {_title(title)}", "", "| | |", "|---|---|"]
-        lines += [f"| {key} | {_cell(item)} |" for key, item in value.items()] + [""]
+            lines += [f"{_title(title)}: {_cell(value)}", ""]
+        elif value:
+            lines += [f"## {_title(title)}", "", "| | |", "|---|---|"]
+            lines += [f"| {key} | {_cell(item)} |" for key, item in value.items()] + [""]
     lines += ["## Signatures", ""]
-    for name, signature in card["signatures"].items():
-        requests = "may be" if signature["batchable"] else "must not be"
+    if longest := card.get("architecture", {}).get("max_length"):
         lines += [
-            f"### {name}",
-            "",
-            *(f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")),
-            f"- requests {requests} joined by server-side batching",
-            *(
-                f"- {key}: {signature[key]}"
-                for key in ("beam_size", "length_penalty")
-                if key in signature
-            ),
-            "",
-            "```json",
-            json.dumps(
-                {"signature_name": name, "inputs": signature["example"]["inputs"]},
-                ensure_ascii=False,
-            ),
-            json.dumps({"outputs": signature["example"]["outputs"]}, ensure_ascii=False),
-            "```",
+            f"Of a source of more than {longest} tokens, END included, the first {longest - 1} are "
+            "read; what follows them has no part in the answer.",
             "",
         ]
+    for name, signature in card["signatures"].items():
+        lines += _section(name, signature)
     return "\n".join(lines)
+
+
+def _section(name, signature):
+    """What the page says of a signature, with the first row of its example."""
+    requests = "may be" if signature["batchable"] else "must not be"
+    example = signature["example"]
+    inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
+    outputs, shapes = {}, []
+    for key, rows in example["outputs"].items():
+        outputs[key] = rows[:1]
+        if len(signature["outputs"][key]["shape"]) == 3:
+            outputs[key] = [row[:1] for row in rows[:1]]
+            shape = [len(rows), len(rows[0]), len(rows[0][0]) if rows[0] else 0]
+            shapes.append(f"- `{key}` is of shape {shape} there; its first row is shown")
+    lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")]
+    lines.append(f"- requests {requests} joined by server-side batching")
+    fixed = ("beam_size", "length_penalty")
+    lines += [f"- {key}: {signature[key]}" for key in fixed if key in signature]
+    request = {"signature_name": name, "inputs": inputs}
+    blocks = [json.dumps(x, ensure_ascii=False) for x in (request, {"outputs": outputs})]
+    return [f"### {name}", "", *lines, *shapes, "", "```json", *blocks, "```", ""]
 
 
 def _title(name):
@@ -183,9 +229,14 @@ def _title(name):
 
 
 def _cell(value):
+    """A fact in words: no dict, list, None or float as Python writes them."""
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_cell(item)}" for key, item in value.items())
-    return str(value).replace("|", "\\|")
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_cell, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
 def _tensors(tensors):

@@ -1,19 +1,19 @@
 """Costs and gains of storing weights in fewer bits, measured before a version is published."""
 
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
-import sacrebleu
 import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.model_card import size_of_weights
 from keras_transformer.serving.served_translator import ServedTranslator
 from keras_transformer.serving.signatures import Functions
+from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.sentence_batches import translate_sorted
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path
@@ -27,6 +27,7 @@ def compare_precision(
     version_dir: Path,
     pairs: Pairs,
     save: Callable[[tf.Module, Functions, str], None],
+    bleu_tokenize: str = "13a",
 ) -> dict[str, Any]:
     """Compares a version with one of full precision, both as a server runs them.
 
@@ -35,17 +36,19 @@ def compare_precision(
         version_dir: path of the directory that holds `saved_model.pb`.
         pairs: pairs of strings, source and translation; the first 500 count.
         save: function that writes a module and its functions into a directory.
+        bleu_tokenize: sacreBLEU's tokenizer.
 
     Returns:
-        Dict of `sentences`, a count, and of `bleu` (percent, sacreBLEU's 13a), `megabytes` (of the
-        weights) and `lines_per_second` (median of three, in turns), each a dict of `float32` and
-        `this`.
+        Dict of `sentences`, a count, `bleu_tokenize`, and of `bleu` (percent),
+        `megabytes_of_weights` and `lines_per_second` (median of three, in turns), each a dict of
+        `float32` and `this`.
     """
     sources, targets = zip(*pairs[:MOST_PAIRS], strict=True)
     report: dict[str, Any] = {
         "sentences": len(sources),
+        "bleu_tokenize": bleu_tokenize,
         "bleu": {},
-        "megabytes": {},
+        "megabytes_of_weights": {},
         "lines_per_second": {},
     }
     with tempfile.TemporaryDirectory() as twin:
@@ -63,16 +66,10 @@ def compare_precision(
                     started = time.perf_counter()
                     outputs = translate_sorted(translate, sources)
                     seconds[name].append(time.perf_counter() - started)
-                    bleu = sacrebleu.corpus_bleu(outputs, [targets], force=True).score
+                    bleu = corpus_scores(outputs, targets, bleu_tokenize)["bleu"]
                     report["bleu"][name] = round(bleu, 2)
             for name, (_, directory) in systems.items():
                 median = statistics.median(seconds[name][1:])
                 report["lines_per_second"][name] = round(len(sources) / median, 1)
-                report["megabytes"][name] = round(_size(directory) / 1e6, 2)
+                report["megabytes_of_weights"][name] = round(size_of_weights(directory) / 1e6, 2)
     return report
-
-
-def _size(version_dir):
-    """Bytes of the weights."""
-    directory = os.path.join(version_dir, "variables")
-    return sum(entry.stat().st_size for entry in os.scandir(directory))

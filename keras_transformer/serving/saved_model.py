@@ -23,6 +23,7 @@ from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, make_inputs
 from keras_transformer.serving.versions import LARGEST_VERSION, refuse_other, version_dir, versions
 from keras_transformer.serving.warm_up import write_warm_up
+from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path, Texts
@@ -37,6 +38,7 @@ def export(
     config: ExportConfig = DEFAULTS,
     pairs: Pairs = (),
     report: Callable[[list[Finding]], None] | None = None,
+    bleu_tokenize: str | None = None,
 ) -> str:
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
@@ -55,6 +57,8 @@ def export(
             requests, the examples of the model card and, with less than float32, the comparison
             of translations.
         report: function that is called with the `Finding`s, whatever they are.
+        bleu_tokenize: sacreBLEU's tokenizer for that comparison; by default the one that the run
+            which the translator was loaded from was validated by, else `"13a"`.
 
     Returns:
         The path of the published directory.
@@ -69,13 +73,17 @@ def export(
     """
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
+    if bleu_tokenize:
+        make_metrics(bleu_tokenize)  # now, not after minutes
     module, functions = functions_of(translator, config)
     with _temporary_version(base, version) as temporary:
         _save(module, functions, temporary)
         card = model_card.describe(translator, functions, config, pairs)
+        card["size"] = model_card.describe_size(temporary)
         smaller = (config.precision, config.computation) != ("float32", "float32")
         if smaller and pairs and is_supported():
-            card["comparison"] = compare_precision(translator, temporary, pairs, _save)
+            by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")
+            card["comparison"] = compare_precision(translator, temporary, pairs, _save, by)
         model_card.write_card(temporary, card)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
         findings = _try_out(functions, temporary)

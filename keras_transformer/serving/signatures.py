@@ -1,5 +1,8 @@
 """Signatures of an exported model: their names, inputs and outputs.
 
+None of them refuses a long source: of one with more than the model's `max_length` tokens, END
+included, what follows the first `max_length` - 1 has no part in the answer.
+
 Shapes: B batch, N hypotheses for each text, S source length, T target length.
 """
 

@@ -1,11 +1,23 @@
 """BLEU and chrF of a corpus by sacreBLEU, and exact match; intervals by its bootstrap."""
 
+import functools
+import logging
+import re
 from collections.abc import Sequence, Sized
 from typing import Any
 
 import sacrebleu
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
+
+logger = logging.getLogger(__name__)
+
+# Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
+LONGEST_WORD = 5  # of their characters, on average; words of segmented text have fewer
 
 
 def corpus_scores(
@@ -27,6 +39,7 @@ def corpus_scores(
     """
     check_lengths(outputs, references)
     metrics = make_metrics(bleu_tokenize)
+    warn_of_words(references, bleu_tokenize)
     scores = {
         name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()
     }
@@ -57,6 +70,7 @@ def scores_of_systems(
         return [report | more for report, more in zip(reports, scores, strict=True)]
     named = [(str(number), outputs) for number, outputs in enumerate(systems)]
     metrics = make_metrics(bleu_tokenize)
+    warn_of_words(targets, bleu_tokenize)
     signatures, results = PairedTest(named, metrics, [targets], "bs", n_bootstrap)()
     reports[0]["signature"] = " ".join(map(str, signatures.values()))
     result: Any  # a Result; sacreBLEU's hint also knows the name of a system
@@ -91,6 +105,21 @@ def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
         reason = " ".join(str(error).split())
         raise ValueError(f"{bleu_tokenize!r} cannot be used to compare: {reason}") from error
     return {"bleu": bleu, "chrf": sacrebleu.CHRF()}
+
+
+def warn_of_words(references: Sequence[str], bleu_tokenize: str) -> None:
+    """Says once in a process that BLEU means little where 13a finds no words."""
+    text = " ".join(references)
+    if bleu_tokenize == "13a" and len(UNSPACED.findall(text)) > LONGEST_WORD * len(text.split()):
+        _say_once(
+            "BLEU by the tokenizer 13a means little for text without spaces, whose sentences it "
+            "takes for words: choose --bleu-tokenize zh, ja-mecab or, for any language, char."
+        )
+
+
+@functools.cache
+def _say_once(sentence):
+    logger.warning(sentence)
 
 
 def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> None:

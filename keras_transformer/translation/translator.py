@@ -252,13 +252,18 @@ class Translator(TextModel):
         empty = empty[:, tf.newaxis]
         return tf.where(empty, "", output), tf.where(empty, only, log_prob)
 
+    def bound(self, source: Tensor, longest: int) -> int | Tensor:
+        """Steps that a search may take for ids `(B, S)`; here `longest`, whatever these are."""
+        return longest
+
     def _search(self, search_fn, source, longest, options):
         """Tokens `(B, ..., T)` and log-probabilities `(B, ...)` for ids `(B, S)`, in parts."""
 
         def search_rows(source, **options):
             state = self.model.initial_state(source)
             rows = tf.shape(source)[0]
-            tokens, _, log_prob = search_fn(self.model.make_step(), state, rows, longest, **options)
+            steps = self.bound(source, longest)
+            tokens, _, log_prob = search_fn(self.model.make_step(), state, rows, steps, **options)
             return tokens, log_prob
 
         return in_parts(search_rows, {"source": source} | options)

@@ -139,7 +139,7 @@ def test_without_a_running_mean_nothing_changes():
     ],
 )
 def test_runs_that_cannot_be_averaged(tmp_path, path, options, message):
-    checkpoints = [{"file": f"{i}.weights.h5", "epoch": i, "score": 1.0} for i in (1, 2)]
+    checkpoints = [{"file": f"{i}.weights.h5", "epoch": i} for i in (1, 2)]
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     files.write_state(tmp_path / "run", {"monitor": "val_loss", "checkpoints": checkpoints})
     with pytest.raises(ValueError, match=message):
@@ -147,11 +147,20 @@ def test_runs_that_cannot_be_averaged(tmp_path, path, options, message):
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("monitor, best", [("val_loss", [2, 4, 1, 3]), ("val_bleu", [3, 1, 2, 4])])
+@pytest.mark.parametrize(
+    "monitor, best",
+    [
+        ("val_loss", [2, 4, 5, 1, 3]),
+        # By BLEU, the earlier of equals; below 5 by loss, behind all that have more.
+        ("val_bleu", [3, 1, 4, 2, 5]),
+    ],
+)
 def test_rank(monitor, best):
-    scores = [5.0, 3.0, 9.0, 3.0]
+    losses, bleus = [5.0, 3.0, 9.0, 3.0, 4.0], [5.0, 4.9, 7.0, 5.0, 4.99]
+    rows = zip(losses, bleus, strict=True)
     state = {
         "monitor": monitor,
-        "checkpoints": [{"epoch": i, "score": s} for i, s in enumerate(scores, start=1)],
+        "checkpoints": [{"epoch": i} for i in range(1, 6)],
+        "history": [{"val_loss": loss, "val_bleu": bleu} for loss, bleu in rows],
     }
     assert [one["epoch"] for one in files.rank(state)] == best

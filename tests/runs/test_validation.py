@@ -1,5 +1,8 @@
 """Scores of translations during a training that a script began with `model.fit`."""
 
+import dataclasses
+import json
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +11,11 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.corpora.corpus import fingerprint
+from keras_transformer.runs import files
+from keras_transformer.runs.validation import validate_as
+from keras_transformer.translation.corpus_scores import corpus_scores
+from tests.support.paths import FIXTURES
 from tests.support.toy_translator import toy_pairs, toy_tokenizer
 
 
@@ -52,18 +60,33 @@ def test_scores_are_those_of_the_sacrebleu_command(trained, tmp_path):
     assert 0 < history["val_bleu"][-1] < 100, "scores that could differ"
 
 
+def test_scores_of_a_beam(trained):
+    model, _, valid = trained
+    sources, targets = zip(*valid[:20], strict=True)
+    scores = kt.TranslationScores(valid[:20], toy_tokenizer(), toy_tokenizer(), "char", beam_size=4)
+    translator = kt.Translator(model, toy_tokenizer(), toy_tokenizer())
+    translator.run_eagerly()
+    beam, greedy = (translator.translate(sources, search=kt.SearchConfig(n)) for n in (4, 1))
+    found = scores.measure(model)["val_bleu"]
+    assert beam != greedy and found == corpus_scores(beam, targets, "char")["bleu"]
+
+
 def test_untrained_model_does_not_go_on_for_long():
-    """A translation ends after twice as many tokens as the longest reference has, and ten."""
+    """As many tokens as twice the source has, at this corpus' ratio of one, and ten."""
     tokenizer = toy_tokenizer()
     size = tokenizer.vocabulary_size
     model = kt.Transformer(size, size, 1, 8, 2, 16, max_length=5000)
-    model.compile(keras.optimizers.SGD(0.0), kt.SmoothedCrossEntropy(), jit_compile=False)
-    pairs = toy_pairs(3)
-    scores = kt.TranslationScores(pairs, tokenizer, tokenizer, "char")
-    dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 512, 12)
-    model.fit(dataset, shuffle=False, callbacks=[scores], verbose=0)
-    longest = max(len(tokenizer(target)) for _, target in pairs)
-    assert scores._translator.longest_output == 2 * longest + 10
+    model.build()
+    for embedding in {id(x): x for x in model.weights if x.name == "embeddings"}.values():
+        value = embedding.numpy()
+        value[kt.END] = 0.0  # which never is the most probable token
+        embedding.assign(value)
+    scores = kt.TranslationScores(toy_pairs(3), tokenizer, tokenizer, "char")
+    scores.measure(model)
+    for text in ("abc", "abcdefgh" * 4):
+        source, empty = scores._translator.read_source([text])
+        tokens, _ = scores._translator.translate_ids(source, empty)
+        assert tokens.shape == (1, 2 * source.shape[1] + 10)
 
 
 def test_validation_uses_the_running_mean():
@@ -91,3 +114,19 @@ def test_validation_uses_the_running_mean():
     for val_loss, averaged, plain in losses[1:]:
         assert val_loss == pytest.approx(averaged, abs=1e-6)
         assert abs(val_loss - plain) > 1e-3
+
+
+def test_run_without_its_validation_set(tmp_path, capsys):
+    """No scores are better than those of another text."""
+    run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run")
+    valid, translator = tmp_path / "valid.tsv", kt.load(run)
+    config = dataclasses.replace(files.read_config(run), valid_source=str(valid))
+    files.write_config(config, run)
+    for reason in ("cannot be read", "has changed"):
+        assert validate_as(run, translator) == {}
+        error = capsys.readouterr().err
+        assert error.startswith("The model was not validated: ") and reason in error
+        valid.write_text("abc\tABC\n")
+    (run / "data.json").write_text(json.dumps({"valid": fingerprint([("abc", "ABC")])}))
+    scores = validate_as(run, translator)
+    assert scores.keys() == {"val_loss", "val_bleu", "val_chrf"} and scores["val_loss"] > 0

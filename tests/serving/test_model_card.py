@@ -5,11 +5,13 @@ import os
 import re
 import sys
 
+import numpy as np
 import pytest
 
 import keras_transformer
 from keras_transformer.corpora.corpus import fingerprint
 from keras_transformer.corpora.pair import Pair
+from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.signatures import SIGNATURES
 from tests.support.toy_translator import toy_pairs, trained_translator
@@ -19,6 +21,11 @@ from tests.support.toy_translator import toy_pairs, trained_translator
 def card(toy_version):
     with open(os.path.join(toy_version, "model.json"), encoding="utf-8") as file:
         return json.load(file)
+
+
+def read_page(version):
+    with open(os.path.join(version, "MODEL.md"), encoding="utf-8") as file:
+        return file.read()
 
 
 def test_card_describes_the_model(card):
@@ -45,17 +52,48 @@ def test_examples_are_what_a_server_answers(card, toy_version):
                 assert reply["text"] == example["outputs"]["text"]
 
 
-def test_page_shows_every_signature_and_the_same_examples(card, toy_version):
-    with open(os.path.join(toy_version, "MODEL.md"), encoding="utf-8") as file:
-        page = file.read()
+def test_page_shows_every_signature_and_the_first_row_of_each_example(card, toy_version):
+    page = read_page(toy_version)
     assert re.findall("^### (.*)$", page, re.MULTILINE) == list(SIGNATURES)
     blocks = re.findall("```json\n(.*)\n(.*)\n```", page)
     for (request, reply), (name, signature) in zip(blocks, card["signatures"].items(), strict=True):
-        assert json.loads(request) == {
-            "signature_name": name,
-            "inputs": signature["example"]["inputs"],
-        }
-        assert json.loads(reply) == {"outputs": signature["example"]["outputs"]}
+        example = signature["example"]
+        inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
+        assert json.loads(request) == {"signature_name": name, "inputs": inputs}
+        outputs = {key: rows[:1] for key, rows in example["outputs"].items()}
+        if name == "attention":
+            outputs["attention"] = [outputs["attention"][0][:1]]
+        assert json.loads(reply) == {"outputs": outputs}
+    table = card["signatures"]["attention"]["example"]["outputs"]["attention"]
+    shape = list(np.shape(table))
+    assert f"`attention` is of shape {shape} there" in page and min(shape[1:]) > 1
+
+
+def test_page_is_a_page_without_python(toy_version):
+    """Also where the example is long, and where a run had a recipe with all kinds of values."""
+    page = read_page(toy_version)
+    assert len(page) < 6000 and max(map(len, page.splitlines())) < 400
+    recipe = {"languages": [], "plain": (1, "a"), "peak": None, "nfkc": True, "rate": 0.1 + 0.2}
+    lines = model_card._page({"recipe": recipe, "data": {}, "signatures": {}}).splitlines()
+    rows = ["languages | none", "plain | 1, a", "peak | none", "nfkc | yes", "rate | 0.3"]
+    assert [line for line in lines if " | " in line][1:] == [f"| {row} |" for row in rows]
+    assert "## Data" not in lines
+    words = "a sentence of several words, long enough for its table of attention to fill a page"
+    assert model_card._beginning(words) == "a sentence of"
+    assert model_card._beginning("今" * 100) == "今" * 36 and model_card._beginning("") == ""
+
+
+def test_page_says_that_sources_are_cut(toy_version):
+    assert "source of more than 12 tokens, END included, the first 11 are" in read_page(toy_version)
+
+
+def test_size_is_that_of_the_files(card, toy_version):
+    weights = os.listdir(os.path.join(toy_version, "variables"))
+    sizes = [os.path.getsize(os.path.join(toy_version, "variables", name)) for name in weights]
+    graph = os.path.getsize(os.path.join(toy_version, "saved_model.pb"))
+    assert card["size"]["megabytes_of_weights"] == round(sum(sizes) / 1e6, 2) > 0
+    assert card["size"]["megabytes_of_graph"] == round(graph / 1e6, 2) > 1
+    assert card["size"]["nodes"] > card["size"]["functions"] > 10
 
 
 def test_card_names_no_place(toy_version):

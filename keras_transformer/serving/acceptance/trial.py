@@ -6,17 +6,15 @@ way TF Serving runs a model. `check` is what `export` and `keras-transformer che
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
+from keras_transformer.serving.versions import DEFAULT, read_card
 from keras_transformer.serving.warm_up import read_warm_up
 from keras_transformer.typing import Path
-
-CARD = "model.json"
 
 # They need not make sense in the model's language: empty, short, long, another script, unknown
 # symbols, control characters, not even UTF-8.
@@ -34,6 +32,7 @@ HOSTILE_ROWS = (
     b"x" * 10_000,
 )
 LOG_PROB_TOLERANCE = 1e-3
+LONGEST_PIECE = 40  # characters that a token stands for, at most, on average
 NOT_TRIED = "left out: TensorFlow's C library is tried on Linux only, so check it there"
 
 
@@ -87,7 +86,7 @@ class _Trial:
     def __init__(self, server, version_dir):
         self.server = server
         self.version_dir = version_dir
-        self.card = _read_card(version_dir)
+        self.card = read_card(version_dir)
         computation = self.card.get("precision", {}).get("computation", "float32")
         self.precise = computation == "float32"
         self.names = [name for name in SIGNATURES if name in server.signatures]
@@ -114,7 +113,29 @@ class _Trial:
             if function in (self._compare, self._alone) and not self.precise:
                 what += ", number of rows only: half precision"
             findings.append(Finding(title, problems, f"{len(items)} {what}"))
-        return findings
+        return [*findings, self.cut()]
+
+    def cut(self):
+        """The row on sources longer than the model reads: answered as what it reads of them is."""
+        title, architecture = "long sources are cut", self.card.get("architecture", {})
+        longest = architecture.get("max_length")
+        if longest is None:
+            return Finding(title, [], "left out: the model card names no max_length", left_out=True)
+        example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"
+        text = f"{example} " * (1 + longest * LONGEST_PIECE // len(example))
+        ids = [4 + k % (self.card["vocabulary"]["source"]["ids"] - 4) for k in range(2 * longest)]
+        trials = {DEFAULT: ("text", text + example[::-1], text)}
+        if "tokens" in self.names:
+            trials["tokens"] = ("ids", ids, ids[: longest - 1])
+        problems = []
+        for name, (key, whole, read) in trials.items():
+            answers = [self._run(name, {key: [row]}) for row in (whole, read)]
+            found = [sentence for _, sentences in answers for sentence in sentences]
+            problems += found or _differences(
+                name, {key: [whole]}, answers[1][0], answers[0][0], self.precise
+            )
+        read = f"only the first {longest - 1} tokens of more than that are read"
+        return Finding(title, problems, f"{len(trials)} signatures: {read}")
 
     def _run(self, name, inputs):
         """Runs one request: (outputs, sentences that say what is wrong with them)."""
@@ -217,11 +238,3 @@ def _leaves(value):
 def _short(value):
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-def _read_card(version_dir):
-    path = os.path.join(version_dir, CARD)
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)

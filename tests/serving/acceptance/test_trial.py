@@ -10,9 +10,11 @@ import tensorflow as tf
 
 from keras_transformer.cli.serving import print_report
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance import server_process
-from keras_transformer.serving.acceptance.trial import CARD, HOSTILE_ROWS, Answer, check
+from keras_transformer.serving.acceptance import server_process, trial
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Answer, check
 from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.versions import CARD, read_card
 from keras_transformer.serving.warm_up import PATH, write_warm_up
 from tests.support import stand_in_translator as stand_ins
 
@@ -25,6 +27,7 @@ CHECKS = [
     "no rows",
     "wrong shapes refused",
     "warm-up",
+    "long sources are cut",
 ]
 
 
@@ -79,6 +82,19 @@ def test_log_probs_may_differ_a_little(sound):
     assert list(problems_of(sound, answers(1e-1))) == ["answers as in memory"]
 
 
+def test_source_longer_than_the_model_reads(toy_version, tmp_path):
+    """It is answered as its first tokens; a card that names another number of them is wrong."""
+    card = read_card(toy_version)
+    with ServerProcess(toy_version) as server:
+        finding = trial._Trial(server, toy_version).cut()
+        assert finding.problems == [] and not finding.left_out
+        assert "the first 11 tokens" in finding.detail and "2 signatures" in finding.detail
+        card["architecture"]["max_length"] -= 5
+        (tmp_path / CARD).write_text(json.dumps(card))
+        finding = trial._Trial(server, tmp_path).cut()
+        assert len(finding.problems) == 1 and "tokens answers" in finding.problems[0]
+
+
 def test_version_without_a_card(copy):
     (copy / CARD).unlink()
     assert problems_of(copy) == {}
@@ -95,10 +111,10 @@ def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, caps
     config, pairs = ExportConfig(precision="bfloat16"), [("a", "b")]
     path = export(stand_ins.StandIn(), tmp_path, config=config, pairs=pairs, report=reports.append)
     assert reports == [check(path)]
-    structure, trial = reports[0]
+    structure, left_out = reports[0]
     assert structure == ("structure", [], "", False)
-    assert trial.left_out and trial.problems == []
-    assert "left out" in trial.detail and "Linux" in trial.detail
+    assert left_out.left_out and left_out.problems == []
+    assert "left out" in left_out.detail and "Linux" in left_out.detail
     assert "comparison" not in json.loads((tmp_path / "1" / CARD).read_text())
     print_report(reports[0])
     assert capsys.readouterr().err.count(" left out ") == 1
