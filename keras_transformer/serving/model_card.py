@@ -12,8 +12,9 @@ import tensorflow as tf
 
 import keras_transformer
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.trial import CARD, Answer
+from keras_transformer.serving.acceptance.trial import Answer
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
+from keras_transformer.serving.versions import CARD
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path
 

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
+from keras_transformer.serving.versions import CARD
 from keras_transformer.serving.warm_up import read_warm_up
 from keras_transformer.typing import Path
-
-CARD = "model.json"
 
 # They need not make sense in the model's language: empty, short, long, another script, unknown
 # symbols, control characters, not even UTF-8.
