@@ -48,7 +48,7 @@ def translate(
             with α the length penalty; with --sample, so many are drawn, and the score is log_prob,
             the natural logarithm of the probability.
         precision: What a run computes in: float32, mixed_bfloat16, mixed_float16 or auto (timed
-            here); by default as it was trained, but in float32 where that is as fast.
+            here); none: as it was trained, but in float32 where that is as fast.
     """
     from keras_transformer.corpora.text_files import read_lines
     from keras_transformer.runs.load import open_translator
@@ -109,9 +109,9 @@ def align(
             translations: leave out --target, --layers and --heads.
         source: Sentences: text, .gz, or a .tsv with both columns.
         target: Their translations, line by line.
-        layers: Decoder layers, from 0, whose attention is averaged; by default the last but one, of
+        layers: Decoder layers, from 0, whose attention is averaged; none: the last but one, of
             fewer than three the last.
-        heads: Their heads, from 0; all by default.
+        heads: Their heads, from 0; none: all.
         tokens: Print the tokens that are counted as well: "source ||| target ||| pairs".
         precision: What to compute in, as `translate` has it.
     """

@@ -171,19 +171,18 @@ def test_draws_differ(translator):
 
 
 def test_several_draws_are_those_of_the_seeds_that_follow(translator):
-    config = SearchConfig(sample=True, temperature=1.5, seed=2**31 - 2)
+    config = SearchConfig(sample=True, temperature=1.5, seed=2**31 - 1)
     prefixes = ["", "B"] * 5
-    drawn = translator.translate_n_best(SOURCES, 4, config, prefixes, n_best=3)
+    drawn = translator.translate_n_best(SOURCES, 4, config, prefixes, n_best=2)
     by_seed = [
         translator.translate(SOURCES, 256, dataclasses.replace(config, seed=seed), prefixes)
-        for seed in (2**31 - 2, 2**31 - 1, 0)
+        for seed in (2**31 - 1, 0)
     ]
     assert [[one.text for one in draws] for draws in drawn] == [
         list(texts) for texts in zip(*by_seed, strict=True)
     ]
     assert sum(len({one.text for one in draws}) > 1 for draws in drawn) > 4
     assert all(one.score == one.log_prob for draws in drawn for one in draws)
-    assert translator.translate_n_best([], search=config, n_best=3) == []
     with pytest.raises(ValueError, match="positive number of samples, received n_best=0"):
         translator.translate_n_best(SOURCES, search=config, n_best=0)
 
