@@ -68,6 +68,7 @@ def evaluate(
     bleu_tokenize: str = "13a",
     compare: System | None = None,
     n_bootstrap: int = 1000,
+    worst: int = 10,
 ) -> dict[str, Any]:
     """Translates the sources and compares with the targets.
 
@@ -80,6 +81,7 @@ def evaluate(
         compare: Another system, given like `translate`.
         n_bootstrap: Number of bootstrap samples, each of as many sentences as there are: some
             seconds and 0.1 MB of memory a sentence for 1,000. 0 leaves intervals and p-values out.
+        worst: How many wrong translations to name.
 
     Returns:
         Dict of what `score_translations` returns and `lines_per_second`: sentences by the seconds
@@ -90,6 +92,8 @@ def evaluate(
         ValueError: If there are no pairs, not as many translations as pairs, a negative number of
             samples, or the tokenizer is unknown or not installed.
     """
+    if worst < 0:
+        raise ValueError(f"worst must not be negative, received {worst}.")
     systems = [translate] if compare is None else [translate, compare]
     # Now, not after an hour of translating.
     make_metrics(bleu_tokenize)
@@ -98,7 +102,7 @@ def evaluate(
     sources = [pair[0] for pair in pairs]
     outputs, rate = _run(translate, sources)
     other, other_rate = (None, None) if compare is None else _run(compare, sources)
-    report = score_translations(pairs, outputs, bleu_tokenize, other, n_bootstrap)
+    report = score_translations(pairs, outputs, bleu_tokenize, other, n_bootstrap, worst)
     report["lines_per_second"] = rate
     if compare is not None:
         report["comparison"]["lines_per_second"] = other_rate
@@ -111,6 +115,7 @@ def score_translations(
     bleu_tokenize: str = "13a",
     compare: Sequence[str] | None = None,
     n_bootstrap: int = 1000,
+    worst: int = 10,
 ) -> dict[str, Any]:
     """Compares translations with the targets, and with another system's translations.
 
@@ -120,12 +125,13 @@ def score_translations(
         bleu_tokenize: sacreBLEU's tokenizer.
         compare: List of another system's translations of them.
         n_bootstrap: Number of bootstrap samples; 0 leaves intervals and p-values out.
+        worst: How many wrong translations to name.
 
     Returns:
         Dict of `bleu`, `chrf`, `exact_match` (all 0–100), `bleu_interval` and `chrf_interval`
         (lists of low and high: the 95 % interval around the mean of the bootstrap samples),
         `signature` (sacreBLEU's, of both), `sentences`, `by_group` (exact match of each group,
-        worst first) and `worst` (up to ten wrong translations, the least similar first, each a
+        worst first) and `worst` (wrong translations, the least similar first, each a
         dict of source, target, translation, chrf). With `compare` also of `comparison`: a dict of
         the same scores and intervals of the other system, with `bleu_p_value` and `chrf_p_value`,
         the probabilities of so large a difference by chance alone, 1 where there is none.
@@ -141,7 +147,7 @@ def score_translations(
     report |= {
         "sentences": len(pairs),
         "by_group": _by_group(pairs, exact_matches(outputs, targets)),
-        "worst": _worst(sources, targets, outputs),
+        "worst": _worst(sources, targets, outputs, worst) if worst else [],
     }
     if others:
         report["comparison"] = others[0]
@@ -167,7 +173,7 @@ def _by_group(pairs, right):
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
-def _worst(sources, targets, outputs, count=10):
+def _worst(sources, targets, outputs, count):
     wrong = [
         {
             "source": source,

@@ -64,11 +64,11 @@ def check_precision(precision: str | None) -> None:
 class ModelConfig:
     """The architecture: arguments of `Transformer`."""
 
-    num_layers: int = 6  # N, of the encoder and of the decoder
+    num_layers: int = 6  # N, layers of the encoder, and as many of the decoder
     d_model: int = 512  # D, width of the model
-    num_heads: int = 8  # H, must divide d_model
+    num_heads: int = 8  # H, heads of each attention; must divide d_model
     d_ff: int = 2048  # inner width of the feed-forward networks
-    dropout: float = 0.1  # of sublayer outputs and embeddings, in training
+    dropout: float = 0.1  # share of sublayer outputs and embeddings, while training
     norm: str = "post"  # post (the paper) or pre
     activation: str = "relu"  # of the feed-forward networks
     positions: str = "sinusoidal"  # sinusoidal or learned
@@ -85,26 +85,26 @@ class TrainConfig:
     train_target: str | None = None  # the translations, line by line
     valid_source: str | None = None  # what the best checkpoint is chosen by
     valid_target: str | None = None
-    languages: tuple[str, ...] = ()  # of the dates; empty: the default ones
+    languages: tuple[str, ...] = ()  # of the dates; none: the default ones
 
     # --- vocabulary ---
-    vocabulary_size: int | None = 8000  # ids per vocabulary; None: all characters (type char)
+    vocabulary_size: int | None = 8000  # ids per vocabulary; none: all characters (type char)
     model_type: str = "bpe"  # bpe, unigram, char or word
     lowercase: bool = False  # lower-case text before it is cut into pieces
     nfkc: bool = True  # normalise text to Unicode NFKC
     subword_sampling: float = 0.0  # in training: dropout of merges (bpe), sharpness (unigram)
 
     # --- model ---
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)  # the architecture
 
     # --- recipe ---
-    epochs: int = 20  # after each of which the model is validated and saved
-    steps_per_epoch: int | None = None  # updates; None: one pass over the data
+    epochs: int = 20  # rounds, after each of which the model is validated and saved
+    steps_per_epoch: int | None = None  # updates; none: one pass over the data
     tokens_per_batch: int = 8192  # rows × padded length of the longer side, all replicas
     accumulation_steps: int = 1  # micro-batches one after the other, to save memory
-    parallel_microbatches: int | None = None  # at once; None: one for each core, up to eight
+    parallel_microbatches: int | None = None  # together; none: one for each core, up to eight
     label_smoothing: float = 0.1  # share spread evenly over the vocabulary
-    peak: float | None = None  # highest learning rate; None: the paper's, (D · warm-up)^-0.5
+    peak: float | None = None  # highest learning rate; none: the paper's, (D · warm-up)^-0.5
     warmup_steps: int = 4000  # updates until the learning rate peaks
     cooldown_steps: int = 0  # updates at the end in which it also falls to zero, linearly
     clip_norm: float | None = None  # largest norm of all gradients together
@@ -175,7 +175,7 @@ class SearchConfig:
     top_k: int = 0  # of sampling: only from the so many most probable tokens; 0: all
     top_p: float = 1.0  # of sampling: only from the fewest tokens with this share of probability
     seed: int = 1  # of sampling
-    longest_output: int | None = None  # tokens of a translation; None: the model's max_length
+    longest_output: int | None = None  # tokens of a translation; none: the model's max_length
 
     def __post_init__(self) -> None:
         longest = self.longest_output
@@ -216,8 +216,8 @@ class ExportConfig:
     beam_size: int = 5  # hypotheses that the signature beam answers with
     length_penalty: float = SearchConfig.length_penalty  # α of the signature beam
     precision: str = "float32"  # of stored weights: float32, bfloat16 or int8
-    computation: str = "float32"  # or bfloat16, for servers with bfloat16 units
-    longest_output: int | None = None  # tokens of a translation; None: the model's max_length
+    computation: str = "float32"  # float32, or bfloat16 for servers with bfloat16 units
+    longest_output: int | None = None  # tokens of a translation; none: the model's max_length
 
     @property
     def search(self) -> SearchConfig:

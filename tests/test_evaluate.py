@@ -204,6 +204,7 @@ def test_no_more_than_ten_of_the_worst():
     outputs = [target[: i + 1] for i, target in enumerate(targets)]
     worst = report_of(targets, outputs)["worst"]
     assert [row["translation"] for row in worst] == outputs[:10]
+    assert len(report_of(targets, outputs, worst=2)["worst"]) == 2
 
 
 def test_everything_is_translated_at_once_and_in_order():

@@ -2,11 +2,14 @@
 
 import sys
 
-from keras_transformer import explain_missing
+from keras_transformer import __version__, explain_missing
 
 
 def main() -> None:
     """Runs the command line; exits with status 2 where it lacks an optional package."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"keras-transformer {__version__}")
+        return
     try:
         from keras_transformer.cli.main import main as run
 

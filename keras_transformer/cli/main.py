@@ -11,9 +11,11 @@ import logging
 import os
 import platform
 import sys
+from typing import Annotated
 
 import tyro
 
+from keras_transformer.cli.parsing import parse_command
 from keras_transformer.cli.serving import check, export
 from keras_transformer.cli.text import (
     DEFAULTS,
@@ -24,6 +26,14 @@ from keras_transformer.cli.text import (
     translate,
 )
 from keras_transformer.presets import GREEDY, PRESETS, TrainConfig, get_preset
+
+WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
+WIDTH = 90  # characters that are shown of a wrong translation
+Runs = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +68,7 @@ def evaluate(
     bleu_tokenize: str | None = None,
     compare: str | None = None,
     n_bootstrap: int = 1000,
+    worst: int = 0,
     json: bool = False,
     precision: str | None = None,
     search: tyro.conf.OmitArgPrefixes[SearchOptions] = DEFAULTS,
@@ -74,9 +85,10 @@ def evaluate(
             the one that the run was validated by; of translations in a file, 13a.
         compare: Another system, given like the first: are their scores different, or is it chance?
         n_bootstrap: Samples for 95 % intervals and p-values; 0 for none of these.
+        worst: Print so many wrong translations, the least similar to what is expected first.
         json: Print one JSON object.
         precision: What runs compute in: float32, mixed_bfloat16, mixed_float16 or auto (timed
-            here); by default as they were trained, but in float32 where that is as fast.
+            here); none: as they were trained, but in float32 where that is as fast.
         search: How to search, of both systems.
     """
     from keras_transformer.corpora.dates import LANGUAGES, dates
@@ -106,7 +118,8 @@ def evaluate(
         raise ValueError(
             f"{path} holds translations: leave out the options of the search and --precision."
         )
-    report = measure(system, pairs, bleu_tokenize or bleu_tokenizer(path), other, n_bootstrap)
+    tokenize = bleu_tokenize or bleu_tokenizer(path)
+    report = measure(system, pairs, tokenize, other, n_bootstrap, worst)
     if other:
         report["comparison"]["system"] = compare
     _print_report(report, json)
@@ -123,15 +136,15 @@ def average(
     Args:
         path: A run directory.
         output: Directory to make.
-        number: Number of checkpoints.
-        by: best or last.
+        number: How many checkpoints; as many must have been kept (--keep-checkpoints of train).
+        by: Which: the best, or the last.
     """
     from keras_transformer.runs.averaging import average
 
     average(path, output, number, by)
 
 
-def plot(runs: tyro.conf.Positional[tuple[str, ...]], output: str = "curves.png") -> None:
+def plot(runs: Runs = (), output: str = "curves.png") -> None:
     """Draw learning rate, losses, BLEU and chrF of one or several trainings into a picture.
 
     Args:
@@ -154,7 +167,7 @@ def main() -> None:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
-        command = tyro.extras.subcommand_cli_from_dict(
+        command = parse_command(
             {
                 "train": _with_defaults_of_preset(sys.argv[1:]),
                 "translate": translate,
@@ -166,9 +179,8 @@ def main() -> None:
                 "export": export,
                 "check": check,
             },
-            prog="keras-transformer",
-            description="Train, use and export Transformers that translate text.",
-            config=(tyro.conf.FlagCreatePairsOff,),
+            # Of a training, any flag may undo what a preset or a file says, or say it again.
+            config=() if sys.argv[1:2] == ["train"] else (tyro.conf.FlagCreatePairsOff,),
         )
         if isinstance(command, Train):
             command.run()
@@ -203,11 +215,18 @@ def _print_report(report, as_json):
     for group, rate in report["by_group"].items():
         print(f"{group:12} {rate:6.1f} %")
     for row in report["worst"]:
-        print(f"{row['source']}\n    expected {row['target']}, received {row['translation']}")
+        for title, key in WORST.items():
+            print(f"{title:9}{_cut(row[key])}")
     print(f"{report['signature']}\nsentences: {report['sentences']}")
     if other := report.get("comparison"):
         _print_scores(other, f" of {other['system']}")
     _print_scores(report)
+
+
+def _cut(text):
+    """One line, whatever ends of lines are in the text."""
+    text = " ".join(text.split())
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
 
 
 def _print_scores(report, of=""):

@@ -34,9 +34,9 @@ def export(
         base: Directory of the versions of this model; of the format ctranslate2, the one to make.
         format: saved_model, or ctranslate2 for the engine of that name, to which no other option
             applies.
-        version: A free positive integer; by default one more than the highest there is.
+        version: A free positive integer; none: one more than the highest there is.
         source: Sentences for warm-up, examples and comparison: text, .gz, or a .tsv with both
-            columns. By default those that the run was validated by.
+            columns; none: those that the run was validated by.
         target: Their translations, line by line.
         bleu_tokenize: sacreBLEU's tokenizer for the comparison with full precision; by default the
             one that the run was validated by.

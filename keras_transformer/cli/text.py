@@ -6,6 +6,7 @@ import sys
 import tyro
 
 from keras_transformer.presets import SearchConfig
+from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.typing import Path
 
 
@@ -43,21 +44,19 @@ def translate(
         search: How to search.
         prefix: Text file of what the translations begin with, line by line.
         n_best: Print so many translations of each line, as "line number from 0 ||| translation
-            ||| natural logarithm of its probability".
+            ||| score". A beam's are the best, ranked by that score, log_prob / ((5 + length) / 6)^α
+            with α the length penalty; with --sample, so many are drawn, and the score is log_prob,
+            the natural logarithm of the probability.
         precision: What a run computes in: float32, mixed_bfloat16, mixed_float16 or auto (timed
-            here); by default as it was trained, but in float32 where that is as fast.
+            here); none: as it was trained, but in float32 where that is as fast.
     """
     from keras_transformer.corpora.text_files import read_lines
     from keras_transformer.runs.load import open_translator
 
     config = search.config
-    if n_best is not None and not 1 <= n_best <= config.beam_size:
-        raise ValueError(
-            f"A beam of {config.beam_size} gives 1 to {config.beam_size} translations, received "
-            f"n_best={n_best}: widen it with --beam-size."
-        )
+    check_n_best(n_best, config)
     set_threads(path, precision=precision)
-    translator = open_translator(path, config, n_best is not None, precision)
+    translator = open_translator(path, config, n_best, precision)
     prefixes = prefix and read_lines(prefix)
     lines = sys.stdin.buffer.read().split(b"\n")
     if not lines[-1]:
@@ -66,8 +65,8 @@ def translate(
         if n_best is None:
             print(_one_line(answer))
         else:
-            for text, log_prob in answer[:n_best]:
-                print(f"{number} ||| {_one_line(text)} ||| {log_prob:.6f}")
+            for text, _, score in answer:
+                print(f"{number} ||| {_one_line(text)} ||| {score:.6f}")
 
 
 def score(
@@ -81,7 +80,8 @@ def score(
     The natural logarithm, not normalised by length; END counts as a token.
 
     Args:
-        path: A run directory.
+        path: A run directory, or a SavedModel with the signature score, which cuts targets that
+            are too long where a run refuses them.
         source: Sentences: text, .gz, or a .tsv with both columns.
         target: Their translations, line by line.
         precision: What to compute in, as `translate` has it.
@@ -89,7 +89,7 @@ def score(
     from keras_transformer.corpora.text_files import read_pairs
 
     sources, targets, _ = zip(*read_pairs(source, target), strict=True)
-    for log_prob, tokens in _open_run(path, precision).score(sources, targets):
+    for log_prob, tokens in _open_model(path, precision).score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
 
 
@@ -105,31 +105,36 @@ def align(
     """Print what each target token attends to most, as pairs of positions source-target from 0.
 
     Args:
-        path: A run directory.
+        path: A run directory, or a SavedModel with the signature attention, which aligns its own
+            translations: leave out --target, --layers and --heads.
         source: Sentences: text, .gz, or a .tsv with both columns.
         target: Their translations, line by line.
-        layers: Decoder layers, from 0, whose attention is averaged; by default the last but one, of
+        layers: Decoder layers, from 0, whose attention is averaged; none: the last but one, of
             fewer than three the last.
-        heads: Their heads, from 0; all by default.
+        heads: Their heads, from 0; none: all.
         tokens: Print the tokens that are counted as well: "source ||| target ||| pairs".
         precision: What to compute in, as `translate` has it.
     """
-    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.corpora.text_files import is_table, read_lines, read_pairs
+    from keras_transformer.runs.files import is_run
 
-    sources, targets, _ = zip(*read_pairs(source, target), strict=True)
-    for pieces, target_pieces, positions in _open_run(path, precision).align(
+    if is_run(path) or target or is_table(source):
+        sources, targets, _ = zip(*read_pairs(source, target), strict=True)
+    else:
+        sources, targets = tuple(read_lines(source)), None
+    for pieces, target_pieces, positions in _open_model(path, precision).align(
         sources, targets, layers or None, heads or None
     ):
         pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
 
 
-def _open_run(path, precision):
-    """Loads a run, with an operation on each core; refuses what is none before TensorFlow comes."""
-    from keras_transformer.runs.load import load
+def _open_model(path, precision):
+    """Opens what translates; a run with an operation on each core."""
+    from keras_transformer.runs.load import open_model
 
     set_threads(path, precision=precision)
-    return load(path, precision)
+    return open_model(path, precision)
 
 
 def set_threads(*paths: Path | None, precision: str | None = None) -> None:

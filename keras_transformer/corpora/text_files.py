@@ -66,9 +66,13 @@ def read_pairs(source_path: Path, target_path: Path | None = None) -> list[Pair]
     return list(itertools.starmap(Pair, zip(sources, targets, strict=True)))
 
 
+def is_table(path: Path) -> bool:
+    """Tells whether a file goes by the name of a table: `.tsv` or `.tsv.gz`."""
+    return os.fspath(path).removesuffix(".gz").endswith(".tsv")
+
+
 def _read_table(path):
-    name = os.fspath(path).removesuffix(".gz")
-    if not name.endswith(".tsv"):
+    if not is_table(path):
         raise ValueError(
             f"{path} has no target file beside it: name one, or give a .tsv file with both."
         )

@@ -82,7 +82,7 @@ def beam_search(
         outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
     check_arguments(state, batch_size, max_length, prefix)
-    normalise = functools.partial(_normalise, length_penalty=length_penalty)
+    normalise = functools.partial(rank_by, length_penalty=length_penalty)
     enough = beam_patience * beam_size
     options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, enough=enough)
     options |= dict(normalise=normalise, constraint=prefix_constraint(prefix))
@@ -105,6 +105,11 @@ def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
             f"A beam of {beam_size} is wider than the vocabulary of {vocabulary_size} ids: take a "
             "smaller beam_size."
         )
+
+
+def rank_by(log_prob: Tensor, length: int | Tensor, length_penalty: float) -> Tensor:
+    """What hypotheses are ranked by: log_prob / ((5 + length) / 6)^α, END counted."""
+    return log_prob / ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
 
 
 def _search(
@@ -221,10 +226,6 @@ def _best(count, first, second):
     """
     both = Hypotheses(*(tf.concat(pair, axis=1) for pair in zip(first, second, strict=True)))
     return both.pick(tf.math.top_k(both.score, count).indices)
-
-
-def _normalise(log_prob, length, length_penalty):
-    return log_prob / ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
 
 
 def _reorder(before, after, rows):

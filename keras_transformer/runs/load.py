@@ -1,15 +1,17 @@
 """Opens what a training has left: as a translator, or whatever translates."""
 
+import functools
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import GREEDY, SearchConfig, check_precision
 from keras_transformer.runs.files import CONFIG, MODEL, SOURCE, TARGET, describe, is_run
+from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
+    from keras_transformer.serving.exported_translator import ExportedTranslator
     from keras_transformer.tokenizers.subword import SubwordTokenizer
     from keras_transformer.translation.translator import Translator
 
@@ -56,72 +58,71 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     return translator
 
 
-def open_translator(
-    path: Path, search: SearchConfig = GREEDY, n_best: bool = False, precision: str | None = None
-) -> Callable[..., list[Any]]:
+def open_model(path: Path, precision: str | None = None) -> "Translator | ExportedTranslator":
     """Opens whatever can translate.
 
     Args:
         path: A run directory, or a SavedModel's base or version directory.
-        search: `SearchConfig`.
-        n_best: Whether to find several translations, as `Translator.translate_n_best` does.
         precision: What a run computes in, as `load` has it.
+
+    Returns:
+        `Translator`, or `ExportedTranslator`, which loads no TensorFlow.
+
+    Raises:
+        ValueError: If `path` is neither, or a SavedModel that is to compute in another precision.
+    """
+    # Mistakes first: importing TensorFlow takes seconds.
+    if not os.path.isdir(path):
+        raise ValueError(f"{path} is no directory: give a run directory or a SavedModel.")
+    check_precision(precision)
+    if is_run(path) or os.path.exists(os.path.join(path, CONFIG)):
+        return load(path, precision)  # a run without a model: says so
+    if precision is not None:
+        raise ValueError(
+            f"{path} is a SavedModel, which computes in what it was exported for: leave out "
+            "--precision, or export it anew with --computation."
+        )
+    from keras_transformer.serving.exported_translator import ExportedTranslator
+
+    return ExportedTranslator(path)
+
+
+def open_translator(
+    path: Path,
+    search: SearchConfig = GREEDY,
+    n_best: int | None = None,
+    precision: str | None = None,
+) -> Callable[..., list[Any]]:
+    """Opens whatever can translate, as a function.
+
+    Args:
+        path, precision: As `open_model` has them.
+        search: `SearchConfig`.
+        n_best: How many translations to find, as `Translator.translate_n_best` does; None for one
+            string for each text.
 
     Returns:
         Function from a list of strings, in any order, to the list of their translations; and from
         `prefixes`, None or a list of what these begin with.
 
     Raises:
-        ValueError: If `path` is neither, or a SavedModel that is to decode otherwise than it does.
+        ValueError: As `open_model` does, or if a SavedModel is to search otherwise than it does.
     """
-    # Mistakes first: importing TensorFlow takes seconds.
-    if not os.path.isdir(path):
-        raise ValueError(f"{path} is no directory: give a run directory or a SavedModel.")
-    check_precision(precision)
-    if not is_run(path) and os.path.exists(os.path.join(path, CONFIG)):
-        load(path)  # a run without a model: says so
-    if precision is not None and not is_run(path):
-        raise ValueError(
-            f"{path} is a SavedModel, which computes in what it was exported for: leave out "
-            "--precision, or export it anew with --computation."
-        )
-    if is_run(path):
-        translator = load(path, precision)
-        method = translator.translate_n_best if n_best else translator.translate
-
-        def translate_run(texts, prefixes=None):
-            if len(texts) <= FEW:
-                translator.run_eagerly()
-            return method(texts, search=search, prefixes=prefixes)
-
-        return translate_run
-    exported = _open_exported(path)
+    check_n_best(n_best, search)
+    model = open_model(path, precision)
+    run = is_run(path)
+    if not run:
+        model.check_search(search)
+    method: Callable[..., list[Any]] = model.translate
+    if n_best is not None:
+        method = functools.partial(model.translate_n_best, n_best=n_best)
 
     def translate(texts, prefixes=None):
-        if n_best or search != GREEDY or prefixes is not None:
-            raise ValueError(
-                f"{path} is a SavedModel, which decodes greedily only: leave out the options of "
-                "the search, or give the run directory it was exported from."
-            )
-        return exported(texts)
+        if run and len(texts) <= FEW:
+            model.run_eagerly()
+        return method(texts, search=search, prefixes=prefixes)
 
     return translate
-
-
-def _open_exported(path):
-    """A function from texts to translations, where possible without TensorFlow's import."""
-    from keras_transformer.serving.versions import version_dir
-
-    directory = version_dir(path)  # where there is none: says so
-    if sys.platform.startswith("linux"):
-        from keras_transformer.serving.exported_translator import translate_exported
-
-        return lambda texts: translate_exported(directory, texts)
-    from keras_transformer.serving.saved_model import load_saved_model
-    from keras_transformer.translation.sentence_batches import translate_sorted
-
-    loaded = load_saved_model(directory)
-    return lambda texts: translate_sorted(lambda rows: loaded(rows)[0], texts)
 
 
 def load_tokenizers(path: Path) -> "tuple[SubwordTokenizer, SubwordTokenizer]":

@@ -1,42 +1,264 @@
-"""An exported version that translates text, without importing TensorFlow, which takes seconds."""
+"""An exported version asked for whole files, without importing TensorFlow, which takes seconds."""
 
+import dataclasses
+import itertools
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from keras_transformer.serving.acceptance.server_process import ServerProcess, read_signatures
-from keras_transformer.serving.versions import DEFAULT, refuse_other, version_dir
+import numpy as np
+
+from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.serving.acceptance.server_process import (
+    ServerProcess,
+    is_supported,
+    read_signatures,
+)
+from keras_transformer.serving.versions import (
+    CARD,
+    DEFAULT,
+    LEAST_LOG_PROB,
+    read_card,
+    refuse_other,
+    version_dir,
+)
+from keras_transformer.translation.hypotheses import Hypothesis, check_n_best, draw_seed
 from keras_transformer.translation.sentence_batches import as_bytes, in_order, sorted_batches
 from keras_transformer.typing import Path, Texts
 
 FEW = 256  # sentences, for which rewriting the graph takes longer than it saves
+DRAWN = ("temperature", "top_k", "top_p")  # what a request to `sample` may choose
 
 
-def translate_exported(path: Path, texts: Texts, batch_size: int = 256) -> list[str]:
-    """Translates a list of sentences as a server would, in a process of its own.
+class ExportedTranslator:
+    """What a version's signatures answer to lists of texts, as a `Translator` does in memory.
+
+    On Linux a process of its own answers, as a server would; elsewhere TensorFlow does.
 
     Args:
         path: A version directory; or the one above, of which the highest version is taken.
-        texts: Strings or byte strings.
-        batch_size: Number of texts per batch.
-
-    Returns:
-        List of strings, in the same order.
 
     Raises:
-        ValueError: If there is no SavedModel, or it cannot be loaded or is no translator's.
+        ValueError: If there is no SavedModel, or it is no translator's.
     """
-    directory = version_dir(os.fspath(path))
-    signatures = read_signatures(directory)
-    if signatures:
-        _, outputs = signatures.get(DEFAULT, (None, None))
-        refuse_other(directory, outputs)
-    rows = as_bytes(texts)
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    batches = sorted_batches([len(row) for row in rows], batch_size, threads)
-    optimize = len(rows) > FEW
-    with ServerProcess(directory, threads=threads, optimize=optimize) as server:
-        requests = [([rows[i] for i in batch], DEFAULT) for batch in batches]
-        replies = server.predict_all(requests)
-    for reply in replies:
-        if "error" in reply:
-            raise ValueError(f"{directory} answers with an error: {reply['error']}")
-    return in_order(batches, [reply["text"] for reply in replies])
+
+    def __init__(self, path: Path) -> None:
+        self.directory = version_dir(os.fspath(path))
+        self.signatures = read_signatures(self.directory)
+        if self.signatures:  # what is wrong otherwise, loading says
+            _, outputs = self.signatures.get(DEFAULT, (None, None))
+            refuse_other(self.directory, outputs)
+
+    def check_search(self, search: SearchConfig) -> str:
+        """Refuses what the export does not do.
+
+        Args:
+            search: `SearchConfig`.
+
+        Returns:
+            Name of the signature that searches so.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        name = "sample" if search.sample else DEFAULT if search.beam_size == 1 else "beam"
+        self._check_signature(name)
+        own = GREEDY
+        if name == "sample":
+            chosen = {key: getattr(search, key) for key in ("seed", *DRAWN)}
+            own = SearchConfig(sample=True, **chosen)
+        elif name == "beam":
+            own = self._beam()
+        for field in dataclasses.fields(search):
+            fixed, received = (getattr(config, field.name) for config in (own, search))
+            if fixed != received:
+                own_value = "" if fixed is None else f" at {fixed}"
+                self._refuse(
+                    f"fixes {field.name} of its signature {name}{own_value}, received {received}: "
+                    "take that"
+                )
+        return name
+
+    def translate(
+        self,
+        texts: Texts,
+        batch_size: int = 256,
+        search: SearchConfig = GREEDY,
+        prefixes: None = None,
+    ) -> list[str]:
+        """Translates a list of sentences.
+
+        Args:
+            texts: Strings or byte strings.
+            batch_size: Number of texts per batch; a beam search of N beams takes an N-th of it.
+            search: `SearchConfig`, one that the export has a signature for.
+            prefixes: None: there is no signature that takes them.
+
+        Returns:
+            List of strings, in the same order.
+
+        Raises:
+            ValueError: If the version cannot be loaded, or does not search so.
+        """
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes, n_best=1)
+        return [hypotheses[0].text for hypotheses in n_best]
+
+    def translate_n_best(
+        self,
+        texts: Texts,
+        batch_size: int = 256,
+        search: SearchConfig = GREEDY,
+        prefixes: None = None,
+        n_best: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translates a list of sentences, each in several ways.
+
+        Args:
+            texts, batch_size, search, prefixes: As `translate` has them.
+            n_best: As `Translator.translate_n_best` has it.
+
+        Returns:
+            As `Translator.translate_n_best` does.
+
+        Raises:
+            ValueError: As `translate` does, or if the beam is not so wide.
+        """
+        if prefixes is not None:
+            self._refuse("takes no prefixes: leave out --prefix")
+        n_best = check_n_best(n_best, search)
+        name, draws = self.check_search(search), n_best if search.sample else 1
+        rows = [row for row in as_bytes(texts) for _ in range(draws)]
+        inputs: dict[str, list[Any]] = {"text": rows}
+        if search.sample:
+            places = [divmod(i, draws) for i in range(len(rows))]
+            inputs["seed"] = [draw_seed(search, number, draw) for number, draw in places]
+            inputs |= {key: [getattr(search, key)] * len(rows) for key in DRAWN}
+        if name == "beam" and "score" not in self.signatures[name][1]:
+            raise ValueError(
+                f"The signature beam of {self.directory} tells no scores: export the run anew."
+            )
+        found = []
+        for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
+            if name != "beam":
+                answer = {key: [answer[key]] for key in ("text", "log_prob")}
+            columns = answer["text"], answer["log_prob"], answer.get("score", answer["log_prob"])
+            hypotheses = itertools.starmap(Hypothesis, zip(*columns, strict=True))
+            found.append([x for i, x in enumerate(hypotheses) if not i or x[1] > LEAST_LOG_PROB])
+        return [
+            list(itertools.chain(*found[i : i + draws]))[:n_best]
+            for i in range(0, len(found), draws)
+        ]
+
+    def score(
+        self, sources: Texts, targets: Texts, batch_size: int = 64
+    ) -> list[tuple[float, int]]:
+        """Computes how probable given translations are.
+
+        Args:
+            sources, targets, batch_size: As `Translator.score` has them, but that targets are cut
+                at the model's `max_length` too.
+
+        Returns:
+            For each pair (log_prob, number of tokens).
+
+        Raises:
+            ValueError: If the version cannot be loaded, or has no signature `score`.
+        """
+        self._check_signature("score")
+        inputs = {"source": as_bytes(sources), "target": as_bytes(targets)}
+        answers = self._ask("score", inputs, batch_size)
+        return [(answer["log_prob"], answer["tokens"]) for answer in answers]
+
+    def align(
+        self,
+        sources: Texts,
+        targets: None = None,
+        layers: None = None,
+        heads: None = None,
+        batch_size: int = 64,
+    ) -> list[tuple[list[str], list[str], list[int]]]:
+        """Finds which source token each token of the export's own translations attends to most.
+
+        Args:
+            sources, batch_size: As `Translator.align` has them.
+            targets, layers, heads: None: the signature `attention` writes the translations itself,
+                and averages the heads of the layer that `Translator.align` takes by default.
+
+        Returns:
+            For each text (source pieces, target pieces, positions), as `Translator.align`.
+
+        Raises:
+            ValueError: If the version cannot be loaded, or has no signature `attention`.
+        """
+        if targets is not None:
+            self._refuse("aligns its own translations, not given ones: leave out --target")
+        if layers or heads:
+            self._refuse("fixes layers and heads: leave out --layers and --heads")
+        self._check_signature("attention")
+        return [
+            _most_attended(**answer)
+            for answer in self._ask("attention", {"text": as_bytes(sources)}, batch_size)
+        ]
+
+    def _refuse(self, what):
+        raise ValueError(
+            f"{self.directory} is a SavedModel, which {what}, or give the run directory it was "
+            "exported from."
+        )
+
+    def _check_signature(self, name):
+        if self.signatures and name not in self.signatures:
+            raise ValueError(
+                f"{self.directory} has no signature {name}: export the run anew with {name} among "
+                "--signatures, or give the run directory."
+            )
+
+    def _beam(self):
+        """What the signature `beam` does: written into the card, for the graph does not say."""
+        try:
+            options = read_card(self.directory)["signatures"]["beam"]
+            return SearchConfig(options["beam_size"], options["length_penalty"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self.directory} has no {CARD} that says how its signature beam searches: copy "
+                "it from the export, or leave out --beam-size."
+            ) from None
+
+    def _ask(
+        self, name: str, inputs: Mapping[str, Sequence[Any]], batch_size: int
+    ) -> list[dict[str, Any]]:
+        """One dict of outputs for each row of all inputs, in their order."""
+        texts = next(iter(inputs.values()))
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        batches = sorted_batches([len(text) for text in texts], batch_size, threads)
+        requests = [
+            ({key: [rows[i] for i in batch] for key, rows in inputs.items()}, name)
+            for batch in batches
+        ]
+        if is_supported():
+            optimize = len(texts) > FEW
+            with ServerProcess(self.directory, threads=threads, optimize=optimize) as server:
+                replies = server.predict_all(requests)
+        else:
+            from keras_transformer.serving.saved_model import load_signatures
+
+            run = load_signatures(self.directory)
+            replies = [run(inputs, name) for inputs, name in requests]
+        for reply in replies:
+            if "error" in reply:
+                raise ValueError(f"{self.directory} answers with an error: {reply['error']}")
+        rows = (zip(*reply.values(), strict=True) for reply in replies)
+        names = next(iter(replies), {}).keys()
+        return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
+
+
+def _most_attended(text, source_tokens, target_tokens, attention):
+    """Pieces without END and padding, and positions, as `Translator.align` has them."""
+    source, target = ([x for x in tokens if x] for tokens in (source_tokens, target_tokens))
+    end = source[-1:]  # a source is always closed by END, a target is unless it was cut
+    source = source[:-1]
+    target = target[:-1] if target[-1:] == end else target
+    if not source:
+        return source, target, []
+    table = np.array(attention)[: len(target), : len(source)]
+    return source, target, np.argmax(table, axis=1).tolist()

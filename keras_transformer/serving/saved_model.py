@@ -11,7 +11,9 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
@@ -113,10 +115,31 @@ def load_saved_model(path: Path) -> Callable[[Texts], tuple[list[str], list[floa
         >>> translate = load_saved_model("export/models/dates/1")
         >>> texts, log_probs = translate(["9 May 1998"])
     """
+    run = load_signatures(version_dir(os.fspath(path)))
+
+    def translate(texts):
+        outputs = run({"text": as_bytes(texts)}, DEFAULT)
+        return outputs["text"], outputs["log_prob"]
+
+    return translate
+
+
+def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
+    """Loads an exported model as a function of what is asked and of the name of a signature.
+
+    Args:
+        directory: a version directory.
+
+    Returns:
+        A function from {name of an input: list} and a signature's name to {name of an output:
+        nested lists}, strings as str.
+
+    Raises:
+        ValueError: if it is incomplete or not a translator's.
+    """
     # Imported for its side effect: it registers the SentencePiece ops the graph is made of.
     import tensorflow_text  # noqa: F401
 
-    directory = version_dir(os.fspath(path))
     try:
         loaded = tf.saved_model.load(directory)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
@@ -127,14 +150,21 @@ def load_saved_model(path: Path) -> Callable[[Texts], tuple[list[str], list[floa
     signature = getattr(loaded, "signatures", {}).get(DEFAULT)
     refuse_other(directory, getattr(signature, "structured_outputs", None))
 
-    def translate(texts):
-        rows = as_bytes(texts)
+    def run(inputs, name):
         # A signature does not keep its model alive, so this closure does.
-        outputs = loaded.signatures[DEFAULT](text=tf.constant(rows, tf.string, [len(rows)]))
-        texts = [text.decode(errors="replace") for text in outputs["text"].numpy()]
-        return texts, outputs["log_prob"].numpy().tolist()
+        function = loaded.signatures[name]
+        specs = function.structured_input_signature[1]
+        outputs = function(**{key: tf.constant(x, specs[key].dtype) for key, x in inputs.items()})
+        return {key: _to_lists(value.numpy()) for key, value in outputs.items()}
 
-    return translate
+    return run
+
+
+def _to_lists(array):
+    """An array as nested lists, byte strings as str."""
+    if array.dtype == object:
+        array = np.vectorize(lambda text: text.decode(errors="replace"), otypes=[object])(array)
+    return array.tolist()
 
 
 @contextlib.contextmanager

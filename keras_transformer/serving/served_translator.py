@@ -11,12 +11,11 @@ from keras_transformer.kernels.tensorflow.machines import on_any_machine
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.serving.stored_weights import StoredWeights
+from keras_transformer.serving.versions import LEAST_LOG_PROB
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.translation.scoring import attention_to_source
 from keras_transformer.translation.translator import Translator
 
-# Stands for the log-probability of what is no hypothesis: JSON has no -inf.
-LEAST_LOG_PROB = -1e9
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # policies of Keras
 COLDEST = 0.01  # at lower temperatures, the most probable token wins in any case
 
@@ -88,8 +87,9 @@ class ServedTranslator(tf.Module):
         return self._get_translator().translate_batch(text)
 
     def _beam(self, text):
-        texts, log_prob = self._get_translator().search_batch(text, search=self._search)
-        return {"text": texts, "log_prob": tf.maximum(log_prob, LEAST_LOG_PROB)}
+        texts, *numbers = self._get_translator().search_batch(text, search=self._search)
+        log_prob, score = (tf.maximum(x, LEAST_LOG_PROB) for x in numbers)
+        return {"text": texts, "log_prob": log_prob, "score": score}
 
     def _sample(self, text, temperature, top_k, top_p, seed):
         rows = tf.shape(text)[0]

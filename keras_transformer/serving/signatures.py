@@ -37,9 +37,15 @@ _LOG_PROB = (_ROWS, tf.float32)
 SIGNATURES = {
     # Greedy search: the one that requests get which name none.
     DEFAULT: Signature(_specs(text=_TEXT), _specs(text=_TEXT, log_prob=_LOG_PROB), True),
-    # The N best of a beam search, best first; N and α are fixed by the export.
+    # The N best of a beam search, and the scores that it ranks them by; the export fixes N and α.
     "beam": Signature(
-        _specs(text=_TEXT), _specs(text=(_TABLE, tf.string), log_prob=(_TABLE, tf.float32)), True
+        _specs(text=_TEXT),
+        _specs(
+            text=(_TABLE, tf.string),
+            log_prob=(_TABLE, tf.float32),
+            score=(_TABLE, tf.float32),
+        ),
+        True,
     ),
     # Drawn at random. What a row draws depends on its own five values only.
     "sample": Signature(

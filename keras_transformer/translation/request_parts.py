@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from keras_transformer.special_ids import PAD
-from keras_transformer.typing import Tensor
+from keras_transformer.typing import SearchOutputs, Tensor
 
 FEWEST_ROWS = 12  # of a part: with fewer, reading the weights costs more than another core brings
 PARTS = 1, 2, 4
 
 
 def in_parts(
-    search_rows: Callable[..., tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor]:
+    search_rows: Callable[..., SearchOutputs], inputs: Mapping[str, Tensor]
+) -> SearchOutputs:
     """Searches for the rows' translations in several parts, as many at once as there are threads.
 
     Args:
-        search_rows: Function from some rows of all inputs to tokens `(B, ..., T)` and
+        search_rows: Function from some rows of all inputs to tokens `(B, ..., T)`, lengths and
             log-probabilities `(B, ...)`. What it finds for a row must depend on nothing but that
             row. Nothing in it may have side effects, as tokenizers have: TensorFlow would do it
             part by part.
@@ -53,10 +53,10 @@ def in_parts(
             search_rows(**{name: _rows(x, i, j) for name, x in inputs.items()})
             for i, j in itertools.pairwise(bounds)
         ]
-        tokens, log_probs = zip(*outputs, strict=True)
+        tokens, lengths, log_probs = zip(*outputs, strict=True)
         length = tf.reduce_max([tf.shape(x)[-1] for x in tokens])
         tokens = [_pad(x, length) for x in tokens]
-        return tf.concat(tokens, axis=0), tf.concat(log_probs, axis=0)
+        return tf.concat(tokens, 0), tf.concat(lengths, 0), tf.concat(log_probs, 0)
 
     choice = tf.reduce_sum([tf.cast(rows >= FEWEST_ROWS * n, tf.int32) for n in PARTS[1:]])
     return tf.switch_case(choice, [functools.partial(in_so_many, parts) for parts in PARTS])

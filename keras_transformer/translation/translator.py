@@ -4,18 +4,20 @@ Shapes: B batch, N hypotheses for each source, S source length, T target length.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.beam import check_beam_size
+from keras_transformer.decoding.beam import check_beam_size, rank_by
 from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.translation.hypotheses import Hypothesis, check_n_best, draw_seed
 from keras_transformer.translation.request_parts import in_parts
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.string_tensors import translate_tensor, with_options
@@ -150,8 +152,8 @@ class Translator(TextModel):
             ValueError: If `texts` is one string, the beam is wider than the vocabulary, or a
                 prefix has more tokens than the translation may have.
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes)
-        return [hypotheses[0][0] for hypotheses in n_best]
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes, n_best=1)
+        return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
         self,
@@ -159,20 +161,24 @@ class Translator(TextModel):
         batch_size: int = 256,
         search: SearchConfig = GREEDY,
         prefixes: Texts | None = None,
-    ) -> list[list[tuple[str, float]]]:
-        """Translates a list of sentences, each in several ways: as many as the beam is wide.
+        n_best: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translates a list of sentences, each in several ways.
 
         Args:
             texts, batch_size, search, prefixes: As `translate` has them.
+            n_best: How many translations of each; as many as the beam is wide when left out.
+                Samples are drawn so many times, the k-th as `search.seed + k` draws the first.
 
         Returns:
-            For each text, a list of (translation, log_prob), best first: natural logarithm, not
-            normalised by length. Fewer than the beam is wide where there are no more; of an empty
-            line, one.
+            For each text, a list of `Hypothesis`: (text, log_prob, score). Those of a beam come
+            best first: fewer where there are no more; of an empty line, one.
 
         Raises:
-            ValueError: As `translate` does.
+            ValueError: As `translate` does, or if the beam is not so wide.
         """
+        n_best = check_n_best(n_best, search)
+        draws = n_best if search.sample else 1
         rows = as_bytes(texts)
         check_beam_size(search.beam_size, self.model.target_vocabulary_size)
         if prefixes is not None:
@@ -182,21 +188,28 @@ class Translator(TextModel):
         translate = self.compiled(self.search_batch, inputs, search=search)
 
         def translate_batch(chosen):
-            batch = [[rows[i] for i in chosen], (search.seed << 32) + np.array(chosen)]
+            numbers, draw = np.divmod(chosen, draws)
+            seeds = [draw_seed(search, *pair) for pair in zip(numbers, draw, strict=True)]
+            batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
             if prefixes is not None:
-                batch.append(tf.gather(prefixes, chosen).to_tensor(PAD))
-            outputs, log_probs = (tensor.numpy() for tensor in translate(*batch))
+                batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
+            outputs = (tensor.numpy() for tensor in translate(*batch))
             return [
                 [
-                    (text.decode("utf-8"), float(value))
-                    for i, (text, value) in enumerate(zip(*row, strict=True))
-                    if i == 0 or value > -np.inf
+                    Hypothesis(text.decode("utf-8"), float(log_prob), float(score))
+                    for i, (text, log_prob, score) in enumerate(zip(*row, strict=True))
+                    if i == 0 or log_prob > -np.inf
                 ]
-                for row in zip(outputs, log_probs, strict=True)
+                for row in zip(*outputs, strict=True)
             ]
 
         sentences = max(1, batch_size // search.beam_size)
-        return in_batches(translate_batch, [len(row) for row in rows], sentences)
+        lengths = [len(row) for row in rows for _ in range(draws)]
+        found = in_batches(translate_batch, lengths, sentences)
+        return [
+            list(itertools.chain(*found[i : i + draws]))[:n_best]
+            for i in range(0, len(found), draws)
+        ]
 
     def translate_batch(
         self,
@@ -225,7 +238,7 @@ class Translator(TextModel):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The same from ids `(B, S)`, as `close` makes them: target ids `(B, T)`, and what
         `translate_batch` returns."""
-        tokens, log_prob = self._search(search_fn, source, self.longest_output, options or {})
+        tokens, _, log_prob = self._search(search_fn, source, self.longest_output, options or {})
         output = self._write(tokens)
         return tokens, {
             "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
@@ -238,33 +251,36 @@ class Translator(TextModel):
         seeds: Tensor | None = None,
         prefix: Tensor | None = None,
         search: SearchConfig = GREEDY,
-    ) -> tuple[Tensor, Tensor]:
-        """Translations and their log-probabilities, `(B, N)` each; -inf where there is none."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Translations, their log-probabilities and scores, as `Hypothesis` has them, `(B, N)`
+        each; -inf where there is none."""
         source, empty = self.read_source(text)
         rows, beam_size = tf.shape(source)[0], search.beam_size
         options = {"prefix": prefix, "seeds": seeds}
         options = {name: x for name, x in options.items() if x is not None}
         search_fn = functools.partial(search_tokens, config=search)
-        tokens, log_prob = self._search(search_fn, source, self._longest(search), options)
+        tokens, lengths, log_prob = self._search(search_fn, source, self._longest(search), options)
+        ranked = beam_size > 1
+        score = rank_by(log_prob, lengths, search.length_penalty) if ranked else log_prob
         output = self._write(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
         output = tf.reshape(output, [rows, beam_size])
         only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, float("-inf"))
         empty = empty[:, tf.newaxis]
-        return tf.where(empty, "", output), tf.where(empty, only, log_prob)
+        log_prob, score = (tf.where(empty, only, x) for x in (log_prob, score))
+        return tf.where(empty, "", output), log_prob, score
 
     def bound(self, source: Tensor, longest: int) -> int | Tensor:
         """Steps that a search may take for ids `(B, S)`; here `longest`, whatever these are."""
         return longest
 
     def _search(self, search_fn, source, longest, options):
-        """Tokens `(B, ..., T)` and log-probabilities `(B, ...)` for ids `(B, S)`, in parts."""
+        """Tokens `(B, ..., T)`, lengths and log-probabilities `(B, ...)` for ids `(B, S)`."""
 
         def search_rows(source, **options):
             state = self.model.initial_state(source)
             rows = tf.shape(source)[0]
             steps = self.bound(source, longest)
-            tokens, _, log_prob = search_fn(self.model.make_step(), state, rows, steps, **options)
-            return tokens, log_prob
+            return search_fn(self.model.make_step(), state, rows, steps, **options)
 
         return in_parts(search_rows, {"source": source} | options)
 

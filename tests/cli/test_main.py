@@ -52,7 +52,7 @@ def test_export_and_evaluate(reverse_run):
     text = run("evaluate", folder / "run", "--source", folder / "pairs.tsv").stdout.decode()
     assert text.splitlines()[-1] == f"exact match: {reports[0]['exact_match']:.1f} %"
     result = run("translate", folder / "models" / "1", "--beam-size", "2", stdin=b"ba gu\n")
-    assert result.returncode == 2 and b"a SavedModel, which decodes greedily only" in result.stderr
+    assert result.returncode == 2 and b"a SavedModel, which fixes beam_size of" in result.stderr
 
 
 def test_evaluate_translations_that_are_there(tmp_path):
@@ -83,6 +83,12 @@ def test_evaluate_translations_that_are_there(tmp_path):
     assert report["signature"] in lines
     lines = run(*command, "--n-bootstrap", "0").stdout.decode().splitlines()
     assert lines[-3] == f"BLEU: {bleu['score']:.2f}"
+    assert not any("source" in line for line in lines)  # what is wrong is shown when asked for
+    first.write_text("a b c d e .\nf g h i\nk l m n\n" + "x" * 200 + "\n")
+    lines = run(*command, "--n-bootstrap", "0", "--worst", "1").stdout.decode().splitlines()
+    received = "received " + "x" * 89 + "…"
+    assert lines[:3] == ["source   source 3", "expected o p q r s", received]
+    assert not any("source" in line for line in lines[3:])
 
 
 def test_plot_of_two_runs(tmp_path):

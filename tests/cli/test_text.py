@@ -51,9 +51,9 @@ def test_beam(folder, translator):
     rows = [line.split(" ||| ") for line in results("translate", folder, *options, "--n-best", "2")]
     expected = [(i, *found) for i, hypotheses in enumerate(n_best) for found in hypotheses[:2]]
     assert len(rows) == len(expected) == 7  # of the empty line, one
-    for (number, text, log_prob), wanted in zip(rows, expected, strict=True):
+    for (number, text, score), wanted in zip(rows, expected, strict=True):
         assert (int(number), text) == (wanted[0], " ".join(wanted[1].splitlines()))
-        assert float(log_prob) == pytest.approx(wanted[2], abs=1e-4)
+        assert float(score) == pytest.approx(wanted[3], abs=1e-4)
 
 
 def test_sampling(folder, translator):
@@ -63,6 +63,9 @@ def test_sampling(folder, translator):
     )
     expected = translator.translate(LINES, search=search)
     assert results("translate", folder, *options) == [" ".join(t.splitlines()) for t in expected]
+    drawn = [row.split(" ||| ") for row in results("translate", folder, *options, "--n-best", "3")]
+    assert [row[0] for row in drawn] == [str(i) for i in range(len(LINES)) for _ in range(3)]
+    assert [row[1] for row in drawn[::3]] == [" ".join(t.splitlines()) for t in expected]
 
 
 def test_evaluate_searches_too(folder, translator):
@@ -106,6 +109,7 @@ MISTAKES = {
         "A beam of 2 gives 1 to 2 translations, received n_best",
     ),
     "n-best 0": ("--n-best 0", "received n_best=0"),
+    "no samples": ("--sample --n-best 0", "positive number of samples, received n_best=0"),
     "prefix": ("--prefix {folder}/long.txt", "Prefix 3 has 13 tokens, but the model's max_length"),
     "prefixes": ("--prefix {folder}/model.keras", "not valid UTF-8"),
     "no prefixes": ("--prefix /none", "/none cannot be read"),
@@ -121,7 +125,7 @@ def test_search_mistake_gets_one_sentence(name, folder):
 def test_pair_mistakes(folder):
     files = ["--source", folder / "source.txt", "--target", folder / "target.txt"]
     refused(["align", folder, *files, "--heads", "2"], "There is no head 2: the model has 2")
-    refused(["score", folder / "none", *files], "is no run directory")
+    refused(["score", folder / "none", *files], "none is no directory: give a run directory or")
     long = ["--source", folder / "source.txt", "--target", folder / "long.txt"]
     refused(["score", folder, *long], "Target 3 has 14 tokens")
 

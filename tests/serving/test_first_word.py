@@ -40,7 +40,26 @@ print(open_translator(sys.argv[1])({SOURCES!r}))
 def test_many_sentences_have_their_graph_rewritten(exported, monkeypatch):
     monkeypatch.setattr(exported_translator, "FEW", 2)
     expected = trained_translator().translate(SOURCES)
-    assert exported_translator.translate_exported(exported, SOURCES) == expected
+    assert exported_translator.ExportedTranslator(exported).translate(SOURCES) == expected
+
+
+@pytest.mark.parametrize("name", ["beam", "sample", "attention"])
+def test_a_signature_that_is_not_there_is_named_at_once(exported, name):
+    """Before anything is loaded."""
+    code = f"""
+from keras_transformer.presets import SearchConfig
+from keras_transformer.runs.load import open_model, open_translator
+try:
+    if "{name}" == "attention":
+        open_model(sys.argv[1]).align({SOURCES!r})
+    else:
+        search = SearchConfig(2) if "{name}" == "beam" else SearchConfig(sample=True)
+        open_translator(sys.argv[1], search)
+except ValueError as error:
+    print(error)
+"""
+    said = without_tensorflow(code, exported)
+    assert f"has no signature {name}: export the run anew with {name} among --signatures" in said
 
 
 @pytest.mark.parametrize("command", ["", "train", "translate", "evaluate", "export", "check"])

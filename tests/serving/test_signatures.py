@@ -20,9 +20,13 @@ def translator():
 
 
 @pytest.fixture(scope="module")
-def server(translator, tmp_path_factory):
-    path = export(translator, tmp_path_factory.mktemp("signatures"), config=CONFIG)
-    with ServerProcess(path) as process:
+def version(translator, tmp_path_factory):
+    return export(translator, tmp_path_factory.mktemp("signatures"), config=CONFIG)
+
+
+@pytest.fixture(scope="module")
+def server(version):
+    with ServerProcess(version) as process:
         yield process
 
 
@@ -39,14 +43,15 @@ def test_the_process_is_configured_as_a_server(server):
 def test_beam_is_the_n_best(translator, server):
     reply = server.predict(SOURCES, "beam")
     expected = translator.translate_n_best(SOURCES, search=CONFIG.search)
-    for texts, log_probs, hypotheses in zip(
-        reply["text"], reply["log_prob"], expected, strict=True
-    ):
-        assert len(texts) == len(log_probs) == CONFIG.beam_size
-        assert texts[: len(hypotheses)] == [text for text, _ in hypotheses]
-        values = [value for _, value in hypotheses]
-        assert log_probs[: len(hypotheses)] == pytest.approx(values, abs=1e-4)
-        assert all(value == -1e9 for value in log_probs[len(hypotheses) :])
+    for texts, hypotheses in zip(reply["text"], expected, strict=True):
+        assert len(texts) == CONFIG.beam_size
+        assert texts[: len(hypotheses)] == [one.text for one in hypotheses]
+    for key in ("log_prob", "score"):
+        for values, hypotheses in zip(reply[key], expected, strict=True):
+            assert len(values) == CONFIG.beam_size
+            wanted = [getattr(one, key) for one in hypotheses]
+            assert values[: len(hypotheses)] == pytest.approx(wanted, abs=1e-4)
+            assert all(value == -1e9 for value in values[len(hypotheses) :])
     row = SOURCES.index("")
     assert reply["text"][row] == ["", "", ""] and reply["log_prob"][row] == [0.0, -1e9, -1e9]
 

@@ -32,7 +32,7 @@ def run(*arguments, stdin=b""):
 
 def run_process(*arguments, stdin=b""):
     """The command in a process of its own: nothing but what is meant for the user is printed."""
-    program = [sys.executable, "-m", "keras_transformer.cli.main", *map(str, arguments)]
+    program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
     # As in a user's shell, whatever other tests have set for their own processes.
     shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     return subprocess.run(program, input=stdin, capture_output=True, timeout=600, env=shell)

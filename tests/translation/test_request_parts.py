@@ -18,17 +18,19 @@ def test_parts_have_lengths_of_their_own(rows):
         widest = tf.reduce_max(tf.concat([numbers, [0]], 0))
         sizes.append(len(sizes))
         used = tf.range(widest) < numbers[:, tf.newaxis]
-        return tf.where(used, numbers[:, tf.newaxis] + 1, PAD), tf.cast(numbers, tf.float32)
+        tokens = tf.where(used, numbers[:, tf.newaxis] + 1, PAD)
+        return tokens, numbers, tf.cast(numbers, tf.float32)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)])
     def search(numbers):
         return in_parts(find, {"numbers": numbers})
 
     numbers = np.arange(rows)
-    tokens, log_probs = search(numbers)
+    tokens, lengths, log_probs = search(numbers)
     assert len(sizes) == 1  # one function, however many parts
     assert tokens.shape == (rows, max(0, rows - 1))
     np.testing.assert_array_equal(np.count_nonzero(tokens, axis=1), numbers)
+    np.testing.assert_array_equal(lengths, numbers)
     np.testing.assert_array_equal(log_probs, numbers)
 
 
@@ -40,7 +42,7 @@ def test_parts_are_calls_of_one_function():
         return names
 
     function = tf.function(
-        lambda x: in_parts(lambda x: (x[:, tf.newaxis], x), {"x": x}),
+        lambda x: in_parts(lambda x: (x[:, tf.newaxis], x, x), {"x": x}),
         input_signature=[tf.TensorSpec([None], tf.int32)],
     )
     graph = function.get_concrete_function().graph
@@ -68,5 +70,6 @@ def test_a_few_sentences_are_translated_without_a_graph(monkeypatch):
     translator.run_eagerly()
     monkeypatch.setattr(tf, "function", None)  # none is made
     assert translator.translate_n_best(SOURCES[:2]) == [
-        [(text, pytest.approx(value, abs=1e-5)) for text, value in row] for row in expected
+        [(text, *(pytest.approx(value, abs=1e-5) for value in numbers)) for text, *numbers in row]
+        for row in expected
     ]

@@ -68,7 +68,7 @@ def test_score_is_what_the_search_says():
     for source, target, (score, _), n_best in zip(SOURCES, TARGETS, scores, found, strict=True):
         # An empty target forces nothing, and a lone word mark makes an empty text too.
         forced = source and target
-        log_probs = [log_prob for text, log_prob in n_best if text == target and forced]
+        log_probs = [log_prob for text, log_prob, _ in n_best if text == target and forced]
         equal += bool(log_probs)
         assert not log_probs or score in [pytest.approx(value, abs=1e-4) for value in log_probs]
     assert equal > 3

@@ -144,17 +144,21 @@ def test_n_best_by_hand(translator, name):
     # As many together as fit, or few: the same, also of what is drawn.
     alone = translator.translate_n_best(SOURCES, batch_size=3, search=config)
     for i, (text, n_best, others) in enumerate(zip(SOURCES, found, alone, strict=True)):
-        assert [t for t, _ in n_best] == [t for t, _ in others]
+        assert [one.text for one in n_best] == [one.text for one in others]
         if not text:
-            assert n_best == [("", 0.0)]
+            assert n_best == [("", 0.0, 0.0)]
             continue
         ids = np.array([[*translator.source_tokenizer(text).numpy(), END]])
         state = translator.model.initial_state(ids)
         seeds = [(3 << 32) + i]
-        tokens, _, log_prob = search(translator.model.step, state, 1, 12, config, None, seeds)
+        tokens, lengths, log_prob = search(translator.model.step, state, 1, 12, config, None, seeds)
         output = translator.target_tokenizer.detokenize(tokens[0]).numpy()
-        assert [t for t, _ in n_best] == [t.decode() for t in output]
-        assert [p for _, p in n_best] == pytest.approx(log_prob[0].numpy().tolist(), abs=1e-4)
+        log_prob, lengths = log_prob[0].numpy(), lengths[0].numpy()
+        assert [one.text for one in n_best] == [t.decode() for t in output]
+        assert [one.log_prob for one in n_best] == pytest.approx(log_prob.tolist(), abs=1e-4)
+        scores = log_prob / ((5 + lengths) / 6) ** 0.6 if config.beam_size > 1 else log_prob
+        assert [one.score for one in n_best] == pytest.approx(scores.tolist(), abs=1e-4)
+        assert sorted(n_best, key=lambda one: -one.score) == n_best
     assert {len(n_best) for n_best in found} == {1, config.beam_size}
 
 
@@ -172,8 +176,8 @@ def test_prefixes(translator, name):
     for batch_size in (64, 4):
         found = translator.translate_n_best(SOURCES, batch_size, SEARCHES[name], prefixes)
         for source, prefix, n_best in zip(SOURCES, prefixes, found, strict=True):
-            assert all(text.startswith(prefix) for text, _ in n_best) or not source
-    assert found[3] == [("", 0.0)]
+            assert all(one.text.startswith(prefix) for one in n_best) or not source
+    assert found[3] == [("", 0.0, 0.0)]
     nothing = translator.translate(SOURCES, search=SEARCHES[name], prefixes=[""] * 10)
     assert nothing == translator.translate(SOURCES, search=SEARCHES[name])
 
