@@ -47,7 +47,11 @@ def answer(functions: Functions, name: str, inputs: Mapping[str, Any]) -> Answer
 
 
 def describe(
-    translator: Translator | tf.Module, functions: Functions, config: ExportConfig, pairs: Pairs
+    translator: Translator | tf.Module,
+    functions: Functions,
+    config: ExportConfig,
+    pairs: Pairs,
+    version_dir: Path,
 ) -> dict[str, Any]:
     """Puts together what there is to say about a version.
 
@@ -57,6 +61,7 @@ def describe(
         functions: {name of a signature: tf.function}.
         config: `ExportConfig`.
         pairs: Pairs of strings for the examples.
+        version_dir: Path of the directory that holds `saved_model.pb`.
 
     Returns:
         Dict that JSON can hold. Nothing in it names a place on this machine.
@@ -71,6 +76,7 @@ def describe(
         "serve_with": "TF Serving 2.20 or newer",
         **_describe_model(translator, config),
         **getattr(translator, "card", {}),
+        "size": _describe_size(version_dir),
         "signatures": {},
     }
     for name in functions:
@@ -101,7 +107,7 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
         file.write(_page(card))
 
 
-def describe_size(version_dir: Path) -> dict[str, Any]:
+def _describe_size(version_dir):
     """Megabytes of the weights and of the graph that a server loads, and what is in the latter."""
     path = os.path.join(version_dir, "saved_model.pb")
     with open(path, "rb") as file:
