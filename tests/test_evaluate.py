@@ -1,8 +1,10 @@
 """Scores: those that the sacrebleu command line prints for the same files, and what is counted."""
 
+import dataclasses
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -11,8 +13,15 @@ import pytest
 import sacrebleu
 
 from keras_transformer.corpora.pair import Pair
-from keras_transformer.evaluate import evaluate, open_system, score_translations
-from keras_transformer.translation.corpus_scores import corpus_scores
+from keras_transformer.evaluate import (
+    bleu_tokenizer,
+    evaluate,
+    open_system,
+    score_translations,
+)
+from keras_transformer.runs.files import read_config, write_config
+from keras_transformer.translation.corpus_scores import _say_once, corpus_scores
+from tests.support.paths import FIXTURES
 
 # Target, then translation: equal, close, far off, nothing, of several scripts.
 ROWS = [
@@ -252,3 +261,36 @@ def test_unknown_tokenizer():
 def test_tokenizer_that_is_not_installed():
     with pytest.raises(ValueError, match="'ja-mecab' cannot be used to compare: .*sacrebleu.ja"):
         evaluate(refuse, [("a", "b")], bleu_tokenize="ja-mecab")
+
+
+def test_text_without_spaces_by_13a_is_said_once(caplog):
+    unspaced = ["東京の夜は長い。", "我很喜欢喝茶", "ฉันชอบดื่มชา"]
+    segmented = ["我 喜欢 喝 茶", "ฉัน ชอบ ดื่ม ชา", "나는 차를 좋아합니다", "two words"]
+    _say_once.cache_clear()
+    for text in segmented:
+        corpus_scores([text], [text])
+    corpus_scores(unspaced, unspaced, "char")
+    assert not caplog.records
+    for text in unspaced:
+        corpus_scores([text], [text])
+    report_of(unspaced, unspaced)
+    (record,) = caplog.records
+    assert "means little for text without spaces" in record.message
+    for text in unspaced:
+        _say_once.cache_clear()
+        corpus_scores([text], [text])
+    assert len(caplog.records) == 4
+
+
+def test_tokenizer_is_that_of_the_run(tmp_path):
+    run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run")
+    version = shutil.copytree(FIXTURES / "format-1" / "export" / "1", tmp_path / "models" / "1")
+    (tmp_path / "outputs.txt").write_text("a\n")
+    assert [bleu_tokenizer(path) for path in (run, version)] == ["13a", "13a"]
+    config = dataclasses.replace(read_config(run), bleu_tokenize="zh")
+    write_config(config, run)
+    (version / "model.json").write_text('{"recipe": {"bleu_tokenize": "char"}}')
+    found = [bleu_tokenizer(path) for path in (run, version, version.parent)]
+    assert found == ["zh", "char", "char"]
+    (version / "model.json").unlink()
+    assert [bleu_tokenizer(path) for path in (version, tmp_path / "outputs.txt")] == ["13a"] * 2

@@ -47,7 +47,11 @@ def answer(functions: Functions, name: str, inputs: Mapping[str, Any]) -> Answer
 
 
 def describe(
-    translator: Translator | tf.Module, functions: Functions, config: ExportConfig, pairs: Pairs
+    translator: Translator | tf.Module,
+    functions: Functions,
+    config: ExportConfig,
+    pairs: Pairs,
+    version_dir: Path,
 ) -> dict[str, Any]:
     """Puts together what there is to say about a version.
 
@@ -57,6 +61,7 @@ def describe(
         functions: {name of a signature: tf.function}.
         config: `ExportConfig`.
         pairs: Pairs of strings for the examples.
+        version_dir: Path of the directory that holds `saved_model.pb`.
 
     Returns:
         Dict that JSON can hold. Nothing in it names a place on this machine.
@@ -73,6 +78,7 @@ def describe(
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **_describe_model(translator, config),
         **getattr(translator, "card", {}),
+        "size": _describe_size(version_dir),
         "signatures": {},
     }
     for name in functions:
@@ -103,7 +109,7 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
         file.write(_page(card))
 
 
-def describe_size(version_dir: Path) -> dict[str, Any]:
+def _describe_size(version_dir):
     """Megabytes of the weights and of the graph that a server loads, and what is in the latter."""
     path = os.path.join(version_dir, "saved_model.pb")
     with open(path, "rb") as file:

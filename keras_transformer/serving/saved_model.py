@@ -59,8 +59,7 @@ def export(
             requests, the examples of the model card and, with less than float32, the comparison
             of translations.
         report: function that is called with the `Finding`s, whatever they are.
-        bleu_tokenize: sacreBLEU's tokenizer for that comparison; by default the one that the run
-            which the translator was loaded from was validated by, else `"13a"`.
+        bleu_tokenize: sacreBLEU's tokenizer for that comparison; by default the run's, else 13a.
 
     Returns:
         The path of the published directory.
@@ -75,13 +74,11 @@ def export(
     """
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
-    if bleu_tokenize:
-        make_metrics(bleu_tokenize)  # now, not after minutes
+    make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes
     module, functions = functions_of(translator, config)
     with _temporary_version(base, version) as temporary:
         _save(module, functions, temporary)
-        card = model_card.describe(translator, functions, config, pairs)
-        card["size"] = model_card.describe_size(temporary)
+        card = model_card.describe(translator, functions, config, pairs, temporary)
         smaller = (config.precision, config.computation) != ("float32", "float32")
         if smaller and pairs and is_supported():
             by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")

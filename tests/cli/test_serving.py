@@ -1,9 +1,12 @@
 """`export` and `check` as a user types them."""
 
+import dataclasses
 import json
+import shutil
 
 import pytest
 
+from keras_transformer.runs import files
 from tests.support.command_line import run
 
 
@@ -23,6 +26,17 @@ def test_check_an_export(reverse_run, tmp_path):
     (path / "variables" / "variables.index").unlink()
     result = run("check", path)
     assert result.returncode == 1 and b"variables.index is missing" in result.stdout
+
+
+def test_evaluate_takes_the_tokenizer_of_the_run(reverse_run, tmp_path):
+    folder, _ = reverse_run
+    run_dir = shutil.copytree(folder / "run", tmp_path / "run")
+    config = dataclasses.replace(files.read_config(run_dir), bleu_tokenize="char")
+    files.write_config(config, run_dir)
+    command = ["evaluate", run_dir, "--source", folder / "pairs.tsv", "--n-bootstrap", "0"]
+    for options, name in (([], "char"), (["--bleu-tokenize", "13a"], "13a")):
+        report = json.loads(run(*command, *options, "--json").stdout)
+        assert f"tok:{name}|" in report["signature"]
 
 
 def test_export_for_another_engine(reverse_run, tmp_path):

@@ -13,6 +13,7 @@ from keras_transformer.serving.saved_model import export
 from keras_transformer.serving.stored_weights import StoredWeights
 from keras_transformer.serving.versions import CARD
 from keras_transformer.translation.corpus_scores import corpus_scores
+from keras_transformer.translation.translator import Translator
 from tests.support.toy_translator import SOURCES, random_translator, toy_pairs, trained_translator
 
 
@@ -91,27 +92,36 @@ def test_unknown_precision(model):
         StoredWeights(model, "int4")
 
 
-@pytest.mark.parametrize("precision, share", [("bfloat16", 0.6), ("int8", 0.4)])
-def test_export_is_smaller_and_says_what_that_costs(tmp_path, precision, share):
-    translator, pairs = trained_translator(), toy_pairs(100, seed=9)
-    path = export(
-        translator, tmp_path, config=ExportConfig(signatures=(), precision=precision), pairs=pairs
-    )
+@pytest.mark.parametrize(
+    "precision, share, asked, tokenize",
+    [("bfloat16", 0.6, None, "char"), ("int8", 0.4, "13a", "13a")],
+)
+def test_export_is_smaller_and_says_what_that_costs(tmp_path, precision, share, asked, tokenize):
+    """In BLEU by the tokenizer that the run was validated by, unless another is asked for."""
+    trained, pairs = trained_translator(), toy_pairs(100, seed=9)
+    translator = Translator(trained.model, trained.source_tokenizer, trained.target_tokenizer)
+    translator.card = {"recipe": {"bleu_tokenize": "char"}}
+    config = ExportConfig(signatures=(), precision=precision)
+    path = export(translator, tmp_path, config=config, pairs=pairs, bleu_tokenize=asked)
     with open(os.path.join(path, CARD), encoding="utf-8") as file:
         report = json.load(file)
     assert report["precision"] == {"computation": "float32", "weights": precision}
     comparison = report["comparison"]
-    assert comparison["sentences"] == 100
+    assert (comparison["sentences"], comparison["bleu_tokenize"]) == (100, tokenize)
     megabytes = comparison["megabytes_of_weights"]
     assert (
         megabytes["this"] == report["size"]["megabytes_of_weights"] < share * megabytes["float32"]
     )
     sources, targets = zip(*pairs, strict=True)
     outputs = translator.translate(sources)
-    assert comparison["bleu"]["float32"] == round(corpus_scores(outputs, targets)["bleu"], 2)
+
+    def bleu(texts):
+        return round(corpus_scores(texts, targets, tokenize)["bleu"], 2)
+
+    assert comparison["bleu"]["float32"] == bleu(outputs)
     with ServerProcess(path) as server:
         texts = server.predict(list(sources))["text"]
-        assert comparison["bleu"]["this"] == round(corpus_scores(texts, targets)["bleu"], 2)
+        assert comparison["bleu"]["this"] == bleu(texts)
         # Where rounding changed an answer it was a close call: most stay.
         same = np.mean([a == b for a, b in zip(texts, outputs, strict=True)])
         assert same > 0.8
