@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,11 +17,16 @@ from keras_transformer.serving.acceptance.server_process import (
 from keras_transformer.serving.versions import (
     CARD,
     DEFAULT,
-    LEAST_LOG_PROB,
+    read_card,
     refuse_other,
     version_dir,
 )
-from keras_transformer.translation.hypotheses import Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.hypotheses import (
+    LEAST_LOG_PROB,
+    Hypothesis,
+    check_n_best,
+    draw_seed,
+)
 from keras_transformer.translation.sentence_batches import as_bytes, in_order, sorted_batches
 from keras_transformer.typing import Path, Texts
 
@@ -216,10 +220,9 @@ class ExportedTranslator:
     def _beam(self):
         """What the signature `beam` does: written into the card, for the graph does not say."""
         try:
-            with open(os.path.join(self.directory, CARD), encoding="utf-8") as file:
-                options = json.load(file)["signatures"]["beam"]
+            options = read_card(self.directory)["signatures"]["beam"]
             return SearchConfig(options["beam_size"], options["length_penalty"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{self.directory} has no {CARD} that says how its signature beam searches: copy "
                 "it from the export, or leave out --beam-size."

@@ -1,15 +1,15 @@
 """The directories below base/ that TF Serving takes for versions of a model."""
 
+import json
 import os
 import re
 from collections.abc import Collection
+from typing import Any
 
 from keras_transformer.typing import Path
 
+CARD = "model.json"  # what there is to say about a version
 DEFAULT = "serving_default"  # the signature of requests that name none
-CARD = "model.json"  # lies beside the graph and says what it is
-# Stands for the log-probability of what is no hypothesis: JSON has no -inf.
-LEAST_LOG_PROB = -1e9
 LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
 VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")
@@ -42,6 +42,15 @@ def version_dir(path: Path) -> Path:
         f"There is no SavedModel in {path}; expected saved_model.pb, there or in its highest "
         "version, as keras_transformer.export writes it."
     )
+
+
+def read_card(version_dir: Path) -> dict[str, Any]:
+    """Reads the model card of a version; an empty dict where there is none."""
+    path = os.path.join(version_dir, CARD)
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
 
 
 def refuse_other(directory: Path, outputs: Collection[str] | None) -> None:

@@ -6,14 +6,13 @@ way TF Serving runs a model. `check` is what `export` and `keras-transformer che
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
-from keras_transformer.serving.versions import CARD
+from keras_transformer.serving.versions import read_card
 from keras_transformer.serving.warm_up import read_warm_up
 from keras_transformer.typing import Path
 
@@ -86,7 +85,7 @@ class _Trial:
     def __init__(self, server, version_dir):
         self.server = server
         self.version_dir = version_dir
-        self.card = _read_card(version_dir)
+        self.card = read_card(version_dir)
         computation = self.card.get("precision", {}).get("computation", "float32")
         self.precise = computation == "float32"
         self.names = [name for name in SIGNATURES if name in server.signatures]
@@ -216,11 +215,3 @@ def _leaves(value):
 def _short(value):
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-def _read_card(version_dir):
-    path = os.path.join(version_dir, CARD)
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)

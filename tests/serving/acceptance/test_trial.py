@@ -11,8 +11,9 @@ import tensorflow as tf
 from keras_transformer.cli.serving import print_report
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import server_process
-from keras_transformer.serving.acceptance.trial import CARD, HOSTILE_ROWS, Answer, check
+from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Answer, check
 from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.versions import CARD
 from keras_transformer.serving.warm_up import PATH, write_warm_up
 from tests.support import stand_in_translator as stand_ins
 
