@@ -104,7 +104,7 @@ class ExportedTranslator:
         Raises:
             ValueError: If the version cannot be loaded, or does not search so.
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, n_best=1)
+        n_best = self._search(texts, batch_size, search, prefixes, n_best=1)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
@@ -127,6 +127,14 @@ class ExportedTranslator:
         Raises:
             ValueError: As `translate` does, or if the beam is not so wide.
         """
+        if self.check_search(search) == "beam" and "score" not in self.signatures["beam"][1]:
+            raise ValueError(
+                f"The signature beam of {self.directory} tells no scores: export the run anew."
+            )
+        return self._search(texts, batch_size, search, prefixes, n_best)
+
+    def _search(self, texts, batch_size, search, prefixes, n_best):
+        """`Hypothesis`es for each text; where the signature tells no score, by their log_prob."""
         if prefixes is not None:
             self._refuse("takes no prefixes: leave out --prefix")
         n_best = check_n_best(n_best, search)
@@ -137,10 +145,6 @@ class ExportedTranslator:
             places = [divmod(i, draws) for i in range(len(rows))]
             inputs["seed"] = [draw_seed(search, number, draw) for number, draw in places]
             inputs |= {key: [getattr(search, key)] * len(rows) for key in DRAWN}
-        if name == "beam" and "score" not in self.signatures[name][1]:
-            raise ValueError(
-                f"The signature beam of {self.directory} tells no scores: export the run anew."
-            )
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
             if name != "beam":

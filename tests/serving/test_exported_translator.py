@@ -129,6 +129,7 @@ def test_an_older_export_and_one_without_a_card(toy_version, tmp_path):
     del outputs["score"]
     with pytest.raises(ValueError, match="tells no scores: export the run anew"):
         exported.translate_n_best(["a"], search=BEAM)
+    assert exported.translate(["a"], search=BEAM)  # which needs none
     copy = shutil.copytree(toy_version, tmp_path / "copy")
     (copy / "model.json").unlink()
     with pytest.raises(ValueError, match="has no model.json that says how its signature beam"):
