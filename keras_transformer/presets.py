@@ -84,7 +84,7 @@ class TrainConfig:
     train_source: str | None = None  # text, .gz, or a .tsv with both columns
     train_target: str | None = None  # the translations, line by line
     valid_source: str | None = None  # what the best checkpoint is chosen by
-    valid_target: str | None = None
+    valid_target: str | None = None  # its translations, line by line
     languages: tuple[str, ...] = ()  # of the dates; none: the default ones
 
     # --- vocabulary ---
@@ -110,7 +110,7 @@ class TrainConfig:
     clip_norm: float | None = None  # largest norm of all gradients together
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
     ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
-    precision: str = "float32"  # or mixed_bfloat16, mixed_float16; auto: timed on this machine
+    precision: str = "float32"  # float32, mixed_bfloat16, mixed_float16 or auto (timed here)
     strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
     logical_devices: int = 1  # replicas that the CPU plays, to try mirrored without GPUs
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape

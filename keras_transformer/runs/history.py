@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from keras_transformer.runs.atomic_files import replacing
-from keras_transformer.runs.files import HISTORY
+from keras_transformer.runs.files import HISTORY, is_run
 from keras_transformer.typing import Path
 
 # What every history tells, and what only those of trainings that translated at validations.
@@ -38,6 +38,11 @@ def read_history(path: Path) -> list[dict[str, float | None]]:
         with open(name, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error):
+        if is_run(path) and not os.path.exists(name):
+            raise ValueError(
+                f"{path} has no {HISTORY}, for a mean of checkpoints was not trained itself: name "
+                "the run that it was averaged from."
+            ) from None
         raise ValueError(
             f"{path} has no {HISTORY} to read: give the --output of a training that has validated."
         ) from None

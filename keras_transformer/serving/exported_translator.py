@@ -17,12 +17,16 @@ from keras_transformer.serving.acceptance.server_process import (
 from keras_transformer.serving.versions import (
     CARD,
     DEFAULT,
-    LEAST_LOG_PROB,
     read_card,
     refuse_other,
     version_dir,
 )
-from keras_transformer.translation.hypotheses import Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.hypotheses import (
+    LEAST_LOG_PROB,
+    Hypothesis,
+    check_n_best,
+    draw_seed,
+)
 from keras_transformer.translation.sentence_batches import as_bytes, in_order, sorted_batches
 from keras_transformer.typing import Path, Texts
 
@@ -100,7 +104,7 @@ class ExportedTranslator:
         Raises:
             ValueError: If the version cannot be loaded, or does not search so.
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, n_best=1)
+        n_best = self._search(texts, batch_size, search, prefixes, n_best=1)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
@@ -123,6 +127,14 @@ class ExportedTranslator:
         Raises:
             ValueError: As `translate` does, or if the beam is not so wide.
         """
+        if self.check_search(search) == "beam" and "score" not in self.signatures["beam"][1]:
+            raise ValueError(
+                f"The signature beam of {self.directory} tells no scores: export the run anew."
+            )
+        return self._search(texts, batch_size, search, prefixes, n_best)
+
+    def _search(self, texts, batch_size, search, prefixes, n_best):
+        """`Hypothesis`es for each text; where the signature tells no score, by their log_prob."""
         if prefixes is not None:
             self._refuse("takes no prefixes: leave out --prefix")
         n_best = check_n_best(n_best, search)
@@ -133,10 +145,6 @@ class ExportedTranslator:
             places = [divmod(i, draws) for i in range(len(rows))]
             inputs["seed"] = [draw_seed(search, number, draw) for number, draw in places]
             inputs |= {key: [getattr(search, key)] * len(rows) for key in DRAWN}
-        if name == "beam" and "score" not in self.signatures[name][1]:
-            raise ValueError(
-                f"The signature beam of {self.directory} tells no scores: export the run anew."
-            )
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
             if name != "beam":
@@ -218,7 +226,7 @@ class ExportedTranslator:
         try:
             options = read_card(self.directory)["signatures"]["beam"]
             return SearchConfig(options["beam_size"], options["length_penalty"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{self.directory} has no {CARD} that says how its signature beam searches: copy "
                 "it from the export, or leave out --beam-size."

@@ -11,8 +11,8 @@ from keras_transformer.kernels.tensorflow.machines import on_any_machine
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.serving.stored_weights import StoredWeights
-from keras_transformer.serving.versions import LEAST_LOG_PROB
 from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.translation.hypotheses import LEAST_LOG_PROB
 from keras_transformer.translation.scoring import attention_to_source
 from keras_transformer.translation.translator import Translator
 

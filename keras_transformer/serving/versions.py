@@ -8,10 +8,8 @@ from typing import Any
 
 from keras_transformer.typing import Path
 
+CARD = "model.json"  # what there is to say about a version
 DEFAULT = "serving_default"  # the signature of requests that name none
-CARD = "model.json"  # lies beside the graph and says what it is
-# Stands for the log-probability of what is no hypothesis: JSON has no -inf.
-LEAST_LOG_PROB = -1e9
 LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
 VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")

@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 from keras_transformer.presets import SearchConfig
 
+# Stands for the log-probability of what is no hypothesis: JSON has no -inf.
+LEAST_LOG_PROB = -1e9
+
 
 class Hypothesis(NamedTuple):
     """One of several translations of a text.

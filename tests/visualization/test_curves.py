@@ -194,3 +194,10 @@ def test_format_that_is_not_known(tmp_path):
 def test_run_without_history(tmp_path):
     with pytest.raises(ValueError, match="has no history.csv to read: give the --output of a"):
         kt.save_run_plot(tmp_path)
+
+
+def test_mean_of_checkpoints_has_no_history(tmp_path):
+    for name in ("model.keras", "source.spm"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match="no history.csv, for a mean of checkpoints was not train"):
+        kt.save_run_plot(tmp_path)

@@ -1,0 +1,125 @@
+"""What the pages tell to type is understood by the command line, which does nothing of it here."""
+
+import functools
+import importlib.util
+import inspect
+import re
+import shlex
+
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.cli import main as command_line
+from keras_transformer.cli.parsing import parse_command
+from tests.support.command_line import run
+from tests.support.paths import ROOT
+
+PAGES = ["README.md", "CONTRIBUTING.md", "export/README.md"]
+# What is not run by any test that is always run, and why.
+NOT_RUN = {
+    "curl": "asks a server, which needs Docker: tests marked docker run it",
+    "docker": "needs a Docker engine: tests marked docker run it",
+    "kubectl": "needs a cluster",
+    "make": "takes minutes to hours; that its target exists is tested here",
+    "pip": "installs from the network: make ordeal does",
+    "pytest": "is what runs here; that its files and markers exist is tested here",
+    "saved_model_cli": "is TensorFlow's",
+}
+
+
+def lines_of(page):
+    """Lines of the blocks that name no language, those that go on with one above joined to it."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    blocks += re.findall(r"\n\n((?: {7,}.*\n)+)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    for block in blocks:
+        block = inspect.cleandoc(block).replace("\\\n", " ")
+        yield from re.sub(r"\n +", " ", block).splitlines()
+
+
+def spans_of(page):
+    """Code within the text."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+
+
+def commands_of(page):
+    """Command lines as lists of words, options in brackets as if they were given."""
+    for line in (*lines_of(page), *spans_of(page)):
+        line = re.sub(r"(^|\s)#.*", "", line).removeprefix("time ").rpartition("| ")[2]
+        if re.match(r"keras-transformer [a-z]|python ", line):
+            words = shlex.split(re.sub(r"\s<+ .*|\s> \S+|[\[\]]", " ", line))
+            if "train" in words and "--output" not in words:
+                words += ["--output", "where the text does not say"]
+            yield words
+
+
+COMMANDS = [(page, words) for page in PAGES for words in commands_of(page)]
+
+
+def ids(value):
+    return " ".join(value) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("page, words", [c for c in COMMANDS if c[1][0] != "python"], ids=ids)
+def test_the_command_line_knows_every_word(page, words, monkeypatch):
+    called = []
+
+    def parse_only(commands, config=()):
+        def instead(command):
+            if inspect.isclass(command):
+                return command
+            return functools.wraps(command)(lambda *_, **options: called.append(options))
+
+        called.append(parse_command({k: instead(c) for k, c in commands.items()}, config))
+
+    monkeypatch.setattr(command_line, "parse_command", parse_only)
+    result = run(*words[1:])
+    assert result.returncode == 0, (result.stdout + result.stderr).decode()
+    assert called or "--help" in words
+
+
+@pytest.mark.parametrize("page, words", [c for c in COMMANDS if c[1][0] == "python"], ids=ids)
+def test_programs_are_there(page, words):
+    if words[1] == "-m":
+        assert importlib.util.find_spec(words[2]), words
+    else:
+        assert (ROOT / words[1]).is_file(), words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_targets_tests_and_markers_are_there(page):
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[1].split())
+    markers = (ROOT / "setup.cfg").read_text().partition("markers =")[2]
+    for line in (*lines_of(page), *spans_of(page)):
+        assert set(re.findall(r"\bmake ([a-z][\w-]*)", line)) <= targets, line
+        assert all(f"    {one}:" in markers for one in re.findall(r"pytest -m (\w+)", line))
+        assert all((ROOT / path).exists() for path in re.findall(r"pytest (tests/\S+)", line))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_no_test_runs_is_on_the_list(page):
+    """A program that nobody has thought of is neither run nor read."""
+    for line in lines_of(page):
+        word = re.match(r"([\w-]+) |", line)[1]
+        assert word in (None, "keras-transformer", "python", "echo", *NOT_RUN), line
+
+
+def test_names_of_readme_are_public():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"\bkt\.(\w+)", readme))
+    assert len(names) > 15 and names <= set(kt.__all__)
+
+
+def test_options_of_readme_are_options():
+    """Of some command: what the text says of `--option value` is no line that can be read."""
+    options = {"--run"}  # of the benchmark
+    for command in re.findall(r"• (\w+)", run("--help").stdout.decode()):
+        options |= set(re.findall(r"--[a-z0-9-]+", run(command, "--help").stdout.decode()))
+    assert len(options) > 50
+    for span in spans_of("README.md"):
+        if span.startswith("--"):
+            assert set(re.findall(r"--[a-z][a-z-]*", span)) <= options, span
