@@ -4,8 +4,6 @@ Results go to stdout, everything else to stderr. A mistake of the user's gives o
 exit status 2. TensorFlow is imported by the commands that need it, not for their help texts.
 """
 
-import argparse
-import dataclasses
 import json
 import logging
 import os
@@ -23,32 +21,8 @@ from keras_transformer.cli.text import (
     set_threads,
     translate,
 )
-from keras_transformer.presets import GREEDY, PRESETS, TrainConfig, get_preset
-
-
-@dataclasses.dataclass(frozen=True)
-class Train:
-    """Train a model into a run directory."""
-
-    output: str
-    """Directory to make; it must not hold another run."""
-    preset: str = "dates"
-    """dates, tiny, small, base or big: the defaults of all options below."""
-    resume: bool = False
-    """Go on with the run in --output from its last whole epoch."""
-    plot: bool = False
-    """Draw learning rate, loss and BLEU into curves.png in --output."""
-    config: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["dates"]
-
-    def run(self) -> None:
-        """Carries the command out."""
-        from keras_transformer.train import train
-
-        train(self.config, self.output, resume=self.resume)
-        if self.plot:
-            from keras_transformer.visualization.curves import save_run_plot
-
-            print(f"curves drawn into {save_run_plot(self.output)}", file=sys.stderr)
+from keras_transformer.cli.training import Train, config, train_command
+from keras_transformer.presets import GREEDY
 
 
 def evaluate(
@@ -155,7 +129,8 @@ def main() -> None:
     try:
         command = tyro.extras.subcommand_cli_from_dict(
             {
-                "train": _with_defaults_of_preset(sys.argv[1:]),
+                "train": train_command(sys.argv[1:]),
+                "config": config,
                 "translate": translate,
                 "evaluate": evaluate,
                 "score": score,
@@ -167,7 +142,8 @@ def main() -> None:
             },
             prog="keras-transformer",
             description="Train, use and export Transformers that translate text.",
-            config=(tyro.conf.FlagCreatePairsOff,),
+            # Of a training, any flag may undo what a preset or a file says, or say it again.
+            config=() if sys.argv[1:2] == ["train"] else (tyro.conf.FlagCreatePairsOff,),
         )
         if isinstance(command, Train):
             command.run()
@@ -178,21 +154,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _with_defaults_of_preset(arguments):
-    """`Train`, its options defaulting to what the preset on the command line says."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--preset", default="dates")
-    config = get_preset(parser.parse_known_args(arguments)[0].preset)
-    field = dataclasses.field(default=config)
-    return dataclasses.make_dataclass(
-        "Train",
-        [("config", tyro.conf.OmitArgPrefixes[TrainConfig], field)],
-        bases=(Train,),
-        frozen=True,
-        namespace={"__doc__": Train.__doc__},
-    )
 
 
 def _print_report(report, as_json):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-STRATEGIES = ("auto", "one", "mirrored")
+from keras_transformer.presets import STRATEGIES
 
 
 def make_strategy(name: str = "auto", logical_devices: int = 1) -> tf.distribute.Strategy:
