@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import os
-import random
 import shutil
 
 import numpy as np
@@ -16,20 +15,7 @@ from keras_transformer.runs.averaging import average
 from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.train import train
 from keras_transformer.translation.corpus_scores import corpus_scores
-
-MODEL = kt.ModelConfig(num_layers=1, d_model=16, num_heads=2, d_ff=32, max_length=32)
-
-
-def write_corpus(folder, rows, seed):
-    """Sentences of made-up words and, as their translation, the words in reverse order."""
-    words = ["ba", "ce", "di", "fo", "gu", "kala", "melo", "nitu"]
-    chooser = random.Random(seed)
-    sources = [chooser.choices(words, k=chooser.randint(2, 6)) for _ in range(rows)]
-    paths = folder / f"{rows}.source", folder / f"{rows}.target"
-    paths[0].write_text("".join(" ".join(line) + "\n" for line in sources))
-    paths[1].write_text("".join(" ".join(line[::-1]) + "\n" for line in sources))
-    return [str(path) for path in paths]
-
+from tests.support.reversed_text import MODEL, write_corpus
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
@@ -249,7 +235,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"vocabulary_size": 5000}, "at most"),
+        ({"vocabulary_size": 200}, "is too small: 260 ids"),
         ({"model": dataclasses.replace(MODEL, num_heads=3)}, "num_heads=3 does not divide"),
         ({"train_source": "/nowhere"}, "/nowhere cannot be read"),
         ({"valid_source": None}, "--valid-source is missing"),
@@ -272,6 +258,14 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"validate_by": "ter"}, "validate_by must be one of loss, bleu"),
         ({"average": "all"}, "average must be one of none, best, last"),
+        ({"valid_fraction": 0.1}, "leave out one of the two"),
+        ({"valid_source": None, "valid_target": None, "valid_fraction": 1.0}, "below 1"),
+        ({"freeze": ("encoder",)}, "--freeze needs --start-from"),
+        ({"freeze": ("softmax",)}, "freeze takes encoder, decoder, source-embeddings"),
+        ({"start_from": "/nowhere"}, "/nowhere is no run directory with a model"),
+        ({"log_file": "/nowhere/log"}, "/nowhere/log cannot be written"),
+        ({"log_every": 0.0}, "log_every must be above 0"),
+        ({"languages": ("de",)}, "--languages are of the built-in dates"),
     ],
 )
 def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, message):

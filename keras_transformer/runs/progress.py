@@ -77,7 +77,7 @@ class Progress(keras.callbacks.Callback):
         now, done = time.monotonic(), batch + 1
         if not self._traced:  # the first update, which is no measure of speed
             self._traced = True
-            self._timed = now, done
+            self._timed, self._said = (now, done), now
             self._for_line.end(logs, now)
             return
         update = self._epoch * self.steps + done

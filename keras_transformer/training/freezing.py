@@ -19,7 +19,8 @@ class Freezing(Model):
     Of a subclassed model Keras saves `trainable` of the whole alone: loaded, its frozen layers
     learn again, and the optimizer, which then finds more variables than were saved, starts anew.
 
-    Layers are those that are attributes of the model, such as `model.encoder`.
+    Layers are those that are attributes of the model, such as `model.encoder`. To be mixed in with
+    `SelfBuilding`.
     """
 
     def get_config(self) -> Config:
@@ -35,6 +36,8 @@ class Freezing(Model):
         config = dict(config)
         frozen = config.pop("frozen", [])
         model = super().from_config(config)
+        if frozen:
+            model.build_if_needed()  # layers made later would not be frozen
         for name in frozen:
             getattr(model, name).trainable = False
         return model
