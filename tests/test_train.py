@@ -17,6 +17,7 @@ from keras_transformer.train import train
 from keras_transformer.translation.corpus_scores import corpus_scores
 from tests.support.reversed_text import MODEL, write_corpus
 
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
@@ -254,7 +255,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
         ({"ema": 1.0}, "ema must be at least 0 and below 1"),
         ({"subword_sampling": -0.1}, "subword_sampling must be at least 0"),
         ({"subword_sampling": 0.1, "model_type": "char"}, "needs a vocabulary of type bpe"),
-        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0"),
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"validate_by": "ter"}, "validate_by must be one of loss, bleu"),
         ({"average": "all"}, "average must be one of none, best, last"),
