@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations test test-all test-numerical ordeal lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning test test-all test-numerical ordeal lint bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -57,6 +57,10 @@ multi30k multi30k-cased: .venv/installed
 # What each ingredient of that recipe is worth, in short trainings: an hour and a half on two cores.
 ablations: .venv/installed
 	$(BIN)/python -m tests.benchmark.ablations $(TOK) runs/ablations $(RECIPE)
+
+# Trained on half of the pairs and fine-tuned on the other, against all at once, in short trainings.
+fine-tuning: .venv/installed
+	$(BIN)/python -m tests.benchmark.fine_tuning $(TOK) runs/fine-tuning $(RECIPE)
 
 # A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
 test: .venv/installed-test

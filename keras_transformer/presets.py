@@ -8,6 +8,9 @@ import dataclasses
 import math
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
+STRATEGIES = ("auto", "one", "mirrored")
+FREEZABLE = ("encoder", "decoder", "source-embeddings")
+
 FORMAT = 1  # of what run directories and .keras files hold
 
 
@@ -85,6 +88,7 @@ class TrainConfig:
     train_target: str | None = None  # the translations, line by line
     valid_source: str | None = None  # what the best checkpoint is chosen by
     valid_target: str | None = None  # its translations, line by line
+    valid_fraction: float | None = None  # instead of files: share of the training text cut off
     languages: tuple[str, ...] = ()  # of the dates; none: the default ones
 
     # --- vocabulary ---
@@ -93,6 +97,10 @@ class TrainConfig:
     lowercase: bool = False  # lower-case text before it is cut into pieces
     nfkc: bool = True  # normalise text to Unicode NFKC
     subword_sampling: float = 0.0  # in training: dropout of merges (bpe), sharpness (unigram)
+
+    # --- start: from fresh weights, or those of a run, with its vocabulary and architecture ---
+    start_from: str | None = None  # run directory to fine-tune on other data
+    freeze: tuple[str, ...] = ()  # what keeps its weights: encoder, decoder, source-embeddings
 
     # --- model ---
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)  # the architecture
@@ -124,39 +132,9 @@ class TrainConfig:
     keep_checkpoints: int = 1  # so many of the best, and of the last
     average: str = "none"  # the model: none, the best; best or last, mean of those, if no worse
 
-    def check(self) -> None:
-        """Refuses what no part of a training would notice, or only after minutes.
-
-        Raises:
-            ValueError: If a value is out of its range.
-        """
-        check_precision(self.precision)
-        choices = {"validate_by": ("loss", "bleu"), "average": ("none", "best", "last")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(known)}, received {getattr(self, name)!r}."
-                )
-        counts = "epochs steps_per_epoch accumulation_steps parallel_microbatches patience"
-        counts += " keep_checkpoints logical_devices validation_beam_size"
-        for name in counts.split():
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, received {value}.")
-        for name in ("ema", "subword_sampling"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 0 and below 1, received {getattr(self, name)}."
-                )
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay must not be negative, received {self.weight_decay}.")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise ValueError(f"clip_norm must be above 0, received {self.clip_norm}.")
-        if self.subword_sampling and self.model_type not in ("bpe", "unigram"):
-            raise ValueError(
-                "subword_sampling needs a vocabulary of type bpe or unigram, received "
-                f"{self.model_type!r}."
-            )
+    # --- what is told meanwhile ---
+    log_every: float = 60.0  # seconds between lines of progress, where stderr is no terminal
+    log_file: str | None = None  # to which those lines are added as well
 
 
 @dataclasses.dataclass(frozen=True)

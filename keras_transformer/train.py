@@ -9,26 +9,31 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 
+from keras_transformer.corpora.configured import load_corpus
 from keras_transformer.corpora.corpus import Corpus, fingerprint
-from keras_transformer.corpora.dates import LANGUAGES, dates
 from keras_transformer.corpora.pair import Pair
-from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import creating
 from keras_transformer.runs.checkpoint import RunCheckpoint
+from keras_transformer.runs.checks import check_same_text, check_training
+from keras_transformer.runs.configuration import summarize
 from keras_transformer.runs.load import load_tokenizers
+from keras_transformer.runs.progress import Lines, Progress
 from keras_transformer.runs.validation import RunValidation
+from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.training.optimizer import MeanAdam
@@ -36,8 +41,6 @@ from keras_transformer.training.schedules import WarmupInverseSqrt
 from keras_transformer.training.strategies import make_strategy
 from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
-
-MAY_CHANGE = ("epochs", "cooldown_steps", "parallel_microbatches")  # when a run goes on
 
 
 def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, list[float]]:
@@ -48,8 +51,8 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         output: Directory to make. It may exist only if it is empty, or with `resume`.
         resume: Whether to go on with the training in `output`: from its last whole epoch, on the
             same data and vocabulary, with the loss curve it would have had without the stop.
-            Only `epochs` and `cooldown_steps` may have changed: the curve is the same until a
-            cooldown begins.
+            `config` is that run's (`runs.files.read_config`), but for what may change
+            (`runs.checks.MAY_CHANGE`): the curve is the same until a cooldown begins.
 
     Returns:
         Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
@@ -57,7 +60,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     Raises:
         ValueError: If the data, the configuration or the directory is at fault.
     """
-    config.check()
+    check_training(config, output, resume)
     parallel_microbatches = _parallel_microbatches(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
     config = _choose_precision(config, output, resume)
@@ -65,6 +68,8 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
 
     # --- data and vocabulary ---
     corpus = load_corpus(config)
+    if resume:
+        check_same_text(output, corpus)
     tokenizers = _open_tokenizers(config, corpus, output, resume)
     validation = RunValidation(config, corpus.valid, *tokenizers)
     options: dict[str, Any] = dict(
@@ -76,6 +81,8 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     # --- model ---
     with strategy.scope():
         model = build_model(config, *tokenizers)
+        if config.start_from is not None and not _has_checkpoint(output):
+            model.load_weights(os.path.join(config.start_from, files.MODEL))
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
@@ -84,20 +91,42 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         files.write_config(config, output)
     else:
         _create(output, config, tokenizers, corpus)
-    checkpoint, callbacks = _make_callbacks(config, output, validation)
 
     # --- fit ---
-    first_epoch, history = checkpoint.restore(model), {}
-    if first_epoch >= config.epochs or checkpoint.impatient:
-        print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
-    else:
-        options |= dict(first_step=first_epoch * steps)
-        dataset = make_dataset(corpus.train, *tokenizers, **options)
-        print(f"precision: {config.precision}", file=sys.stderr)
-        print(f"{model.count_params():,} weights, {steps} updates an epoch", file=sys.stderr)
+    with contextlib.nullcontext() if resume else _gone_by_failure(output):
+        checkpoint, callbacks = _make_callbacks(config, output, validation, steps)
+        first_epoch = checkpoint.restore(model)
+        if first_epoch >= config.epochs or checkpoint.impatient:
+            print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
+            return {}
+        _introduce(config, corpus, model, steps, first_epoch)
+        dataset = make_dataset(corpus.train, *tokenizers, **options, first_step=first_epoch * steps)
         valid = validation.dataset
-        history = _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
-    return history
+        return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+
+
+def _has_checkpoint(output):
+    return files.read_state(output) is not None
+
+
+@contextlib.contextmanager
+def _gone_by_failure(output: Path) -> Iterator[None]:
+    """Removes a run directory whose training fails before there is anything to go on from."""
+    try:
+        yield
+    except Exception:
+        if not _has_checkpoint(output):
+            shutil.rmtree(output)
+        raise
+
+
+def _introduce(config, corpus, model, steps, first_epoch):
+    """Says what is going to be done."""
+    say = Lines(config.log_file)
+    say(summarize(config))
+    say(f"{len(corpus.train):,} pairs to train on, {len(corpus.valid):,} to validate by")
+    begin = f", from update {first_epoch * steps:,}" if first_epoch else ""
+    say(f"{model.count_params():,} weights, {steps:,} updates an epoch{begin}")
 
 
 def _parallel_microbatches(config):
@@ -130,11 +159,11 @@ def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
             steps_per_epoch=steps,
             shuffle=False,  # the dataset shuffles by itself
             callbacks=callbacks,
-            verbose=1 if sys.stderr.isatty() else 2,
+            verbose=1 if sys.stderr.isatty() else 0,  # else `Progress` tells
         ).history
 
 
-def _make_callbacks(config, output, validation):
+def _make_callbacks(config, output, validation, steps):
     """Makes the callbacks, in the order in which they add to and read the logs."""
     checkpoint = RunCheckpoint(
         output,
@@ -144,30 +173,11 @@ def _make_callbacks(config, output, validation):
         config.average,
         config.patience,
     )
-    board = keras.callbacks.TensorBoard(os.path.join(output, "logs"))
-    return checkpoint, [*validation.callbacks, checkpoint, board]
-
-
-def load_corpus(config: TrainConfig) -> Corpus:
-    """Reads the sentence pairs that a configuration names.
-
-    Args:
-        config: `TrainConfig`.
-
-    Returns:
-        `Corpus`; of text files, one without a test part.
-
-    Raises:
-        ValueError: If files are missing or unfit, or only some of them are named.
-    """
-    if config.train_source is None:
-        if config.valid_source or config.train_target or config.valid_target:
-            raise ValueError("--train-source is missing: name it along with the other files.")
-        return dates(config.languages or LANGUAGES)
-    if config.valid_source is None:
-        raise ValueError("--valid-source is missing: the best model is chosen by a second corpus.")
-    train_pairs = read_pairs(config.train_source, config.train_target)
-    return Corpus(train_pairs, read_pairs(config.valid_source, config.valid_target), [])
+    logs = os.path.join(output, "logs")
+    board = keras.callbacks.TensorBoard(logs)
+    say = Lines(config.log_file)
+    progress = Progress(steps, config.epochs, say, config.log_every, logs)
+    return checkpoint, [*validation.callbacks, checkpoint, board, progress]
 
 
 def train_tokenizers(
@@ -183,11 +193,18 @@ def train_tokenizers(
         The source and the target `SubwordTokenizer`.
     """
 
-    def learn(*sides):
+    def learn(*sides, size=config.vocabulary_size):
         lines = (pair[side] for pair in pairs for side in sides)
-        return SubwordTokenizer.train(
-            lines, config.vocabulary_size, config.model_type, config.lowercase, config.nfkc
-        )
+        try:
+            return SubwordTokenizer.train(
+                lines, size, config.model_type, config.lowercase, config.nfkc
+            )
+        except VocabularyTooLarge as error:
+            print(
+                f"vocabulary: {error.limit} ids instead of {size}, all that the text allows",
+                file=sys.stderr,
+            )
+            return learn(*sides, size=error.limit)
 
     if config.model.share_embeddings == "all":
         return (learn(0, 1),) * 2
@@ -205,6 +222,7 @@ def build_model(
         dtype=config.precision,
     )
     model.build()
+    freeze(model, config.freeze)
     return model
 
 
@@ -241,35 +259,12 @@ def _compile_model(model, config, total_steps):
 def _open_tokenizers(
     config: TrainConfig, corpus: Corpus, output: Path, resume: bool
 ) -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    """The vocabularies: those of the run that goes on, else new ones."""
+    """The vocabularies: those of the run that goes on or is started from, else new ones."""
     if resume:
-        _check_same(config, files.read_config(output))
         return load_tokenizers(output)
-    _check_free(output)
+    if config.start_from is not None:
+        return load_tokenizers(config.start_from)
     return train_tokenizers(config, corpus.train)
-
-
-def _check_free(output):
-    """Refuses to write over anything."""
-    if os.path.isdir(output) and not os.listdir(output):
-        return
-    if os.path.exists(output):
-        raise ValueError(
-            f"{output} is not empty: choose another --output, or go on with the run in it by "
-            "--resume."
-        )
-
-
-def _check_same(config, previous):
-    """Refuses to go on with another recipe than the one begun."""
-    for field in dataclasses.fields(config):
-        old, new = getattr(previous, field.name), getattr(config, field.name)
-        if old != new and field.name not in MAY_CHANGE:
-            raise ValueError(
-                f"This run was begun with {field.name}={old!r}, received {new!r}: resume it with "
-                f"the options it was begun with (only {', '.join(MAY_CHANGE)} may change), or "
-                "start another one."
-            )
 
 
 def _create(output, config, tokenizers, corpus):

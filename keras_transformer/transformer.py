@@ -17,6 +17,7 @@ from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.presets import FORMAT, ModelConfig, check_format, check_sharing
+from keras_transformer.training.freezing import Freezing
 from keras_transformer.training.self_building import SelfBuilding
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.typing import Activation, Config, Inputs, Nested, Shape, State, Step, Tensor
@@ -31,7 +32,7 @@ ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(SelfBuilding, Trainer, keras.Model):
+class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
     """Encoder–decoder Transformer: `call` is `decode` of `encode`.
 
     Args:

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import os
-import random
 import shutil
 
 import numpy as np
@@ -14,20 +13,8 @@ from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.runs import files
 from keras_transformer.runs.averaging import average
 from keras_transformer.runs.load import load_tokenizers
-from keras_transformer.train import train
-
-MODEL = kt.ModelConfig(num_layers=1, d_model=16, num_heads=2, d_ff=32, max_length=32)
-
-
-def write_corpus(folder, rows, seed):
-    """Sentences of made-up words and, as their translation, the words in reverse order."""
-    words = ["ba", "ce", "di", "fo", "gu", "kala", "melo", "nitu"]
-    chooser = random.Random(seed)
-    sources = [chooser.choices(words, k=chooser.randint(2, 6)) for _ in range(rows)]
-    paths = folder / f"{rows}.source", folder / f"{rows}.target"
-    paths[0].write_text("".join(" ".join(line) + "\n" for line in sources))
-    paths[1].write_text("".join(" ".join(line[::-1]) + "\n" for line in sources))
-    return [str(path) for path in paths]
+from keras_transformer.train import train, train_tokenizers
+from tests.support.reversed_text import MODEL, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +226,20 @@ def test_training_ends_when_patience_does(config, tmp_path):
     assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
 
 
+@pytest.mark.parametrize("model_type", ["bpe", "unigram", "char", "word"])
+def test_a_small_corpus_gets_the_largest_vocabulary(model_type, capsys):
+    """As many ids as the text allows, and not one more is possible; in one go, and it is said."""
+    pairs = [(f"the {animal} sleeps", f"这只{animal}睡着了") for animal in ("cat", "hen", "cow")]
+    config = kt.TrainConfig(vocabulary_size=9900, model_type=model_type)
+    tokenizers, said = train_tokenizers(config, pairs), capsys.readouterr().err
+    for side, tokenizer in enumerate(tokenizers):
+        size = tokenizer.vocabulary_size
+        assert f"{size} ids instead of 9900, all that the text allows" in said
+        with pytest.raises(ValueError, match=f"at most {size} ids"):
+            lines = [pair[side] for pair in pairs]
+            kt.SubwordTokenizer.train(lines, size + 1, model_type)
+
+
 def test_output_with_another_run_is_refused(whole, config):
     output, _ = whole
     before = sorted(os.walk(output))
@@ -256,7 +257,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"vocabulary_size": 5000}, "at most"),
+        ({"vocabulary_size": 200}, "is too small: 260 ids"),
         ({"model": dataclasses.replace(MODEL, num_heads=3)}, "num_heads=3 does not divide"),
         ({"train_source": "/nowhere"}, "/nowhere cannot be read"),
         ({"valid_source": None}, "--valid-source is missing"),
@@ -276,10 +277,18 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
         ({"ema": 1.0}, "ema must be at least 0 and below 1"),
         ({"subword_sampling": -0.1}, "subword_sampling must be at least 0"),
         ({"subword_sampling": 0.1, "model_type": "char"}, "needs a vocabulary of type bpe"),
-        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0"),
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"validate_by": "ter"}, "validate_by must be one of loss, bleu"),
         ({"average": "all"}, "average must be one of none, best, last"),
+        ({"valid_fraction": 0.1}, "leave out one of the two"),
+        ({"valid_source": None, "valid_target": None, "valid_fraction": 1.0}, "below 1"),
+        ({"freeze": ("encoder",)}, "--freeze needs --start-from"),
+        ({"freeze": ("softmax",)}, "freeze takes encoder, decoder, source-embeddings"),
+        ({"start_from": "/nowhere"}, "/nowhere is no run directory with a model"),
+        ({"log_file": "/nowhere/log"}, "/nowhere/log cannot be written"),
+        ({"log_every": 0.0}, "log_every must be above 0"),
+        ({"languages": ("de",)}, "--languages are of the built-in dates"),
     ],
 )
 def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, message):

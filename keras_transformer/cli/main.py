@@ -4,8 +4,6 @@ Results go to stdout, everything else to stderr. A mistake of the user's gives o
 exit status 2. TensorFlow is imported by the commands that need it, not for their help texts.
 """
 
-import argparse
-import dataclasses
 import json
 import logging
 import os
@@ -25,7 +23,8 @@ from keras_transformer.cli.text import (
     set_threads,
     translate,
 )
-from keras_transformer.presets import GREEDY, PRESETS, TrainConfig, get_preset
+from keras_transformer.cli.training import Train, config, train_command
+from keras_transformer.presets import GREEDY
 
 WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
 WIDTH = 90  # characters that are shown of a wrong translation
@@ -34,31 +33,6 @@ Runs = Annotated[
     tyro.conf.Positional,
     tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Train:
-    """Train a model into a run directory."""
-
-    output: str
-    """Directory to make; it must not hold another run."""
-    preset: str = "dates"
-    """dates, tiny, small, base or big: the defaults of all options below."""
-    resume: bool = False
-    """Go on with the run in --output from its last whole epoch."""
-    plot: bool = False
-    """Draw learning rate, loss and BLEU into curves.png in --output."""
-    config: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS["dates"]
-
-    def run(self) -> None:
-        """Carries the command out."""
-        from keras_transformer.train import train
-
-        train(self.config, self.output, resume=self.resume)
-        if self.plot:
-            from keras_transformer.visualization.curves import save_run_plot
-
-            print(f"curves drawn into {save_run_plot(self.output)}", file=sys.stderr)
 
 
 def evaluate(
@@ -169,7 +143,8 @@ def main() -> None:
     try:
         command = parse_command(
             {
-                "train": _with_defaults_of_preset(sys.argv[1:]),
+                "train": train_command(sys.argv[1:]),
+                "config": config,
                 "translate": translate,
                 "evaluate": evaluate,
                 "score": score,
@@ -191,21 +166,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _with_defaults_of_preset(arguments):
-    """`Train`, its options defaulting to what the preset on the command line says."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--preset", default="dates")
-    config = get_preset(parser.parse_known_args(arguments)[0].preset)
-    field = dataclasses.field(default=config)
-    return dataclasses.make_dataclass(
-        "Train",
-        [("config", tyro.conf.OmitArgPrefixes[TrainConfig], field)],
-        bases=(Train,),
-        frozen=True,
-        namespace={"__doc__": Train.__doc__},
-    )
 
 
 def _print_report(report, as_json):

@@ -89,7 +89,7 @@ def dates(
     >>> len(corpus.train)
     100
     """
-    locales = _parse_locales(languages)
+    locales = parse_locales(languages)
     days = _every_day()
     _check_sizes(train_size, valid_size, test_size, len(days), len(locales))
 
@@ -199,8 +199,15 @@ def _draw_once_each(
     return [_write(day, *next(turns), generator.choice(STYLES)) for day in days]
 
 
-def _parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
-    """Checks the languages and returns the locale of each, in the order given."""
+def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
+    """Checks languages.
+
+    Returns:
+        The locale of each, in the order given.
+
+    Raises:
+        ValueError: If one is unknown or named twice, or there is none.
+    """
     if isinstance(languages, str):
         raise ValueError(
             f"languages is the string {languages!r}; give a list, such as [{languages!r}]."

@@ -17,6 +17,7 @@ def creating(output: Path) -> Iterator[str]:
     """
     temporary = f"{os.fspath(output).rstrip('/')}.tmp"
     try:
+        shutil.rmtree(temporary, ignore_errors=True)  # of one that was killed
         os.makedirs(temporary)
         yield temporary
         os.replace(temporary, output)

@@ -12,11 +12,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from keras_transformer.corpora.pair import Pair
-from keras_transformer.presets import FORMAT, ModelConfig, TrainConfig, check_format
+from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.atomic_files import replacing
+from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
 from keras_transformer.typing import Path
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
@@ -24,6 +23,7 @@ MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
 HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
+TEXTS = ("train_source", "train_target", "valid_source", "valid_target")  # fields that name files
 
 
 def is_run(path: Path) -> bool:
@@ -43,7 +43,7 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in ("train_source", "train_target", "valid_source", "valid_target"):
+    for field in (*TEXTS, "start_from", "log_file", "log_every", *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
     return {"recipe": recipe, "data": read_data(path)} | scores
@@ -60,21 +60,16 @@ def valid_pairs(path: Path) -> list[Pair]:
     Raises:
         ValueError: If the files are not where they were.
     """
-    from keras_transformer.corpora.dates import LANGUAGES, dates
-    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.corpora.configured import load_valid
 
-    config = read_config(path)
-    if config.valid_source is None:
-        return dates(config.languages or LANGUAGES).valid
-    return read_pairs(config.valid_source, config.valid_target)
+    return load_valid(read_config(path))
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
-    """Writes a `TrainConfig` as `config.yaml` into the directory `path`."""
-    fields = _plain(dataclasses.asdict(config))
-    del fields["parallel_microbatches"]  # the machine's
-    with open(os.path.join(path, CONFIG), "w", encoding="utf-8") as file:
-        yaml.safe_dump({"format": FORMAT} | fields, file, sort_keys=False)
+    """Writes a `TrainConfig` as `config.yaml` into the directory `path`, whole or not at all."""
+    with replacing(os.path.join(path, CONFIG)) as name:
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(to_yaml(config))
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -84,17 +79,9 @@ def read_config(path: Path) -> TrainConfig:
         ValueError: If there is none, or one that this version does not understand.
     """
     name = os.path.join(path, CONFIG)
-    try:
-        with open(name, encoding="utf-8") as file:
-            fields = yaml.safe_load(file)
-        check_format(name, fields.pop("format", None))
-        model = ModelConfig(**fields.pop("model"))
-        fields["languages"] = tuple(fields["languages"])
-        return TrainConfig(model=model, **fields)
-    except OSError:
-        raise ValueError(f"{path} is no run directory: there is no {CONFIG} in it.") from None
-    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{name} is not a configuration of this version: {error}.") from error
+    if not os.path.isfile(name):
+        raise ValueError(f"{path} is no run directory: there is no {CONFIG} in it.")
+    return from_yaml(name)
 
 
 def read_state(path: Path) -> dict[str, Any] | None:

@@ -18,6 +18,21 @@ MODEL_TYPES = ("bpe", "unigram", "char", "word")
 NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
 
 
+class VocabularyTooLarge(ValueError):
+    """More ids were asked for than the text allows.
+
+    Attributes:
+        limit: The most that it allows.
+    """
+
+    def __init__(self, limit: int, vocabulary_size: int | None) -> None:
+        super().__init__(
+            f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: "
+            "take fewer ids or more text."
+        )
+        self.limit = limit
+
+
 def train_model(
     lines: Iterable[str | bytes] | None,
     files: Sequence[str | os.PathLike[str]],
@@ -40,11 +55,7 @@ def train_model(
             text allows.
     """
     _check_text(lines, files)
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
-        )
-    _check_size(vocabulary_size, model_type)
+    check_vocabulary(vocabulary_size, model_type)
     options: dict[str, Any] = dict(
         model_type=model_type,
         vocab_size=vocabulary_size or 1 << 20,
@@ -70,7 +81,7 @@ def train_model(
         try:
             sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
         except (RuntimeError, OSError) as error:
-            raise ValueError(_explain(error, vocabulary_size)) from error
+            raise _explain(error, vocabulary_size) from error
     return model.getvalue()
 
 
@@ -117,8 +128,16 @@ def _check_text(lines, files):
         raise ValueError("Give either lines or files to learn a vocabulary from, not both.")
 
 
-def _check_size(vocabulary_size, model_type):
-    """Refuses a size that no text could be learned with."""
+def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
+    """Refuses an unknown type, and a size that no text could be learned with.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    if model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
+        )
     if vocabulary_size is None:
         if model_type != "char":
             raise ValueError(
@@ -141,26 +160,18 @@ def _check_size(vocabulary_size, model_type):
 
 
 def _explain(error, vocabulary_size):
-    """One sentence for the trainer's failure, which it tells in terms of its C++ sources."""
+    """An error of one sentence for the trainer's, which speaks of its C++ sources."""
     message = " ".join(str(error).split())
     if match := re.search(r"too high .* (\d+)\D*$", message):
-        return too_large(match[1], vocabulary_size)
+        return VocabularyTooLarge(int(match[1]), vocabulary_size)
     if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return (
+        return ValueError(
             f"The characters of the text and the special ids take {match[1]} ids, received "
             f"vocabulary_size={vocabulary_size}: take more ids."
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        return NO_TEXT
+        return ValueError(NO_TEXT)
     if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_nonempty`
-        return match[1]
+        return ValueError(match[1])
     message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
-    return f"No vocabulary could be learned: {message or type(error).__name__}."
-
-
-def too_large(limit: int | str, vocabulary_size: int | None) -> str:
-    """The sentence for a vocabulary that is larger than the text allows."""
-    return (
-        f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: take "
-        "fewer ids or more text."
-    )
+    return ValueError(f"No vocabulary could be learned: {message or type(error).__name__}.")

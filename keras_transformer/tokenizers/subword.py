@@ -13,7 +13,7 @@ from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.byte_strings import to_bytes
-from keras_transformer.tokenizers.sentencepiece_training import too_large, train_model
+from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge, train_model
 from keras_transformer.typing import Path, Tensor, Texts
 
 
@@ -172,7 +172,7 @@ class SubwordTokenizer(tf.Module):
         )
         tokenizer = cls(model)
         if vocabulary_size and tokenizer.vocabulary_size < vocabulary_size:
-            raise ValueError(too_large(tokenizer.vocabulary_size, vocabulary_size))
+            raise VocabularyTooLarge(tokenizer.vocabulary_size, vocabulary_size)
         return tokenizer
 
     @classmethod

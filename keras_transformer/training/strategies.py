@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from keras_transformer.kernels.backend import require_tensorflow
-
-STRATEGIES = ("auto", "one", "mirrored")
+from keras_transformer.presets import STRATEGIES
 
 
 def make_strategy(name: str = "auto", logical_devices: int = 1) -> tf.distribute.Strategy:

@@ -1,8 +1,11 @@
 """`make ablations` takes hours: at least its options are the command line's."""
 
+import gzip
+
 import pytest
 
 from tests.benchmark.ablations import VARIANTS, training
+from tests.benchmark.fine_tuning import split, trainings
 from tests.support.command_line import run
 
 
@@ -12,3 +15,19 @@ def test_every_variant_is_a_training(name, tmp_path):
     result = run("train", *training(tmp_path / "none", tmp_path / "run", VARIANTS[name]))
     message = f"{tmp_path}/none/train.lc.norm.tok.en.gz cannot be read"
     assert result.returncode == 2 and message in result.stderr.decode()
+
+
+def test_fine_tuning_reads_each_half_once(tmp_path):
+    """`make fine-tuning` does too: its halves have no pair in common, and its options are right."""
+    for language in ("en", "de"):
+        for part in ("train", "val"):
+            with gzip.open(tmp_path / f"{part}.lc.norm.tok.{language}.gz", "wt") as file:
+                file.writelines(f"{language} {i}\n" for i in range(5))
+    halves = split(tmp_path, tmp_path / "runs")
+    with gzip.open(f"{halves[1]}/train.lc.norm.tok.de.gz", "rt") as file:
+        assert file.read() == "de 1\nde 3\n"
+    variants = trainings(tmp_path, halves, tmp_path / "runs")
+    for name, (text, changes) in variants.items():
+        result = run("train", *training(text, tmp_path / name, changes), "--bleu-tokenize", "x")
+        expected = "one-half is no run directory" if "then" in name else "no tokenizer 'x'"
+        assert result.returncode == 2 and expected in result.stderr.decode()

@@ -6,17 +6,21 @@ import sys
 
 import pytest
 
+from keras_transformer.presets import PRESETS
+from keras_transformer.runs.configuration import from_yaml
 from tests.support.command_line import run, run_process
 
 COMMANDS = (
-    *("train", "translate", "evaluate", "score", "align", "average", "export", "check", "plot"),
+    *("train", "config", "translate", "evaluate", "score", "align", "average", "export", "check"),
+    "plot",
 )
 
 
 def test_progress_goes_to_stderr(reverse_run):
     _, result = reverse_run
     assert result.stdout == b""
-    assert b"Epoch 2/2" in result.stderr and b"val_loss" in result.stderr
+    assert b"epoch 2 of 2: 5 updates in " in result.stderr and b"val_loss" in result.stderr
+    assert b"epochs=2" in result.stderr, "the recipe"
 
 
 def test_curves_are_drawn(reverse_run):
@@ -116,6 +120,15 @@ def test_help_does_not_load_tensorflow():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_config_is_what_train_takes(tmp_path):
+    result = run("config", "--preset", "tiny")
+    assert result.returncode == 0 and not result.stderr
+    path = tmp_path / "tiny.yaml"
+    path.write_bytes(result.stdout)
+    assert from_yaml(path) == PRESETS["tiny"]
+    assert run("config", "--preset", "huge").returncode == 2
+
+
 def mistakes_in_training(folder):
     """Command lines that are wrong, and what the sentence must say."""
     one, two = folder / "one", folder / "two"
@@ -138,11 +151,6 @@ def mistakes_in_training(folder):
         "not utf-8": (
             ["train", *out, "--train-source", folder / "latin1", "--train-target", two, *files],
             "latin1 line 2 is not valid UTF-8",
-        ),
-        "vocabulary": (
-            ["train", *out, "--preset", "tiny", "--train-source", two, "--train-target", two]
-            + files,
-            "received vocabulary_size=9900",
         ),
         "other run": (["train", "--output", run_dir], "is not empty"),
         "preset": (["train", *out, "--preset", "huge"], "no preset 'huge'"),
@@ -200,7 +208,7 @@ def mistakes_with_a_run(folder):
 
 
 NAMES = [
-    *("unequal", "missing", "empty", "not utf-8", "vocabulary", "other run", "preset", "strategy"),
+    *("unequal", "missing", "empty", "not utf-8", "other run", "preset", "strategy"),
     *("heads", "no run", "no model", "no dates", "half", "tokenizer", "export", "lengths"),
     *("compared lengths", "compared", "searched", "samples", "no history", "nothing to plot"),
     *("no checkpoint", "too few", "no place", "mean of the weights"),

@@ -1,0 +1,94 @@
+"""The sentence pairs that a configuration names."""
+
+import random
+from collections.abc import Sequence
+
+from keras_transformer.corpora.corpus import Corpus
+from keras_transformer.corpora.dates import LANGUAGES, dates
+from keras_transformer.corpora.pair import Pair
+from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.presets import TrainConfig
+
+
+def load_corpus(config: TrainConfig) -> Corpus:
+    """Reads the sentence pairs that a configuration names.
+
+    Args:
+        config: `TrainConfig`.
+
+    Returns:
+        `Corpus`; of text files, one without a test part.
+
+    Raises:
+        ValueError: If files are missing or unfit, or only some of them are named.
+    """
+    check_names(config)
+    if config.train_source is None:
+        return dates(config.languages or LANGUAGES)
+    pairs = read_pairs(config.train_source, config.train_target)
+    if config.valid_fraction is not None:
+        return Corpus(*cut_off(pairs, config.valid_fraction, config.seed), [])
+    return Corpus(pairs, load_valid(config), [])
+
+
+def load_valid(config: TrainConfig) -> list[Pair]:
+    """Reads the pairs that a training is validated by, and no others that it need not.
+
+    Raises:
+        ValueError: If files are missing or unfit.
+    """
+    if config.valid_source is None:
+        return load_corpus(config).valid
+    return read_pairs(config.valid_source, config.valid_target)
+
+
+def check_names(config: TrainConfig) -> None:
+    """Refuses a configuration that names only some of the files, or too many.
+
+    Raises:
+        ValueError: If it does.
+    """
+    fraction = config.valid_fraction
+    if config.train_source is None:
+        if config.valid_source or config.train_target or config.valid_target or fraction:
+            raise ValueError("--train-source is missing: name it along with the other files.")
+    elif config.languages:
+        raise ValueError("--languages are of the built-in dates: leave them out with files.")
+    elif config.valid_source is None and (config.valid_target or not fraction):
+        raise ValueError(
+            "--valid-source is missing: the best model is chosen by a second corpus; name one, or "
+            "have it cut off the first by --valid-fraction 0.02."
+        )
+    elif config.valid_source and fraction:
+        raise ValueError(
+            f"--valid-fraction {fraction} is for trainings without --valid-source: leave out one "
+            "of the two."
+        )
+
+
+def cut_off(pairs: Sequence[Pair], fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Cuts a validation part off a corpus, so that no source is on both sides.
+
+    Args:
+        pairs: The corpus.
+        fraction: Share of its distinct sources, which are drawn; at least one.
+        seed: Of the drawing.
+
+    Returns:
+        The pairs to train on and those to validate by, in their order.
+
+    Raises:
+        ValueError: If there are fewer than two distinct sources.
+    """
+    sources = list(dict.fromkeys(pair[0] for pair in pairs))
+    if len(sources) < 2:
+        raise ValueError(
+            "All sentences of the corpus are the same, of which no validation part can be cut off: "
+            "name files by --valid-source."
+        )
+    count = min(max(1, round(fraction * len(sources))), len(sources) - 1)
+    drawn = set(random.Random(seed).sample(sources, count))
+    return (
+        [pair for pair in pairs if pair[0] not in drawn],
+        [pair for pair in pairs if pair[0] in drawn],
+    )

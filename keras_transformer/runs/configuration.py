@@ -1,0 +1,164 @@
+"""A training's configuration as a file: `TrainConfig` as YAML with comments, and back."""
+
+import dataclasses
+import difflib
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from keras_transformer.presets import FORMAT, ModelConfig, TrainConfig, check_format
+from keras_transformer.typing import Path
+
+MACHINE = ("parallel_microbatches",)  # the machine's, not the training's: left out of files
+
+
+def to_yaml(config: TrainConfig) -> str:
+    """Writes a configuration with a comment on each line, as `--config` reads it.
+
+    Args:
+        config: `TrainConfig`.
+
+    Returns:
+        YAML.
+    """
+    lines = [f"format: {FORMAT}"]
+    for title, fields in _sections():
+        lines += ["", f"# {title}"]
+        for name, comment in fields:
+            if name == "model":
+                lines += ["model:", *_fields(config.model, _fields_of(ModelConfig), "  ")]
+            elif name not in MACHINE:
+                lines += _fields(config, [(name, comment)], "")
+    return "\n".join(lines) + "\n"
+
+
+def from_yaml(path: Path) -> TrainConfig:
+    """Reads a configuration: what `to_yaml` has written, or a part of it.
+
+    Args:
+        path: Name of a file, such as the `config.yaml` of a run. What it leaves out is as
+            `TrainConfig` has it by itself.
+
+    Returns:
+        `TrainConfig`.
+
+    Raises:
+        ValueError: If the file cannot be read or is of another format, or a key or the type of a
+            value is wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            fields = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ValueError(f"{path} cannot be read ({reason}): check the path.") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "
+            "config prints a whole one."
+        )
+    check_format(str(path), fields.pop("format", None))
+    return _build(TrainConfig, fields, str(path))
+
+
+def summarize(config: TrainConfig, width: int = 100) -> str:
+    """Describes a configuration on less than a screen: a paragraph for each of its sections."""
+    paragraphs = []
+    for title, fields in _sections():
+        values = {name: getattr(config, name) for name, _ in fields}
+        if "model" in values:
+            values = dataclasses.asdict(config.model)
+        words = [f"{name}={_shown(value)}" for name, value in values.items() if _is_told(value)]
+        if not words:
+            continue
+        text = f"{title.partition(':')[0]}: {', '.join(words)}"
+        options: dict[str, Any] = dict(break_long_words=False, break_on_hyphens=False)
+        paragraphs.append(textwrap.fill(text, width, subsequent_indent="    ", **options))
+    return "\n".join(paragraphs)
+
+
+def _is_told(value):
+    return value is not None and value != ()
+
+
+def _shown(value):
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _sections() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Titles of the parts of a `TrainConfig`, and the fields of each with their comments."""
+    parts = re.split(r"^    # --- (.*) ---$", inspect.getsource(TrainConfig), flags=re.MULTILINE)
+    for title, source in zip(parts[1::2], parts[2::2], strict=True):
+        yield title, _fields_in(source)
+
+
+def _fields_of(kind):
+    return _fields_in(inspect.getsource(kind))
+
+
+def _fields_in(source):
+    """Names and comments, which are the help texts of the command line too."""
+    return re.findall(r"^    (\w+): [^#\n]*(?:# (.*))?$", source, flags=re.MULTILINE)
+
+
+def _fields(config, fields, indent):
+    """Lines of YAML."""
+    lines = []
+    for name, comment in fields:
+        value = getattr(config, name)
+        value = list(value) if isinstance(value, tuple) else value
+        options: dict[str, Any] = dict(
+            default_flow_style=True, width=float("inf"), allow_unicode=True
+        )
+        value = yaml.safe_dump([value], **options).strip()[1:-1]  # without the brackets
+        comment = re.sub(r"\bNone\b", "null", comment)
+        lines.append(f"{indent}{name}: {value}" + (f"  # {comment}" if comment else ""))
+    return lines
+
+
+def _build(kind: Any, fields: dict[str, Any], path: str) -> Any:
+    """A configuration of checked fields."""
+    hints = typing.get_type_hints(kind)
+    for name in fields:
+        if name not in hints:
+            near = difflib.get_close_matches(str(name), hints, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(hints)}."
+            if name in typing.get_type_hints(ModelConfig):
+                advice = "indent it below model."
+            raise ValueError(f"{path}: there is no {name!r}; {advice}")
+    return kind(**{name: _read(value, hints[name], name, path) for name, value in fields.items()})
+
+
+def _read(value: Any, hint: Any, name: str, path: str) -> Any:
+    """A value of the type that a field has."""
+    if hint is ModelConfig and isinstance(value, dict):
+        return _build(ModelConfig, value, path)
+    if typing.get_origin(hint) is tuple:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise ValueError(f"{path}: {name} must be a list of words, received {value!r}.")
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(value) in kinds:
+        return value
+    if float in kinds and type(value) in (int, str):
+        try:  # YAML takes 1e-3, without a point, for a word
+            return float(value)
+        except ValueError:
+            pass
+    if value is None and type(None) in kinds:
+        return None
+    raise ValueError(f"{path}: {name} must be {_expected(kinds)}, received {value!r}.")
+
+
+def _expected(kinds):
+    names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+    names |= {type(None): "null", ModelConfig: "a table of sizes"}
+    return " or ".join(names[kind] for kind in kinds)

@@ -1,0 +1,97 @@
+"""A training's configuration as a file: what is written is read, and mistakes are named."""
+
+import dataclasses
+
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.runs import files
+from keras_transformer.runs.configuration import from_yaml, summarize, to_yaml
+from tests.support.paths import FIXTURES
+
+EVERYTHING = dataclasses.replace(
+    kt.PRESETS["dates"],
+    languages=("de", "fr"),
+    train_source="süß: # 1.en",
+    start_from="true",
+    freeze=("encoder",),
+    peak=1e-05,
+    valid_fraction=0.5,
+    bleu_tokenize="none",
+    lowercase=True,
+)
+
+
+@pytest.mark.parametrize("config", [*kt.PRESETS.values(), EVERYTHING])
+def test_what_is_written_is_read(config, tmp_path):
+    files.write_config(config, tmp_path)
+    assert files.read_config(tmp_path) == config
+
+
+def test_every_line_is_explained():
+    """By the comments that are the command line's help."""
+    lines = to_yaml(kt.PRESETS["tiny"]).splitlines()
+    values = [line for line in lines if ": " in line and not line.startswith("#")]
+    assert values[0] == "format: 1" and all("  # " in line for line in values[1:])
+    assert "steps_per_epoch: 250  # updates; null: one pass over the data" in values
+    assert "  d_ff: 256  # inner width of the feed-forward networks" in values
+    fields = [field.name for field in dataclasses.fields(kt.TrainConfig)]
+    fields += [field.name for field in dataclasses.fields(kt.ModelConfig)]
+    named = {line.split(":")[0].strip() for line in lines if not line.startswith("#")}
+    assert set(fields) - named == {"parallel_microbatches"}, "the machine's"
+
+
+def test_what_is_left_out_is_as_usual(tmp_path):
+    (tmp_path / "few.yaml").write_text("format: 1\nepochs: 3\npeak: 1e-3\nmodel: {d_ff: 64}\n")
+    config = from_yaml(tmp_path / "few.yaml")
+    assert config == kt.TrainConfig(epochs=3, peak=0.001, model=kt.ModelConfig(d_ff=64))
+
+
+def test_a_run_of_the_first_version_is_read():
+    config = files.read_config(FIXTURES / "format-1" / "run")
+    assert config.ema == 0.998 and config.start_from is None and config.freeze == ()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("epoch: 3", "there is no 'epoch'; did you mean epochs?"),
+        ("model: {num_layer: 2}", "there is no 'num_layer'; did you mean num_layers?"),
+        ("num_layers: 2", "there is no 'num_layers'; indent it below model."),
+        ("xyzzy: 1", "there is no 'xyzzy'; it knows train_source, "),
+        ("peak: high", "peak must be a number or null, received 'high'"),
+        ("epochs: 2.5", "epochs must be a whole number, received 2.5"),
+        ("epochs: true", "epochs must be a whole number, received True"),
+        ("nfkc: 1", "nfkc must be true or false, received 1"),
+        ("train_source: 3", "train_source must be a word or null, received 3"),
+        ("languages: de", "languages must be a list of words, received 'de'"),
+        ("model: 3", "model must be a table of sizes, received 3"),
+        ("epochs: [", "is not YAML"),
+        ("- 3", "is not YAML"),
+    ],
+)
+def test_mistakes_are_named(text, message, tmp_path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(f"format: 1\n{text}\n")
+    with pytest.raises(ValueError) as error:
+        from_yaml(path)
+    assert message in str(error.value) and str(path) in str(error.value)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "other.yaml"
+    with pytest.raises(ValueError, match="cannot be read"):
+        from_yaml(path)
+    path.write_text("a text")
+    with pytest.raises(ValueError, match="is not a configuration"):
+        from_yaml(path)
+    path.write_text("format: 2\n")
+    with pytest.raises(ValueError, match="is of format 2, this version reads format 1"):
+        from_yaml(path)
+
+
+def test_summary_fits_a_screen():
+    for config in (*kt.PRESETS.values(), EVERYTHING):
+        lines = summarize(config).splitlines()
+        assert len(lines) < 20 and max(map(len, lines)) <= 100
+        assert f"epochs={config.epochs}" in summarize(config)

@@ -1,0 +1,178 @@
+"""Trainings that begin where another ended, or are done again, or begun again."""
+
+import dataclasses
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import keras_transformer as kt
+from keras_transformer.runs import files
+from keras_transformer.runs.history import read_history
+from keras_transformer.train import train
+from tests.support.command_line import run
+from tests.support.reversed_text import MODEL, write_corpus
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory):
+    """A run of one epoch, its directory beside a log of each of its updates."""
+    folder = tmp_path_factory.mktemp("fine tuning")
+    config = kt.TrainConfig(
+        *write_corpus(folder, 200, 1),
+        valid_fraction=0.1,
+        vocabulary_size=5000,  # more than there are
+        model=MODEL,
+        epochs=1,
+        steps_per_epoch=25,
+        tokens_per_batch=256,
+        peak=3e-3,
+        warmup_steps=20,
+        ema=0.9,
+        strategy="one",
+        parallel_microbatches=1,
+        log_every=1e-9,
+        log_file=str(folder / "log"),
+    )
+    train(config, folder / "origin")
+    return folder, config
+
+
+@pytest.fixture(scope="module")
+def tuned(origin):
+    """Fine-tuned on other pairs for an epoch, which is no multiple of the log's points."""
+    folder, _ = origin
+    source, target = write_corpus(folder, 150, 2)
+    result = run(
+        *["train", "--start-from", folder / "origin", "--output", folder / "tuned"],
+        *["--train-source", source, "--train-target", target, "--valid-fraction", "0.2"],
+        *["--freeze", "encoder", "source-embeddings", "--parallel-microbatches", "1"],
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    return folder, (source, target)
+
+
+def weights_of(path):
+    return kt.load(path).model.get_weights()
+
+
+def assert_equal(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# Again.
+
+
+def test_a_configuration_repeats_a_run_bit_for_bit(origin):
+    folder, _ = origin
+    config = folder / "origin" / "config.yaml"
+    options = ["--parallel-microbatches", "1", "--log-file", "None"]  # the machine's
+    result = run("train", "--config", config, "--output", folder / "again", *options)
+    assert result.returncode == 0, result.stderr.decode()
+    assert_equal(weights_of(folder / "origin"), weights_of(folder / "again"))
+    assert files.read_config(folder / "again").log_file is None
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(origin):
+    folder, _ = origin
+    killed = shutil.copytree(folder / "origin", folder / "killed")
+    for name in ("model.keras", "history.csv"):
+        (killed / name).unlink()
+    for name in ("checkpoints", "logs"):
+        shutil.rmtree(killed / name)
+        (killed / name).mkdir()
+    options = ["--parallel-microbatches", "1", "--log-file", "None"]
+    result = run("train", "--output", killed, "--resume", *options)
+    assert result.returncode == 0, result.stderr.decode()
+    assert_equal(weights_of(folder / "origin"), weights_of(killed))
+
+
+def test_a_failed_start_leaves_nothing(origin):
+    folder, config = origin
+    (folder / "failed.tmp").mkdir()  # of one that was killed while it made the directory
+    with pytest.raises(OSError, match="No space left"):
+        train(dataclasses.replace(config, log_file="/dev/full"), folder / "failed")
+    assert not list(folder.glob("failed*"))
+
+
+# From there.
+
+
+def test_fine_tuning_has_the_weights_tokenizers_and_recipe_of_its_origin(tuned):
+    folder, _ = tuned
+    for name in ("source.spm", "target.spm"):
+        assert (folder / "tuned" / name).read_bytes() == (folder / "origin" / name).read_bytes()
+    old, new = (kt.load(folder / name).model for name in ("origin", "tuned"))
+    for part in ("encoder", "source_embedding"):
+        assert_equal(getattr(old, part).get_weights(), getattr(new, part).get_weights())
+        assert not getattr(new, part).trainable
+    moved = zip(old.decoder.get_weights(), new.decoder.get_weights(), strict=True)
+    assert not any(np.array_equal(a, b) for a, b in moved)
+    begun, config = (files.read_config(folder / name) for name in ("origin", "tuned"))
+    assert config.peak == begun.peak and config.log_file is None
+    assert config.start_from == str(folder / "origin")
+    (first,), (second,) = (read_history(folder / name) for name in ("origin", "tuned"))
+    assert second["step"] == first["step"] and second["loss"] < first["loss"]
+
+
+def test_resume_takes_all_from_the_run(tuned):
+    """Text that has moved is still that text, and the frozen stay."""
+    folder, texts = tuned
+    resumed = shutil.copytree(folder / "tuned", folder / "resumed")
+    moved = [shutil.copy(path, f"{path}.moved") for path in texts]
+    command = ["train", "--output", resumed, "--resume", "--epochs", "2"]
+    places = ["--train-source", moved[0], "--train-target", moved[1]]
+    result = run(*command, *places, "--parallel-microbatches", "1", "--start-from", "/gone")
+    assert b"This run was begun with start_from=" in result.stderr
+    result = run(*command, *places, "--parallel-microbatches", "1")
+    assert result.returncode == 0, result.stderr.decode()
+    old, new = (kt.load(folder / name).model for name in ("origin", "resumed"))
+    assert_equal(old.encoder.get_weights(), new.encoder.get_weights())
+    assert [row["step"] for row in read_history(resumed)] == [25, 50]
+    config = files.read_config(resumed)
+    assert config.freeze == ("encoder", "source-embeddings") and config.epochs == 2
+    for path in moved:
+        with open(path, "a") as file:
+            file.write("ba\n")
+    result = run(*command[:-1], "3", *places)
+    assert result.returncode == 2, result.stderr.decode()
+    assert b"The train text is not what" in result.stderr, "where it was, or in it"
+
+
+# What is told.
+
+
+def test_a_log_of_the_training(origin):
+    """Recipe, a line for each update but the first, a line for the epoch; in the file and said."""
+    folder, _ = origin
+    lines = (folder / "log").read_text().splitlines()
+    assert lines[0].startswith("data: train_source=") and "ema=0.9" in "\n".join(lines[:12])
+    pattern = (
+        r"update (\d+) of 25: loss ([\d.]+), learning rate [\d.]+e-0\d, [\d,]+ target tokens a "
+        r"second, \d+ s left"
+    )
+    updates = [match for line in lines if (match := re.fullmatch(pattern, line))]
+    assert [int(match[1]) for match in updates] == list(range(2, 26))
+    assert re.match(
+        r"epoch 1 of 1: 25 updates in \d+ s, validation in \d+ s, 0 s left; .*loss ", lines[-1]
+    )
+    with open(folder / "origin" / "data.json") as file:
+        assert json.load(file)["train"]["pairs"] + 0 < 200
+
+
+def test_curves_by_the_update(origin):
+    folder, _ = origin
+    board = EventAccumulator(str(folder / "origin" / "logs" / "updates"))
+    board.Reload()
+    steps = [event.step for event in board.Tensors("loss")]
+    assert steps == [10, 20]
+    with open(folder / "log") as file:
+        said = dict(re.findall(r"update (\d+) of 25: loss ([\d.]+)", file.read()))
+    mean = np.mean([float(said[str(step)]) for step in range(11, 21)])
+    drawn = float(tf.make_ndarray(board.Tensors("loss")[1].tensor_proto))
+    assert drawn == pytest.approx(mean, abs=0.05), "the mean of the updates since the last point"
