@@ -3,6 +3,8 @@
 import functools
 import importlib.util
 import inspect
+import itertools
+import os
 import re
 import shlex
 
@@ -50,6 +52,8 @@ def commands_of(page):
     for line in (*lines_of(page), *spans_of(page)):
         line = re.sub(r"(^|\s)#.*", "", line).removeprefix("time ").rpartition("| ")[2]
         if re.match(r"keras-transformer [a-z]|python ", line):
+            if len(line.split()) == 2 and line in spans_of(page):
+                line += " --help"  # no more than the name of a command
             words = shlex.split(re.sub(r"\s<+ .*|\s> \S+|[\[\]]", " ", line))
             if "train" in words and "--output" not in words:
                 words += ["--output", "where the text does not say"]
@@ -59,12 +63,25 @@ def commands_of(page):
 COMMANDS = [(page, words) for page in PAGES for words in commands_of(page)]
 
 
+def make_configurations(words):
+    """What `train` reads before its options: files, and those of runs."""
+    for option, file in itertools.pairwise(words):
+        if option in ("--output", "--start-from") and words[1] == "train":
+            file = f"{file}/config.yaml"
+        if option in ("--config", "--output", "--start-from"):
+            os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+            with open(file, "wb") as stream:
+                stream.write(run("config").stdout)
+
+
 def ids(value):
     return " ".join(value) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("page, words", [c for c in COMMANDS if c[1][0] != "python"], ids=ids)
-def test_the_command_line_knows_every_word(page, words, monkeypatch):
+def test_the_command_line_knows_every_word(page, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    make_configurations(words)
     called = []
 
     def parse_only(commands, config=()):

@@ -62,27 +62,13 @@ def evaluate(
         worst: Print so many wrong translations, the least similar to what is expected first.
         json: Print one JSON object.
         precision: What runs compute in: float32, mixed_bfloat16, mixed_float16 or auto (timed
-            here); none: as they were trained, but in float32 where that is as fast.
+            here); by default as they were trained, but in float32 where that is as fast.
         search: How to search, of both systems.
     """
-    from keras_transformer.corpora.dates import LANGUAGES, dates
-    from keras_transformer.corpora.text_files import read_pairs
     from keras_transformer.evaluate import bleu_tokenizer, open_system
     from keras_transformer.evaluate import evaluate as measure
-    from keras_transformer.runs import files
 
-    if source:
-        pairs = read_pairs(source, target)
-    elif target:
-        raise ValueError("--source is missing: name the sentences that --target translates.")
-    else:
-        languages: tuple[str, ...] = LANGUAGES
-        if files.is_run(path):
-            config = files.read_config(path)
-            if config.train_source:
-                raise ValueError(f"{path} was not trained on dates: name --source and --target.")
-            languages = config.languages or LANGUAGES
-        pairs = dates(languages).test
+    pairs = _pairs_to_evaluate(path, source, target)
     set_threads(path, compare, precision=precision)
     options = dict(search=search.config, precision=precision)
     system = open_system(path, **options)
@@ -166,6 +152,22 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _pairs_to_evaluate(path, source, target):
+    """Those of the files; without any, the held-out dates."""
+    from keras_transformer.corpora.dates import LANGUAGES, dates
+    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.runs import files
+
+    if source:
+        return read_pairs(source, target)
+    if target:
+        raise ValueError("--source is missing: name the sentences that --target translates.")
+    config = files.read_config(path) if files.is_run(path) else None
+    if config and config.train_source:
+        raise ValueError(f"{path} was not trained on dates: name --source and --target.")
+    return dates((config and config.languages) or LANGUAGES).test
 
 
 def _print_report(report, as_json):

@@ -15,7 +15,8 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 DESCRIPTION = """Train Transformers that translate text, use, measure and export them.
 --version tells which version this is; COMMAND --help, what a command does and takes."""
-NONE = "none"  # how an option says that it has no value; "None", as Python has it, will do too
+NONE = "none"  # what an option without a value says; "None", as Python has it, will do too
+UNSET = "unset"  # what one that takes any word says: "none" may be such a word
 
 
 def parse_command(commands: Mapping[str, Callable[..., Any]], config: Sequence[Any] = ()) -> Any:
@@ -73,13 +74,15 @@ def _registry():
         union = info.type_origin in (typing.Union, types.UnionType)
         if not union or len(kinds) != 1 or len(typing.get_args(info.type)) != 2:
             return None
-        inner = _spec(kinds[0], info)
+        inner, words = _spec(kinds[0], info), kinds[0] is str
+        none = (lambda x: x == ["None"]) if words else _is_none
+        label = [UNSET if words else NONE]
         return PrimitiveConstructorSpec(
             nargs=inner.nargs,
             metavar=inner.metavar,
-            instance_from_str=lambda x: None if _is_none(x) else inner.instance_from_str(x),
+            instance_from_str=lambda x: None if none(x) else inner.instance_from_str(x),
             is_instance=lambda value: value is None or inner.is_instance(value),
-            str_from_instance=lambda x: [NONE] if x is None else inner.str_from_instance(x),
+            str_from_instance=lambda x: label if x is None else inner.str_from_instance(x),
         )
 
     @registry.primitive_rule

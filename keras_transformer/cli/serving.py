@@ -36,7 +36,7 @@ def export(
             applies.
         version: A free positive integer; none: one more than the highest there is.
         source: Sentences for warm-up, examples and comparison: text, .gz, or a .tsv with both
-            columns; none: those that the run was validated by.
+            columns; by default those that the run was validated by.
         target: Their translations, line by line.
         bleu_tokenize: sacreBLEU's tokenizer for the comparison with full precision; by default the
             one that the run was validated by.

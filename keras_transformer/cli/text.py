@@ -48,7 +48,7 @@ def translate(
             with α the length penalty; with --sample, so many are drawn, and the score is log_prob,
             the natural logarithm of the probability.
         precision: What a run computes in: float32, mixed_bfloat16, mixed_float16 or auto (timed
-            here); none: as it was trained, but in float32 where that is as fast.
+            here); by default as it was trained, but in float32 where that is as fast.
     """
     from keras_transformer.corpora.text_files import read_lines
     from keras_transformer.runs.load import open_translator

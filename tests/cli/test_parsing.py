@@ -45,15 +45,15 @@ def test_only_the_list_of_commands_is_short():
 @pytest.mark.parametrize(
     "words, expected",
     [
-        ("", (3, ("a",))),
-        ("--number none --words none", (None, ())),
-        ("--number None --words", (None, ())),
-        ("--number 5 --words b c", (5, ("b", "c"))),
+        ("", (3, ("a",), "b")),
+        ("--number none --words none", (None, (), "b")),
+        ("--number None --words --word None", (None, (), None)),
+        ("--number 5 --words b c --word none", (5, ("b", "c"), "none")),
     ],
 )
 def test_what_has_no_value_is_none(words, expected, monkeypatch):
-    def command(number: int | None = 3, words: tuple[str, ...] = ("a",)):
-        return number, words
+    def command(number: int | None = 3, words: tuple[str, ...] = ("a",), word: str | None = "b"):
+        return number, words, word
 
     monkeypatch.setattr(sys, "argv", ["keras-transformer", "this", *words.split()])
     assert parse_command({"this": command, "that": command}) == expected
