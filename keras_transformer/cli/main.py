@@ -105,7 +105,7 @@ def average(
     number: int = 5,
     by: str = "best",
 ) -> None:
-    """Make a run whose model is the mean of several checkpoints of another.
+    """Make a run whose model is the mean of several checkpoints of another, and validate it.
 
     Args:
         path: A run directory.
