@@ -65,24 +65,10 @@ def evaluate(
             here); none: as they were trained, but in float32 where that is as fast.
         search: How to search, of both systems.
     """
-    from keras_transformer.corpora.dates import LANGUAGES, dates
-    from keras_transformer.corpora.text_files import read_pairs
     from keras_transformer.evaluate import bleu_tokenizer, open_system
     from keras_transformer.evaluate import evaluate as measure
-    from keras_transformer.runs import files
 
-    if source:
-        pairs = read_pairs(source, target)
-    elif target:
-        raise ValueError("--source is missing: name the sentences that --target translates.")
-    else:
-        languages: tuple[str, ...] = LANGUAGES
-        if files.is_run(path):
-            config = files.read_config(path)
-            if config.train_source:
-                raise ValueError(f"{path} was not trained on dates: name --source and --target.")
-            languages = config.languages or LANGUAGES
-        pairs = dates(languages).test
+    pairs = _pairs(path, source, target)
     set_threads(path, compare, precision=precision)
     options = dict(search=search.config, precision=precision)
     system = open_system(path, **options)
@@ -97,6 +83,25 @@ def evaluate(
     if other:
         report["comparison"]["system"] = compare
     _print_report(report, json)
+
+
+def _pairs(path, source, target):
+    """The pairs that are named, or the test of the dates that a run was trained on."""
+    from keras_transformer.corpora.dates import LANGUAGES, dates
+    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.runs import files
+
+    if source:
+        return read_pairs(source, target)
+    if target:
+        raise ValueError("--source is missing: name the sentences that --target translates.")
+    languages: tuple[str, ...] = LANGUAGES
+    if files.is_run(path):
+        config = files.read_config(path)
+        if config.train_source:
+            raise ValueError(f"{path} was not trained on dates: name --source and --target.")
+        languages = config.languages or LANGUAGES
+    return dates(languages).test
 
 
 def average(
