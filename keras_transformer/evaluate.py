@@ -53,13 +53,13 @@ def bleu_tokenizer(path: Path) -> str:
     Returns:
         The run's `bleu_tokenize`; `"13a"` where nothing is known of a run.
     """
-    from keras_transformer.runs.files import is_run, read_config
+    from keras_transformer.runs.files import describe, is_run
     from keras_transformer.serving.versions import read_card, version_dir
 
-    if is_run(path):
-        return read_config(path).bleu_tokenize
-    recipe = {} if os.path.isfile(path) else read_card(version_dir(path)).get("recipe", {})
-    return recipe.get("bleu_tokenize", "13a")
+    if os.path.isfile(path):
+        return "13a"
+    card = describe(path) if is_run(path) else read_card(version_dir(path))
+    return card.get("recipe", {}).get("bleu_tokenize", "13a")
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.runs import files
 from keras_transformer.runs.averaging import average
 from keras_transformer.runs.load import load_tokenizers
-from keras_transformer.train import train, train_tokenizers
+from keras_transformer.train import train
 from tests.support.reversed_text import MODEL, write_corpus
 
 
@@ -224,20 +224,6 @@ def test_training_ends_when_patience_does(config, tmp_path):
     history = train(stubborn, tmp_path / "run")
     assert len(history["loss"]) == 3
     assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
-
-
-@pytest.mark.parametrize("model_type", ["bpe", "unigram", "char", "word"])
-def test_a_small_corpus_gets_the_largest_vocabulary(model_type, capsys):
-    """As many ids as the text allows, and not one more is possible; in one go, and it is said."""
-    pairs = [(f"the {animal} sleeps", f"这只{animal}睡着了") for animal in ("cat", "hen", "cow")]
-    config = kt.TrainConfig(vocabulary_size=9900, model_type=model_type)
-    tokenizers, said = train_tokenizers(config, pairs), capsys.readouterr().err
-    for side, tokenizer in enumerate(tokenizers):
-        size = tokenizer.vocabulary_size
-        assert f"{size} ids instead of 9900, all that the text allows" in said
-        with pytest.raises(ValueError, match=f"at most {size} ids"):
-            lines = [pair[side] for pair in pairs]
-            kt.SubwordTokenizer.train(lines, size + 1, model_type)
 
 
 def test_output_with_another_run_is_refused(whole, config):

@@ -68,7 +68,7 @@ def evaluate(
     from keras_transformer.evaluate import bleu_tokenizer, open_system
     from keras_transformer.evaluate import evaluate as measure
 
-    pairs = _pairs_to_evaluate(path, source, target)
+    pairs = _pairs(path, source, target)
     set_threads(path, compare, precision=precision)
     options = dict(search=search.config, precision=precision)
     system = open_system(path, **options)
@@ -85,13 +85,32 @@ def evaluate(
     _print_report(report, json)
 
 
+def _pairs(path, source, target):
+    """The pairs that are named, or the test of the dates that a run was trained on."""
+    from keras_transformer.corpora.dates import LANGUAGES, dates
+    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.runs import files
+
+    if source:
+        return read_pairs(source, target)
+    if target:
+        raise ValueError("--source is missing: name the sentences that --target translates.")
+    languages: tuple[str, ...] = LANGUAGES
+    if files.is_run(path):
+        config = files.read_config(path)
+        if config.train_source:
+            raise ValueError(f"{path} was not trained on dates: name --source and --target.")
+        languages = config.languages or LANGUAGES
+    return dates(languages).test
+
+
 def average(
     path: tyro.conf.Positional[str],
     output: tyro.conf.Positional[str],
     number: int = 5,
     by: str = "best",
 ) -> None:
-    """Make a run whose model is the mean of several checkpoints of another.
+    """Make a run whose model is the mean of several checkpoints of another, and validate it.
 
     Args:
         path: A run directory.
@@ -152,22 +171,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _pairs_to_evaluate(path, source, target):
-    """Those of the files; without any, the held-out dates."""
-    from keras_transformer.corpora.dates import LANGUAGES, dates
-    from keras_transformer.corpora.text_files import read_pairs
-    from keras_transformer.runs import files
-
-    if source:
-        return read_pairs(source, target)
-    if target:
-        raise ValueError("--source is missing: name the sentences that --target translates.")
-    config = files.read_config(path) if files.is_run(path) else None
-    if config and config.train_source:
-        raise ValueError(f"{path} was not trained on dates: name --source and --target.")
-    return dates((config and config.languages) or LANGUAGES).test
 
 
 def _print_report(report, as_json):

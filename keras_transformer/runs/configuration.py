@@ -119,7 +119,7 @@ def _fields(config, fields, indent):
             default_flow_style=True, width=float("inf"), allow_unicode=True
         )
         value = yaml.safe_dump([value], **options).strip()[1:-1]  # without the brackets
-        comment = re.sub(r"\bNone\b", "null", comment)
+        comment = re.sub(r"\bnone(?=:)|\bNone\b", "null", comment)
         lines.append(f"{indent}{name}: {value}" + (f"  # {comment}" if comment else ""))
     return lines
 

@@ -63,12 +63,16 @@ def test_scores_are_those_of_the_sacrebleu_command(trained, tmp_path):
 def test_scores_of_a_beam(trained):
     model, _, valid = trained
     sources, targets = zip(*valid[:20], strict=True)
+    # So unsure a model that a beam finds something else.
+    random, sure = np.random.default_rng(1), model
+    model = kt.Transformer.from_config(sure.get_config())
+    model.set_weights([w + 0.15 * random.normal(size=w.shape) for w in sure.get_weights()])
     scores = kt.TranslationScores(valid[:20], toy_tokenizer(), toy_tokenizer(), "char", beam_size=4)
     translator = kt.Translator(model, toy_tokenizer(), toy_tokenizer())
     translator.run_eagerly()
     beam, greedy = (translator.translate(sources, search=kt.SearchConfig(n)) for n in (4, 1))
-    found = scores.measure(model)["val_bleu"]
-    assert beam != greedy and found == corpus_scores(beam, targets, "char")["bleu"]
+    of_beam, of_greedy = (corpus_scores(x, targets, "char")["bleu"] for x in (beam, greedy))
+    assert of_greedy != scores.measure(model)["val_bleu"] == of_beam
 
 
 def test_untrained_model_does_not_go_on_for_long():
