@@ -89,7 +89,7 @@ class TrainConfig:
     valid_source: str | None = None  # what the best checkpoint is chosen by
     valid_target: str | None = None  # its translations, line by line
     valid_fraction: float | None = None  # instead of files: share of the training text cut off
-    languages: tuple[str, ...] = ()  # of the dates; empty: the default ones
+    languages: tuple[str, ...] = ()  # of the dates; none: the default ones
 
     # --- vocabulary ---
     vocabulary_size: int | None = 8000  # ids per vocabulary; none: all characters (type char)

@@ -28,17 +28,17 @@ class Train:
     """Go on with the run in --output, as it was begun, from its last whole epoch."""
     plot: tyro.conf.FlagCreatePairsOff[bool] = False
     """Draw learning rate, loss and BLEU into curves.png in --output."""
-    options: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS[DEFAULT]
+    training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS[DEFAULT]
 
     def run(self) -> None:
         """Carries the command out."""
         from keras_transformer.runs.checks import check_training
 
         # Mistakes first: importing TensorFlow takes seconds.
-        check_training(self.options, self.output, self.resume)
+        check_training(self.training, self.output, self.resume)
         from keras_transformer.train import train
 
-        train(self.options, self.output, resume=self.resume)
+        train(self.training, self.output, resume=self.resume)
         if self.plot:
             from keras_transformer.visualization.curves import save_run_plot
 
@@ -71,7 +71,7 @@ def train_command(arguments: Sequence[str]) -> type[Train]:
     field = dataclasses.field(default=_defaults(arguments))
     return dataclasses.make_dataclass(
         "Train",
-        [("options", tyro.conf.OmitArgPrefixes[TrainConfig], field)],
+        [("training", tyro.conf.OmitArgPrefixes[TrainConfig], field)],
         bases=(Train,),
         frozen=True,
         namespace={"__doc__": Train.__doc__},

@@ -26,7 +26,7 @@ def test_the_first_line_says_what_it_is_for():
 def test_help_is_for_people(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     text = run(command, "--help").stdout.decode()
-    for python in ("None", "(default: )", "---", "  STR", "()"):
+    for python in ("None", "(default: )", "---", "  STR", "()", "options options"):
         assert python not in text.replace("─", ""), python
     rows = [re.sub(r"^│ ?|│$", "", line) for line in text.splitlines()]
     options = [i for i, row in enumerate(rows) if row.startswith("--")]
