@@ -57,8 +57,8 @@ def main(run, updates=10):
 
 def updates_of(model, config, tokenizers, count):
     """A function that does so many updates as the run does them."""
-    pairs = read_pairs(config.train_source, config.train_target)[: 200 * count]
-    options = dict(max_length=config.model.max_length, seed=config.seed, first_step=0)
+    pairs = read_pairs(config.train_source, config.train_target)
+    options = dict(max_length=config.model.max_length, seed=config.seed)
     dataset = kt.make_dataset(pairs, *tokenizers, config.tokens_per_batch, **options)
     part = dataset.take(count).cache()
     return lambda: model.fit(part, shuffle=False, verbose=0)
