@@ -214,7 +214,8 @@ def _check_free(output: Path) -> None:
 def _check_same(config: TrainConfig, begun: TrainConfig) -> None:
     """Refuses to go on with another recipe than the one begun."""
     for name, old, new in _differences(begun, config):
-        if name not in (*MAY_CHANGE, *files.TEXTS):
+        decided = name == "precision" and new == "auto"  # by the run
+        if name not in (*MAY_CHANGE, *files.TEXTS) and not decided:
             raise ValueError(
                 f"This run was begun with {name}={old!r}, received {new!r}: resume it with the "
                 f"options it was begun with (only {', '.join(MAY_CHANGE)} and the place of the "
@@ -234,7 +235,7 @@ def _check_start(config: TrainConfig, run: Path) -> None:
         if name in VOCABULARY or name in ARCHITECTURE:
             raise ValueError(
                 f"{run} has {name}={old!r}, received {new!r}: what starts from it has its "
-                "vocabulary and architecture; leave the option out."
+                "vocabulary and architecture; leave out the option or preset that says so."
             )
     if config.train_source is None and origin.train_source is not None:
         raise ValueError("--train-source is missing: name the text to fine-tune on.")

@@ -88,7 +88,7 @@ def test_run_keeps_what_was_chosen(machine, config, tmp_path, capfd):
     machine(0.5)
     output = tmp_path / "run"
     train(config, output)
-    assert "precision: mixed_bfloat16" in capfd.readouterr().err
+    assert "precision=mixed_bfloat16" in capfd.readouterr().err
     assert files.read_config(output).precision == "mixed_bfloat16"
     assert kt.load(output).model.dtype_policy.name == "mixed_bfloat16"
     machine(9.0)

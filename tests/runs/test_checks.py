@@ -95,7 +95,7 @@ def test_what_may_change_when_a_run_goes_on(tmp_path, text):
     changes = dict(epochs=99, cooldown_steps=9, patience=3, bleu_tokenize="none", log_every=1.0)
     changes |= dict(log_file=str(tmp_path / "log"), strategy="mirrored", logical_devices=2)
     other = shutil.copy(text, tmp_path / "moved.tsv")
-    changes |= dict(parallel_microbatches=2, train_source=str(other))
+    changes |= dict(precision="auto", parallel_microbatches=2, train_source=str(other))
     check_training(dataclasses.replace(begun, **changes), tmp_path, resume=True)
 
 
