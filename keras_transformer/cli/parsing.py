@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-DESCRIPTION = """Train Transformers that translate text, use, measure and export them.
+DESCRIPTION = """Train Transformers that translate text; use, measure and export them.
 --version tells which version this is; COMMAND --help, what a command does and takes."""
 NONE = "none"  # what an option without a value says; "None", as Python has it, will do too
 UNSET = "unset"  # what one that takes any word says: "none" may be such a word
