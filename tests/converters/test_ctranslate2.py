@@ -43,7 +43,7 @@ def test_translations_are_equal(pair, beam_size):
     theirs = translate_with_ctranslate2(path, SOURCES, beam_size, MAX_LENGTH)
     assert len({text for text, _ in ours}) > 20  # not one answer to all
     same = 0
-    for (text, a), (other, b) in zip(ours, theirs, strict=True):
+    for (text, a, _), (other, b) in zip(ours, theirs, strict=True):
         same += text == other
         if text == other:
             assert a == pytest.approx(b, rel=1e-3, abs=1e-3)

@@ -29,9 +29,7 @@ def test_cores_that_work_apart_share_the_sentences(monkeypatch):
     expected = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
     monkeypatch.setattr(threads, "operations_at_once", lambda: 3)
     found = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
-    assert [[text for text, _ in row] for row in found] == [
-        [text for text, _ in row] for row in expected
-    ]
+    assert [[x.text for x in row] for row in found] == [[x.text for x in row] for row in expected]
 
     together = threading.Barrier(3)  # no thread goes on before three have come
 
