@@ -97,10 +97,10 @@ def test_a_state_with_too_little_room(model, how):
     with pytest.raises(ValueError, match=message):
         SEARCHES[how](step, state, 2, 4, fixed_shapes=True)
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def decode(source, max_length):
         state = model.initial_state(source, length=3)
-        return SEARCHES[how](step, state, len(source), max_length, fixed_shapes=True)[0]
+        return SEARCHES[how](step, state, tf.shape(source)[0], max_length, fixed_shapes=True)[0]
 
     source = tf.TensorSpec([None, 3], tf.int32)
     with pytest.raises(ValueError, match=message):
