@@ -19,7 +19,7 @@ def test_version_of_the_module():
 def test_the_first_line_says_what_it_is_for():
     lines = run("--help").stdout.decode().splitlines()
     assert lines[0].startswith("usage: keras-transformer ")
-    assert lines[2] == "Train Transformers that translate text, use, measure and export them."
+    assert lines[2] == "Train Transformers that translate text; use, measure and export them."
 
 
 @pytest.mark.parametrize("command", COMMANDS)
