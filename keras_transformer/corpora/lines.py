@@ -12,7 +12,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, cast
 
 from keras_transformer.typing import Path
 
@@ -68,7 +68,8 @@ def is_table(path: Path) -> bool:
 def _reading(path: Path) -> Iterator[IO[bytes]]:
     """The open file; what goes wrong with it in one sentence."""
     try:
-        with gzip.open(path) if os.fspath(path).endswith(".gz") else open(path, "rb") as file:
+        is_gzipped = os.fspath(path).endswith(".gz")
+        with cast(IO[bytes], gzip.open(path) if is_gzipped else open(path, "rb")) as file:
             yield file
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
