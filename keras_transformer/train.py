@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.atomic_files import creating
 from keras_transformer.corpora.configured import load_corpus
 from keras_transformer.corpora.corpus import Corpus, fingerprint
 from keras_transformer.corpora.pair import Pair
@@ -23,7 +24,6 @@ from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
-from keras_transformer.runs.atomic_files import creating
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import summarize

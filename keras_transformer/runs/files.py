@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from keras_transformer.atomic_files import replacing
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.atomic_files import replacing
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
 from keras_transformer.typing import Path
 
