@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 
@@ -72,11 +71,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         check_same_text(output, corpus)
     tokenizers = _open_tokenizers(config, corpus, output, resume)
     validation = RunValidation(config, corpus.valid, *tokenizers)
-    options: dict[str, Any] = dict(
-        tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
-    )
-    options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
-    dataset = make_dataset(corpus.train, *tokenizers, **options, repeat=True)
+    dataset = _training_data(config, corpus, tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
@@ -104,6 +99,19 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         dataset.stream.position = dataset.stream.after((0, 0), first_epoch * steps)
         valid = validation.dataset
         return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+
+
+def _training_data(config, corpus, tokenizers):
+    """The batches to train on, pass after pass."""
+    return make_dataset(
+        corpus.train,
+        *tokenizers,
+        tokens_per_batch=config.tokens_per_batch,
+        max_length=config.model.max_length,
+        seed=config.seed,
+        subword_sampling=config.subword_sampling,
+        repeat=True,
+    )
 
 
 def _has_checkpoint(output):
