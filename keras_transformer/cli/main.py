@@ -146,6 +146,7 @@ def main() -> None:
         # step of training takes 0.85 of the time.
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    name = next(iter(sys.argv[1:]), None)
     try:
         command = parse_command(
             {
@@ -161,8 +162,8 @@ def main() -> None:
                 "export": export,
                 "check": check,
             },
-            # Of a training and its corpus, any flag may be said and unsaid, whatever is its default.
-            config=() if sys.argv[1:2] in (["train"], ["prepare"]) else (tyro.conf.FlagCreatePairsOff,),
+            # Of a training and its text, any flag may undo what is the default, or say it again.
+            config=() if name in ("train", "prepare") else (tyro.conf.FlagCreatePairsOff,),
         )
         if isinstance(command, Train):
             command.run()
