@@ -36,6 +36,14 @@ class EncodedPairs:
         self.source = source
         self.target = target
 
+    @classmethod
+    def joined(cls, corpora: Sequence["EncodedPairs"]) -> "EncodedPairs":
+        """The pairs of several corpora one after the other; of one, itself."""
+        if len(corpora) == 1:
+            return corpora[0]
+        sides = ([corpus.source for corpus in corpora], [corpus.target for corpus in corpora])
+        return cls(*map(Sentences.joined, sides))
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -52,18 +60,23 @@ class EncodedPairs:
         source, target = self.source.lengths, self.target.lengths
         kept = np.ones(len(self), bool)
         dropped = {}
-        for reason, find in {
-            "with an empty source": lambda: source == 0,
-            "with an empty target": lambda: target == 0,
-            f"with a source of more than {max_length} tokens": lambda: source >= max_length,
-            f"with a target of more than {max_length} tokens": lambda: target >= max_length,
+        for reason, wrong in {
+            "with an empty source": source == 0,
+            "with an empty target": target == 0,
+            f"with a source of more than {max_length} tokens": source >= max_length,
+            f"with a target of more than {max_length} tokens": target >= max_length,
         }.items():
-            wrong = find() & kept
-            if count := int(np.count_nonzero(wrong)):
+            if count := int(np.count_nonzero(wrong & kept)):
                 dropped[reason] = count
             kept &= ~wrong
         numbers = np.arange(len(self), dtype=np.int32 if len(self) < 1 << 31 else np.int64)
         return (numbers[kept] if dropped else numbers), dropped
+
+    def summary(self, dropped: dict[str, int]) -> str:
+        """One line: how many pairs are kept, and how many dropped why."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        left = len(self) - sum(dropped.values())
+        return f"kept {left} of {len(self)} pairs" + (f"; dropped {reasons}" * bool(reasons))
 
 
 def encode_pairs(
