@@ -13,7 +13,7 @@ from tensorflow_text.python.ops import sentencepiece_tokenizer
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.byte_strings import to_bytes
 from keras_transformer.tokenizers.random_keys import pair_keys
-from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge, train_model
+from keras_transformer.tokenizers.sentencepiece_training import train_model
 from keras_transformer.tokenizers.subword_sampler import SubwordSampler, subword_sampler
 from keras_transformer.typing import Path, Tensor, Texts
 
@@ -187,10 +187,7 @@ class SubwordTokenizer(tf.Module):
         model = train_model(
             lines, files, vocabulary_size, model_type=model_type, lowercase=lowercase, nfkc=nfkc
         )
-        tokenizer = cls(model)
-        if vocabulary_size and tokenizer.vocabulary_size < vocabulary_size:
-            raise VocabularyTooLarge(tokenizer.vocabulary_size, vocabulary_size)
-        return tokenizer
+        return cls(model)
 
     @classmethod
     def load(cls, path: Path) -> Self:
