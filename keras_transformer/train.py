@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
@@ -66,11 +65,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     if resume:
         check_same_text(output, data.fingerprints)
     validation = RunValidation(config, data.valid, *data.tokenizers)
-    options: dict[str, Any] = dict(
-        tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
-    )
-    options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
-    dataset = make_dataset(**data.source, **options, repeat=True)
+    dataset = _training_dataset(config, data)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
@@ -98,6 +93,18 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         dataset.stream.position = dataset.stream.after((0, 0), first_epoch * steps)
         valid = validation.dataset
         return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+
+
+def _training_dataset(config, data):
+    """The batches to train on, pass after pass."""
+    return make_dataset(
+        **data.source,
+        tokens_per_batch=config.tokens_per_batch,
+        max_length=config.model.max_length,
+        seed=config.seed,
+        subword_sampling=config.subword_sampling,
+        repeat=True,
+    )
 
 
 def _has_checkpoint(output):

@@ -73,7 +73,7 @@ def test_a_corpus_gives_the_run_of_its_text(whole, config, corpus, tmp_path):
 
 def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch):
     """Once: a start that failed leaves it for the next one, and resuming reads no text."""
-    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 10_000)
+    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 1000)
     output, first = tmp_path / "run", dataclasses.replace(config, epochs=1)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
         patch.setattr("keras_transformer.train._fit", full_disk)
@@ -97,7 +97,7 @@ def full_disk(*_):
 
 def test_another_text_is_prepared_anew(config, tmp_path, monkeypatch):
     """Beside the run directory may lie what was prepared of another text, or what is damaged."""
-    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 10_000)
+    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 1000)
     output = tmp_path / "run"
     opened = training_data.open_data(dataclasses.replace(config, seed=2), output, resume=False)
     again = training_data.open_data(config, output, resume=False)
