@@ -68,6 +68,13 @@ class replacing:
             ) from error
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Removes what processes that were killed while `replacing` have left in a directory."""
+    for name in os.listdir(folder):
+        if name.startswith(replacing.PREFIX):
+            os.remove(os.path.join(folder, name))
+
+
 def reason(error: OSError) -> str:
     """What the system says is wrong, in a few words."""
     return error.strerror or " ".join(str(error).split())

@@ -190,6 +190,12 @@ class ResumePoints:
             raise
         self.clean()
 
+    def amend(self, **changes: Any) -> None:
+        """Changes fields of the newest point's state; does nothing where there is no point."""
+        if self.points:
+            self.points[-1]["state"] |= changes
+            self._write()
+
     def clean(self) -> None:
         """Removes what belongs to no point: of points that are gone, or of killed processes."""
         named = {name for point in self.points for name in (point["arrays"], *point["files"])}

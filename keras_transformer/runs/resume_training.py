@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.kernels.backend import require_tensorflow
+from keras_transformer.runs.callback_state import get_callback_state, set_callback_state
 from keras_transformer.runs.resume_points import ResumePoints
-from keras_transformer.runs.variables import METRICS, read_variables, write_variables
+from keras_transformer.runs.variables import read_variables, write_variables
 from keras_transformer.training.first_step import begin_at, build_ahead
 from keras_transformer.typing import Path
 
@@ -39,7 +40,8 @@ class ResumeTraining(keras.callbacks.Callback):
             of the time. The end of `fit` is always one; with a number, the end of each epoch too.
         callbacks: Others that go on too. What those return from a method `get_state`, which JSON
             must be able to hold, their `set_state` is given; of others, such as Keras'
-            `EarlyStopping`, the numbers, words and lists of arrays among their attributes.
+            `EarlyStopping`, the numbers and lists of arrays among their attributes. In the list
+            that `fit` is given, this one stands behind them.
 
     Raises:
         ValueError: If the dataset has no position, another process trains into the directory, no
@@ -53,6 +55,7 @@ class ResumeTraining(keras.callbacks.Callback):
 
     SHARE = 0.02  # of the time, that saving may take
     FIRST = 30.0  # seconds until the first point, when it is not known yet how long saving takes
+    EVERY_EPOCH = False  # whether the end of each epoch is a point, whatever that takes
 
     def __init__(
         self,
@@ -79,12 +82,12 @@ class ResumeTraining(keras.callbacks.Callback):
         self.epoch = 0  # number of whole epochs
         self.update = 0  # updates done of the epoch under way
         self.passed = 0  # of these, updates done before this process began
+        self.ended = False  # whether there is nothing left to do, whatever the number of epochs
         self._position = dataset.stream.position  # of the next batch to learn from
         self._updates = 0  # of all epochs
         self._found: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
         self._opened = False
         self._metrics: dict[str, np.ndarray] | None = None
-        self._states: list[Any] | None = None
         self._logs: dict[str, Any] = {}
         self._learn: Any = None
         self._exit: int | None = None
@@ -119,6 +122,7 @@ class ResumeTraining(keras.callbacks.Callback):
         else:
             state = self._found[0]
             self.epoch, self.update = state["epoch"], state["update"]
+            self.ended = state["ended"]
             self.set_state(state["more"])
         self.points.clean()
         return self._found is not None
@@ -128,34 +132,52 @@ class ResumeTraining(keras.callbacks.Callback):
         self.points.release()
         self._opened = False
 
+    def set_model(self, model: keras.Model) -> None:
+        """Takes the model; Keras gives it to one callback after the other."""
+        super().set_model(model)
+        if any(callback.model is not model for callback in self.callbacks):
+            raise ValueError(
+                "ResumeTraining must stand behind the callbacks that it saves, in the list that "
+                "fit is given: else it would save them before they have seen the end of an epoch."
+            )
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restores everything but what Keras is still going to reset."""
+        """Restores everything but the metrics, which Keras is going to reset."""
         if not self._opened:
             self.open()
-        build_ahead(self.model, self.dataset.element_spec)
         found, self._found = self._found, None
+        try:
+            build_ahead(self.model, self.dataset.element_spec)
+        except Exception as error:
+            # Not every model can be tried with shapes alone: then the first update builds it.
+            if found is not None:
+                raise ValueError(
+                    "The model cannot be built from the shapes of the dataset, for what was saved "
+                    "to be put into it: call it on a batch before fit."
+                ) from error
         if found is not None:
-            state, arrays = found
-            self._check_dataset(state)
-            write_variables(self.model, arrays, False, str(self.path))
-            self._metrics, self._states, self._logs = arrays, state["callbacks"], state["logs"]
-            self._position, self._updates = tuple(state["position"]), state["updates"]
-            begin_at(self.model, self.epoch)
+            self._restore(*found)
         self._saved = time.monotonic()
 
+    def _restore(self, state, arrays):
+        self._check_dataset(state)
+        write_variables(self.model, arrays, False, str(self.path))
+        for number, (callback, of_it) in enumerate(
+            zip(self.callbacks, state["callbacks"], strict=True)
+        ):
+            set_callback_state(callback, of_it, arrays, f"callbacks/{number}")
+        self._metrics, self._logs = arrays, state["logs"]
+        self._position, self._updates = tuple(state["position"]), state["updates"]
+        begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Restores the rest, and has the updates that are done passed over."""
+        """Restores the metrics, and has the updates that are done passed over."""
         begin_at(self.model, 0)  # it has been heeded; the next `fit` begins where it is told to
         if epoch != self.epoch:
             self.epoch, self.update = epoch, 0
-        if self._states is not None:
-            for callback, state in zip(self.callbacks, self._states, strict=True):
-                _set_state(callback, state)
-            self._states = None
         if self.update and self._metrics is not None:
             write_variables(self.model, self._metrics, True, str(self.path))
-            self._learn = self.model.train_function
-            logs = self._logs
+            self._learn, logs = self.model.train_function, self._logs
             self.model.train_function = lambda _: logs
         self._metrics = None
         self.passed = self.update
@@ -169,12 +191,14 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts, and saves where it is time to."""
-        done = min(batch + 1, self.params["steps"] or batch + 1)
+        done, stream = batch + 1, self.dataset.stream
+        if not stream.repeat:
+            done = min(done, stream.batches_per_pass)  # what steps_per_execution may exceed
         if done <= self.passed:
             return
         count, before = done - self.update, self._updates
         self.update, self._updates, self._logs = done, before + count, dict(logs or {})
-        self._position = self.dataset.stream.after(self._position, count)
+        self._position = stream.after(self._position, count)
         if self._exit is not None or self._is_due(before):
             self.save()
         self._leave()
@@ -187,8 +211,10 @@ class ResumeTraining(keras.callbacks.Callback):
         """Saves the end of an epoch."""
         self._stop_passing()
         self.epoch, self.update, self.passed, self._logs = epoch + 1, 0, 0, {}
-        last = self.epoch == self.params["epochs"] or self.model.stop_training
-        if last or self.every is not None or self._exit is not None or self._is_due(self._updates):
+        self.ended = bool(self.model.stop_training)
+        always = self.EVERY_EPOCH or self.every is not None or self._exit is not None
+        last = self.ended or self.epoch == self.params["epochs"]
+        if always or last or self._is_due(self._updates):
             self.save()
         self._leave()
 
@@ -207,18 +233,23 @@ class ResumeTraining(keras.callbacks.Callback):
             ValueError: If it cannot be written; the points from before are whole then.
         """
         begun = time.monotonic()
+        arrays, states = read_variables(self.model), []
+        for number, callback in enumerate(self.callbacks):
+            state, more = get_callback_state(callback, f"callbacks/{number}")
+            states.append(state)
+            arrays |= more
         state = {
             "epoch": self.epoch,
             "update": self.update,
             "updates": self._updates,
             "position": self._position,
             "batches_per_pass": self.dataset.stream.batches_per_pass,
+            "ended": self.ended,
             "logs": self._logs,
-            "callbacks": [_get_state(callback) for callback in self.callbacks],
+            "callbacks": states,
             "more": self.get_state(),
         }
-        name = f"{self.epoch:06}-{self.update:08}"
-        self.points.write(name, state, read_variables(self.model), self.get_files())
+        self.points.write(f"{self.epoch:06}-{self.update:08}", state, arrays, self.get_files())
         self._saved = time.monotonic()
         self._seconds = self._saved - begun
 
@@ -256,18 +287,3 @@ class ResumeTraining(keras.callbacks.Callback):
                 f"has {here}: go on with the same text, tokenizers and options."
             )
 
-
-_SIMPLE = (bool, int, float, str, type(None), np.number)
-
-
-def _get_state(callback):
-    if hasattr(callback, "get_state"):
-        return callback.get_state()
-    return {name: value for name, value in vars(callback).items() if isinstance(value, _SIMPLE)}
-
-
-def _set_state(callback, state):
-    if hasattr(callback, "set_state"):
-        callback.set_state(state)
-    else:
-        vars(callback).update(state)

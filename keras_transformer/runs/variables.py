@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_transformer.typing import Tensor
 
 METRICS = "metrics"
+GROUPS = ("model", "optimizer", METRICS)
 
 
 def read_variables(model: keras.Model) -> dict[str, np.ndarray]:
@@ -41,7 +42,7 @@ def write_variables(
         ValueError: If the variables are not those that were read.
     """
     variables = dict(_parts(model))
-    known = {_uncounted(name): name for name in arrays}
+    known = {_uncounted(name): name for name in arrays if name.split("/")[0] in GROUPS}
     wanted = {_uncounted(name): name for name in variables}
     for plain in wanted.keys() | known.keys():
         one, other = known.get(plain), wanted.get(plain)
@@ -63,12 +64,8 @@ def write_variables(
 def _parts(model: keras.Model) -> Iterator[tuple[str, Tensor]]:
     """TensorFlow's variables by name; of what each replica counts for itself, those of each."""
     optimizer: Any = model.optimizer
-    groups = {
-        "model": model.variables,
-        "optimizer": optimizer.variables if optimizer is not None else [],
-        METRICS: model.metrics_variables,
-    }
-    for group, variables in groups.items():
+    groups = model.variables, optimizer.variables if optimizer else [], model.metrics_variables
+    for group, variables in zip(GROUPS, groups, strict=True):
         for number, variable in enumerate(variables):
             value = variable.value if isinstance(variable, keras.Variable) else variable
             name = f"{group}/{number}/{variable.path}"
