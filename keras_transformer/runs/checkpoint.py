@@ -95,6 +95,10 @@ class RunCheckpoint(ResumeTraining):
             return False
         return self.state["epoch"] - self._ranked()[0]["epoch"] >= self.patience
 
+    def is_finished(self, epochs: int) -> bool:
+        """Tells whether all is done of a training of so many epochs, the mean included."""
+        return self.state["finished"] and (self.ended or self.epoch >= epochs)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the training and starts the clock."""
         super().on_train_begin(logs)

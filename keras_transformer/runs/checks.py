@@ -1,7 +1,6 @@
 """What can be wrong with a training, said before TensorFlow and the corpus are loaded."""
 
 import dataclasses
-import json
 import math
 import os
 from typing import Any
@@ -25,7 +24,7 @@ from keras_transformer.typing import Path
 # What may change when a run goes on; texts if they are the same in another place.
 MAY_CHANGE = (
     *("epochs", "cooldown_steps", "patience", "bleu_tokenize", "validation_beam_size"),
-    *("log_every", "log_file"),
+    *("save_every", "log_every", "log_file"),
     *("strategy", "logical_devices", *MACHINE),
 )
 # What a fine-tuned model has from the run that it starts from.
@@ -112,19 +111,16 @@ def check_same_text(path: Path, corpus: Corpus) -> None:
     """Refuses to go on with other text than a run was begun with, wherever it lies now.
 
     Raises:
-        ValueError: If its fingerprint is not the one in the run's `data.json`.
+        ValueError: If its fingerprint is not the one in the run's `data.json`, or that is damaged.
     """
-    name = os.path.join(path, files.DATA)
-    if not os.path.exists(name):
-        return
-    with open(name, encoding="utf-8") as file:
-        recorded = json.load(file)
+    recorded = files.read_data(path)
     for part, pairs in (("train", corpus.train), ("valid", corpus.valid)):
-        if fingerprint(pairs) != recorded[part]:
+        if recorded and fingerprint(pairs) != recorded.get(part):
+            then = (recorded.get(part) or {}).get("pairs", "unknown")
             raise ValueError(
                 f"The {part} text is not what {path} was begun with ({len(pairs)} pairs, then "
-                f"{recorded[part]['pairs']}): resume it with the same text, wherever that lies, "
-                "or fine-tune it by --start-from."
+                f"{then}): resume it with the same text, wherever that lies, fine-tune it by "
+                "--start-from, or go on all the same by --accept-changed-text."
             )
 
 
@@ -149,7 +145,7 @@ def _check_ranges(config: TrainConfig) -> None:
     values = _flat(config)
     counts = "epochs steps_per_epoch tokens_per_batch accumulation_steps parallel_microbatches "
     counts += "patience warmup_steps keep_checkpoints logical_devices num_layers d_model num_heads "
-    counts += "d_ff max_length validation_beam_size"
+    counts += "d_ff max_length validation_beam_size save_every"
     shares = ("ema", "subword_sampling", "label_smoothing", "dropout")
     ranges: dict[str, tuple[bool, str]] = {}
     for name in counts.split():

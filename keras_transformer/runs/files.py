@@ -6,10 +6,11 @@
 loading would need, so it can be moved.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_transformer.atomic_files import reason, replacing
@@ -45,7 +46,7 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in (*TEXTS, "start_from", "log_file", "log_every", *MACHINE):
+    for field in (*TEXTS, "start_from", "save_every", "log_file", "log_every", *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
     return {"recipe": recipe, "data": read_data(path)} | scores
@@ -58,6 +59,14 @@ def read_data(path: Path) -> dict[str, Any]:
         ValueError: If the file is damaged.
     """
     return _read_json(path, DATA)
+
+
+def write_data(data: dict[str, Any], path: Path) -> None:
+    """Writes the fingerprints that `read_data` reads; where they are there, nothing is written."""
+    if read_data(path) != data:
+        with replacing(os.path.join(path, DATA)) as name:
+            with open(name, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=1)
 
 
 def valid_pairs(path: Path) -> list[Pair]:
@@ -98,6 +107,21 @@ def read_config(path: Path) -> TrainConfig:
 def resume_points(path: Path) -> ResumePoints:
     """The points that the training of a run goes on from."""
     return ResumePoints(os.path.join(path, CHECKPOINTS), OWNED)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from training into a run directory.
+
+    Raises:
+        ValueError: If one does.
+    """
+    points = resume_points(path)
+    points.lock()
+    try:
+        yield
+    finally:
+        points.release()
 
 
 def read_state(path: Path) -> dict[str, Any] | None:

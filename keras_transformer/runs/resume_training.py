@@ -78,6 +78,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self.dataset = dataset
         self.every = every
         self.callbacks = list(callbacks)
+        self.accept_changes = False  # whether the dataset may be another than was learned from
         self.points = ResumePoints(path, owned)
         self.epoch = 0  # number of whole epochs
         self.update = 0  # updates done of the epoch under way
@@ -160,14 +161,13 @@ class ResumeTraining(keras.callbacks.Callback):
         self._saved = time.monotonic()
 
     def _restore(self, state, arrays):
-        self._check_dataset(state)
+        self._position, self._updates = self._place(state), state["updates"]
         write_variables(self.model, arrays, False, str(self.path))
         for number, (callback, of_it) in enumerate(
             zip(self.callbacks, state["callbacks"], strict=True)
         ):
             set_callback_state(callback, of_it, arrays, f"callbacks/{number}")
         self._metrics, self._logs = arrays, state["logs"]
-        self._position, self._updates = tuple(state["position"]), state["updates"]
         begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -278,12 +278,13 @@ class ResumeTraining(keras.callbacks.Callback):
         if self._learn is not None:
             self.model.train_function, self._learn = self._learn, None
 
-    def _check_dataset(self, state):
-        """Refuses a dataset that cannot be the one that was learned from."""
-        here, there = self.dataset.stream.batches_per_pass, state["batches_per_pass"]
-        if here != there:
+    def _place(self, state):
+        """The position that was saved, in a dataset that is the one that was learned from."""
+        stream, (number, index) = self.dataset.stream, state["position"]
+        here, there = stream.batches_per_pass, state["batches_per_pass"]
+        if here != there and not self.accept_changes:
             raise ValueError(
                 f"{self.path} was saved by a training with {there} batches in a pass, this dataset "
                 f"has {here}: go on with the same text, tokenizers and options."
             )
-
+        return number, min(index, stream.batches_in(number))
