@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ except ImportError:  # on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 STATE, LOCK = "resume.json", "lock"
-_held: dict[str, TextIO] = {}  # the locks of this process: a notebook may train there again
+_held: dict[str, int] = {}  # file descriptors of the locks of this process: a notebook may train there again
 
 
 class ResumePoints:
@@ -63,31 +63,29 @@ class ResumePoints:
             held = _held.get(name)
             if held is not None and os.path.exists(name) and _is_file(held, name):
                 return
-            file = open(name, "a+", encoding="utf-8")  # noqa: SIM115, held until `release`
+            file = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise ValueError(f"{self.folder} cannot be written to ({reason(error)}).") from error
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
-                process = file.read().strip()
-                file.close()
+                process = os.read(file, 99).decode()
+                os.close(file)
                 raise ValueError(
                     f"{self.folder} is being trained into by another process"
                     f"{f' ({process})' if process else ''}: wait for its end, or choose another "
                     "directory."
                 ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}")
-        file.flush()
+        os.ftruncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
         _held[name] = file
 
     def release(self) -> None:
         """Lets others train into the directory; the end of a process does so too."""
         file = _held.pop(os.path.realpath(os.path.join(self.folder, LOCK)), None)
         if file is not None:
-            file.close()
+            os.close(file)
 
     # --- reading ---
 
@@ -232,4 +230,4 @@ def _plain(value):
 
 
 def _is_file(file, name):
-    return os.path.samestat(os.fstat(file.fileno()), os.stat(name))
+    return os.path.samestat(os.fstat(file), os.stat(name))

@@ -144,8 +144,16 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores everything but the metrics, which Keras is going to reset."""
-        if not self._opened:
-            self.open()
+        try:
+            if not self._opened:
+                self.open()
+            self._restore_all()
+        except Exception:
+            self.close()
+            raise
+        self._saved = time.monotonic()
+
+    def _restore_all(self):
         found, self._found = self._found, None
         try:
             build_ahead(self.model, self.dataset.element_spec)
@@ -156,11 +164,9 @@ class ResumeTraining(keras.callbacks.Callback):
                     "The model cannot be built from the shapes of the dataset, for what was saved "
                     "to be put into it: call it on a batch before fit."
                 ) from error
-        if found is not None:
-            self._restore(*found)
-        self._saved = time.monotonic()
-
-    def _restore(self, state, arrays):
+        if found is None:
+            return
+        state, arrays = found
         self._position, self._updates = self._place(state), state["updates"]
         write_variables(self.model, arrays, False, str(self.path))
         for number, (callback, of_it) in enumerate(

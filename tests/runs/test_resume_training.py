@@ -148,7 +148,7 @@ def test_a_model_of_ones_own(whole, text, tmp_path, stop):
         "validation": dict(epoch=2),
     }
     every = steps if stop in ("last", "validation") else 4
-    assert fit(tmp_path, text, own_model, 1, every, [Interrupting(**when[stop])])[1] is None
+    assert fit(tmp_path, text, own_model, 0, every, [Interrupting(**when[stop])])[1] is None
     # Where nothing was saved, the script draws the weights that it drew before.
     resumed = fit(tmp_path, text, own_model, 0 if stop == "before the first point" else 2, every)
     assert_same(resumed, expected)
@@ -201,11 +201,10 @@ def test_other_ways_to_fit(text, tmp_path, data, options, compiled):
     expected = fit(tmp_path / "whole", text, make_model, data=data, **options)
     update = 6 if not compiled.get("steps_per_execution") else 3  # calls
     extra = [Interrupting(update)]
-    stopped = fit(tmp_path / "one", text, make_model, 1, 2, extra, data=data, **options)
+    stopped = fit(tmp_path / "one", text, make_model, 0, 2, extra, data=data, **options)
     assert stopped[1] is None
     resumed = fit(tmp_path / "one", text, make_model, 2, 2, data=data, **options)
     assert_same(resumed, expected)
-    assert len(resumed[1].updates) < len(expected[1].updates) or compiled
 
 
 def test_transformer_with_all_options(text, tmp_path):
@@ -214,7 +213,7 @@ def test_transformer_with_all_options(text, tmp_path):
 
     expected = fit(tmp_path / "whole", text, make_model, epochs=2)
     steps = len(expected[1].updates) // 2
-    assert fit(tmp_path / "one", text, make_model, 1, 3, [Interrupting(steps + 5)])[1] is None
+    assert fit(tmp_path / "one", text, make_model, 0, 3, [Interrupting(steps + 5)])[1] is None
     assert_same(fit(tmp_path / "one", text, make_model, 2, 3, epochs=2), expected)
 
 
@@ -254,7 +253,7 @@ def test_callbacks_go_on_where_they_were(text, tmp_path):
     model, logs, stopping, memory = run(tmp_path / "whole", 0)
     assert max(logs.epochs) == stopping.stopped_epoch < 8
     steps = len(logs.updates) // len(logs.epochs)
-    assert run(tmp_path / "one", 1, [Interrupting(2 * steps + 3)])[1] is None
+    assert run(tmp_path / "one", 0, [Interrupting(2 * steps + 3)])[1] is None
     for again in (False, True):
         model_2, logs_2, stopping_2, memory_2 = run(tmp_path / "one", 2 + again)
         assert bool(logs_2.epochs) is not again
@@ -278,7 +277,7 @@ def test_what_cannot_go_on(text, tmp_path):
     stopping = keras.callbacks.EarlyStopping("loss")
     resume = kt.ResumeTraining(tmp_path, dataset, callbacks=[stopping])
     with pytest.raises(ValueError, match="must stand behind the callbacks that it saves"):
-        own_model(tokenizer).fit(dataset, callbacks=[resume, stopping], verbose=0)
+        own_model(tokenizer).fit(dataset, callbacks=[resume, stopping], shuffle=False)
     with pytest.raises(ValueError, match="was saved by another model, optimizer or strategy"):
         fit(tmp_path, text, transformer)
     with pytest.raises(ValueError, match="batches in a pass, this dataset has"):
