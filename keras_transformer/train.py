@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 
@@ -81,11 +80,7 @@ def _train(config, output, resume, accept_changed_text):
         check_same_text(output, corpus)
     tokenizers = _open_tokenizers(config, corpus, output, resume)
     validation = RunValidation(config, corpus.valid, *tokenizers)
-    options: dict[str, Any] = dict(
-        tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
-    )
-    options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
-    dataset = make_dataset(corpus.train, *tokenizers, **options, repeat=True)
+    dataset = _training_data(config, corpus, tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
@@ -116,6 +111,19 @@ def _train(config, output, resume, accept_changed_text):
         _introduce(config, corpus, model, steps, checkpoint)
         with saved_by_signals(checkpoint):
             return _fit(model, dataset, steps, validation.dataset, callbacks, config.epochs)
+
+
+def _training_data(config, corpus, tokenizers):
+    """The batches to train on, pass after pass."""
+    return make_dataset(
+        corpus.train,
+        *tokenizers,
+        tokens_per_batch=config.tokens_per_batch,
+        max_length=config.model.max_length,
+        seed=config.seed,
+        subword_sampling=config.subword_sampling,
+        repeat=True,
+    )
 
 
 def _has_checkpoint(output):

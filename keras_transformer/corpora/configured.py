@@ -48,7 +48,16 @@ def check_names(config: TrainConfig) -> None:
         ValueError: If it does.
     """
     fraction = config.valid_fraction
-    if config.train_source is None:
+    if config.corpus:
+        text = ("train_source", "train_target", "valid_fraction", "languages")
+        for name in text:
+            if getattr(config, name):
+                raise ValueError(
+                    f"--corpus brings its text with it: leave out --{name.replace('_', '-')}."
+                )
+        if config.valid_target and not config.valid_source:
+            raise ValueError("--valid-source is missing: name it along with --valid-target.")
+    elif config.train_source is None:
         if config.valid_source or config.train_target or config.valid_target or fraction:
             raise ValueError("--train-source is missing: name it along with the other files.")
     elif config.languages:

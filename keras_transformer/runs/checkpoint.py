@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -20,9 +20,6 @@ from keras_transformer.runs.history import COLUMNS, SCORES, write_history
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.validation import averaged_weights
 from keras_transformer.typing import Path
-
-if TYPE_CHECKING:
-    from keras_transformer.transformer import Transformer
 
 
 class RunCheckpoint(ResumeTraining):

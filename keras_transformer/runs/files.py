@@ -23,6 +23,7 @@ from keras_transformer.typing import Path
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
 MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
+CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 OWNED = r"\d{6}\.weights\.h5"  # further files in checkpoints/, as ResumePoints takes them
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
@@ -46,7 +47,8 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in (*TEXTS, "start_from", "save_every", "log_file", "log_every", *MACHINE):
+    here = "corpus", "start_from", "save_every", "log_file", "log_every"
+    for field in (*TEXTS, *here, *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
     return {"recipe": recipe, "data": read_data(path)} | scores
@@ -76,8 +78,14 @@ def valid_pairs(path: Path) -> list[Pair]:
         ValueError: If the files are not where they were.
     """
     from keras_transformer.corpora.configured import load_valid
+    from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+    from keras_transformer.runs.prepared import parse_corpora
 
-    return load_valid(read_config(path))
+    config, kept = read_config(path), os.path.join(path, CORPUS)
+    if config.valid_source is None and (config.corpus or os.path.isdir(kept)):
+        first = parse_corpora(config.corpus)[0][0] if config.corpus else kept
+        return PreparedCorpus(first).valid
+    return load_valid(config)
 
 
 def write_config(config: TrainConfig, path: Path) -> None:

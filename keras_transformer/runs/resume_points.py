@@ -25,7 +25,9 @@ except ImportError:  # on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 STATE, LOCK = "resume.json", "lock"
-_held: dict[str, int] = {}  # file descriptors of the locks of this process: a notebook may train there again
+_held: dict[
+    str, int
+] = {}  # file descriptors of the locks of this process: a notebook may train there again
 
 
 class ResumePoints:

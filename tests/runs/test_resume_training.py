@@ -282,5 +282,3 @@ def test_what_cannot_go_on(text, tmp_path):
         fit(tmp_path, text, transformer)
     with pytest.raises(ValueError, match="batches in a pass, this dataset has"):
         fit(tmp_path, (pairs[:40], tokenizer), own_model)
-
-
