@@ -10,14 +10,11 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import keras
 
 from keras_transformer.atomic_files import creating, remove_leftovers
-from keras_transformer.corpora.configured import load_corpus
-from keras_transformer.corpora.corpus import Corpus, fingerprint
-from keras_transformer.corpora.pair import Pair
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
 from keras_transformer.presets import TrainConfig
@@ -25,12 +22,10 @@ from keras_transformer.runs import files
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import summarize
-from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.runs.progress import Lines, Progress
 from keras_transformer.runs.signals import saved_by_signals
+from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
-from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import SmoothedCrossEntropy
@@ -75,17 +70,16 @@ def _train(config, output, resume, accept_changed_text):
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
-    corpus = load_corpus(config)
+    data = open_data(config, output, resume)
     if resume and not accept_changed_text:
-        check_same_text(output, corpus)
-    tokenizers = _open_tokenizers(config, corpus, output, resume)
-    validation = RunValidation(config, corpus.valid, *tokenizers)
-    dataset = _training_data(config, corpus, tokenizers)
+        check_same_text(output, data.fingerprints)
+    validation = RunValidation(config, data.valid, *data.tokenizers)
+    dataset = _training_dataset(config, data)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
     with strategy.scope():
-        model = build_model(config, *tokenizers)
+        model = build_model(config, *data.tokenizers)
         if config.start_from is not None and not _has_checkpoint(output):
             model.load_weights(os.path.join(config.start_from, files.MODEL))
         _compile_model(model, config, steps * config.epochs)
@@ -95,9 +89,9 @@ def _train(config, output, resume, accept_changed_text):
     if resume:
         remove_leftovers(output)
         files.write_config(config, output)
-        files.write_data(_fingerprints(corpus), output)
+        files.write_data(data.fingerprints, output)
     else:
-        _create(output, config, tokenizers, corpus)
+        _create(output, config, data)
 
     # --- fit ---
     with contextlib.nullcontext() if resume else _gone_by_failure(output):
@@ -108,16 +102,15 @@ def _train(config, output, resume, accept_changed_text):
             print(f"{output} has its {checkpoint.epoch} epochs already", file=sys.stderr)
             checkpoint.close()
             return {}
-        _introduce(config, corpus, model, steps, checkpoint)
+        _introduce(config, data, model, steps, checkpoint)
         with saved_by_signals(checkpoint):
             return _fit(model, dataset, steps, validation.dataset, callbacks, config.epochs)
 
 
-def _training_data(config, corpus, tokenizers):
+def _training_dataset(config, data):
     """The batches to train on, pass after pass."""
     return make_dataset(
-        corpus.train,
-        *tokenizers,
+        **data.source,
         tokens_per_batch=config.tokens_per_batch,
         max_length=config.model.max_length,
         seed=config.seed,
@@ -137,15 +130,17 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
         yield
     except Exception:
         if not _has_checkpoint(output):
+            move_out(output)
             shutil.rmtree(output)
         raise
 
 
-def _introduce(config, corpus, model, steps, checkpoint):
+def _introduce(config, data, model, steps, checkpoint):
     """Says what is going to be done."""
     say = Lines(config.log_file)
     say(summarize(config))
-    say(f"{len(corpus.train):,} pairs to train on, {len(corpus.valid):,} to validate by")
+    pairs = data.fingerprints["train"]["pairs"]
+    say(f"{pairs:,} pairs to train on, {len(data.valid):,} to validate by")
     done = checkpoint.epoch * steps + checkpoint.update
     begin = f", from update {done:,}" if done else ""
     say(f"{model.count_params():,} weights, {steps:,} updates an epoch{begin}")
@@ -203,37 +198,6 @@ def _make_callbacks(config, output, dataset, validation, steps):
     return checkpoint, [*validation.callbacks, checkpoint, board, progress]
 
 
-def train_tokenizers(
-    config: TrainConfig, pairs: Sequence[Pair]
-) -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
-
-    Args:
-        config: `TrainConfig`.
-        pairs: The training pairs.
-
-    Returns:
-        The source and the target `SubwordTokenizer`.
-    """
-
-    def learn(*sides, size=config.vocabulary_size):
-        lines = (pair[side] for pair in pairs for side in sides)
-        try:
-            return SubwordTokenizer.train(
-                lines, size, config.model_type, config.lowercase, config.nfkc
-            )
-        except VocabularyTooLarge as error:
-            print(
-                f"vocabulary: {error.limit} ids instead of {size}, all that the text allows",
-                file=sys.stderr,
-            )
-            return learn(*sides, size=error.limit)
-
-    if config.model.share_embeddings == "all":
-        return (learn(0, 1),) * 2
-    return learn(0), learn(1)
-
-
 def build_model(
     config: TrainConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
 ) -> Transformer:
@@ -279,28 +243,14 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _open_tokenizers(
-    config: TrainConfig, corpus: Corpus, output: Path, resume: bool
-) -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    """The vocabularies: those of the run that goes on or is started from, else new ones."""
-    if resume:
-        return load_tokenizers(output)
-    if config.start_from is not None:
-        return load_tokenizers(config.start_from)
-    return train_tokenizers(config, corpus.train)
-
-
-def _create(output, config, tokenizers, corpus):
+def _create(output, config, data):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
-        files.write_data(_fingerprints(corpus), temporary)
+        files.write_data(data.fingerprints, temporary)
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         files.resume_points(temporary).begin()
         files.write_config(config, temporary)
-        for name, tokenizer in zip((files.SOURCE, files.TARGET), tokenizers, strict=True):
+        for name, tokenizer in zip((files.SOURCE, files.TARGET), data.tokenizers, strict=True):
             tokenizer.save(os.path.join(temporary, name))
-
-
-def _fingerprints(corpus):
-    return {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
+        move_in(output, temporary)

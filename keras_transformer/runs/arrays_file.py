@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -49,10 +50,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
     text += b" " * (-len(text) % 8)  # the arrays then lie at whole words
     checksum = hashlib.sha256()
     with replacing(path) as name, open(name, "wb") as file:
-        for part in (len(text).to_bytes(8, "little"), text, *arrays.values()):
-            # A view of the bytes: NumPy makes none of arrays of bfloat16, nor of scalars.
-            if isinstance(part, np.ndarray):
-                part = memoryview(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        for part in (len(text).to_bytes(8, "little"), text, *map(_bytes, arrays.values())):
             checksum.update(part)
             file.write(part)
     return checksum.hexdigest()
@@ -86,6 +84,11 @@ def read_arrays(path: Path, checksum: str) -> dict[str, np.ndarray]:
         data = memoryview(whole)[size + begin : size + end]
         arrays[name] = np.frombuffer(data, names[entry["dtype"]]).reshape(entry["shape"])
     return arrays
+
+
+def _bytes(array: np.ndarray) -> Any:
+    """An array's bytes as they lie in memory; NumPy itself shows none of bfloat16 or scalars."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def file_checksum(path: Path) -> str:

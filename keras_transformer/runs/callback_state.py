@@ -26,7 +26,8 @@ def get_callback_state(
     """
     if hasattr(callback, "get_state"):
         return callback.get_state(), {}
-    state, arrays = {}, {}
+    state: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
     arguments = inspect.signature(type(callback).__init__).parameters
     for name, value in vars(callback).items():
         if isinstance(value, SIMPLE) and name not in arguments:
