@@ -5,14 +5,16 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from keras_transformer.runs.resume_training import ResumeTraining
+if TYPE_CHECKING:
+    from keras_transformer.runs.resume_training import ResumeTraining
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def saved_by_signals(training: ResumeTraining) -> Iterator[None]:
+def saved_by_signals(training: "ResumeTraining") -> Iterator[None]:
     """Has SIGINT and SIGTERM save a training and end the process, with status 130 or 143.
 
     After the update under way; while it is validating, after that. A second signal ends the process
