@@ -17,7 +17,7 @@ from keras_transformer.atomic_files import reason, replacing
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
-from keras_transformer.runs.resume_points import ResumePoints
+from keras_transformer.runs.resume_points import STATE, ResumePoints
 from keras_transformer.typing import Path
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
@@ -143,7 +143,12 @@ def read_state(path: Path) -> dict[str, Any] | None:
     Raises:
         ValueError: If the file that says so is damaged, or missing beside checkpoints.
     """
-    points = resume_points(path).read()
+    points, where = resume_points(path).read(), os.path.join(path, CHECKPOINTS, STATE)
+    if os.path.exists(os.path.join(path, HISTORY)) and not os.path.exists(where):
+        raise ValueError(
+            f"{where} is missing, though there is a {HISTORY}: put back a copy of it, or train "
+            "anew into another directory."
+        )
     return points[-1]["state"]["more"] if points else None
 
 

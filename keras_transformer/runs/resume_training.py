@@ -26,8 +26,9 @@ class ResumeTraining(keras.callbacks.Callback):
 
     Saved are the model's variables, the states of its random generators among them; the
     optimizer's, with schedule, moments and running mean; metrics of the epoch under way; epoch,
-    update and the position of the dataset. Not saved: the state of `tf.random`'s global generator,
-    which Keras' layers do not use, and what callbacks keep, unless they are named.
+    update and the position of the dataset. Not saved: the global generators of `tf.random` and
+    `keras.random`, which Keras' layers do not draw from, and what callbacks keep, unless they are
+    named.
 
     Two points are kept, each with a checksum: where the last one is damaged, stderr says so, and
     training goes on from the one before it.
