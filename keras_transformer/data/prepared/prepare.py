@@ -67,7 +67,7 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
         _write_shards(writer, text, processes)
         writer.finish()
     except OSError as error:
-        raise ValueError(f"{output} cannot be made: {error.strerror}.") from error
+        raise ValueError(f"{output} cannot be made: {error.strerror or error}.") from error
     _report(writer.content, output)
 
 

@@ -191,6 +191,33 @@ def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
         kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus", processes=2)
 
 
+FULL_DISK = """import resource, sys
+from keras_transformer.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.argv = ["keras-transformer", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_can_be_gone_on_from(text, tmp_path):
+    """Vocabularies of bytes and characters fit into the 20 kB that a file may have, ids do not."""
+    options = dict(vocabulary_size=300, vocabulary_sample=30)
+    words = ["prepare", "--train-source", text[0], "--train-target", text[1]]
+    words += ["--vocabulary-size", "300", "--vocabulary-sample", "30", "--processes", "1"]
+    words += ["--output", str(tmp_path / "corpus")]
+    process = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, *words], capture_output=True, text=True
+    )
+    assert process.returncode == 2
+    assert process.stderr.endswith(f"{tmp_path}/corpus cannot be made: File too large.\n")
+    assert "Traceback" not in process.stderr and not (tmp_path / "corpus").exists()
+    config = kt.PrepareConfig(*text, **options)
+    kt.prepare(config, tmp_path / "corpus", processes=1)
+    kt.prepare(config, tmp_path / "whole", processes=1)
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+
+
 # What is wrong with the text leaves nothing behind.
 
 
