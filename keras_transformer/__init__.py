@@ -43,6 +43,7 @@ _HOMES = {
     "training.strategies": ("make_strategy",),
     "kernels.tensorflow.threads": ("operations_at_once", "work_apart"),
     "runs.averaging": ("average_checkpoints",),
+    "runs.resume_training": ("ResumeTraining",),
     "runs.validation": ("AveragedValidation", "TranslationScores", "averaged_weights"),
     "translation.translator": ("Translator",),
     "runs.load": ("load",),

@@ -134,6 +134,9 @@ class TrainConfig:
     keep_checkpoints: int = 1  # so many of the best, and of the last
     average: str = "none"  # the model: none, the best; best or last, mean of those, if no worse
 
+    # --- what is saved to go on from ---
+    save_every: int | None = None  # updates from one point to the next; none: 2 % of the time
+
     # --- what is told meanwhile ---
     log_every: float = 60.0  # seconds between lines of progress, where stderr is no terminal
     log_file: str | None = None  # to which those lines are added as well

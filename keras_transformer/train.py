@@ -7,7 +7,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 
 import keras
 
-from keras_transformer.atomic_files import creating
+from keras_transformer.atomic_files import creating, remove_leftovers
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
 from keras_transformer.presets import TrainConfig
@@ -24,6 +23,7 @@ from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import summarize
 from keras_transformer.runs.progress import Lines, Progress
+from keras_transformer.runs.signals import saved_by_signals
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
@@ -37,16 +37,20 @@ from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
 
 
-def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, list[float]]:
+def train(
+    config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
+) -> dict[str, list[float]]:
     """Trains a model into a run directory.
 
     Args:
         config: `TrainConfig`, such as `presets.dates`; `dataclasses.replace` changes fields.
         output: Directory to make. It may exist only if it is empty, or with `resume`.
-        resume: Whether to go on with the training in `output`: from its last whole epoch, on the
-            same data and vocabulary, with the loss curve it would have had without the stop.
+        resume: Whether to go on with the training in `output`: from the last point that was saved,
+            on the same data and vocabulary, to the weights that it would have had without the stop.
             `config` is that run's (`runs.files.read_config`), but for what may change
             (`runs.checks.MAY_CHANGE`): the curve is the same until a cooldown begins.
+        accept_changed_text: Whether to go on though the text is another than the run was begun
+            with.
 
     Returns:
         Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
@@ -55,6 +59,11 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         ValueError: If the data, the configuration or the directory is at fault.
     """
     check_training(config, output, resume)
+    with files.locked(output) if resume else contextlib.nullcontext():
+        return _train(config, output, resume, accept_changed_text)
+
+
+def _train(config, output, resume, accept_changed_text):
     parallel_microbatches = _parallel_microbatches(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
     config = _choose_precision(config, output, resume)
@@ -62,7 +71,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
 
     # --- data and vocabulary ---
     data = open_data(config, output, resume)
-    if resume:
+    if resume and not accept_changed_text:
         check_same_text(output, data.fingerprints)
     validation = RunValidation(config, data.valid, *data.tokenizers)
     dataset = _training_dataset(config, data)
@@ -78,21 +87,24 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
 
     # --- run directory: nothing is written before everything above has succeeded ---
     if resume:
+        remove_leftovers(output)
         files.write_config(config, output)
+        files.write_data(data.fingerprints, output)
     else:
         _create(output, config, data)
 
     # --- fit ---
     with contextlib.nullcontext() if resume else _gone_by_failure(output):
-        checkpoint, callbacks = _make_callbacks(config, output, validation, steps)
-        first_epoch = checkpoint.restore(model)
-        if first_epoch >= config.epochs or checkpoint.impatient:
-            print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
+        checkpoint, callbacks = _make_callbacks(config, output, dataset, validation, steps)
+        checkpoint.accept_changes = accept_changed_text
+        checkpoint.open()
+        if checkpoint.is_finished(config.epochs):
+            print(f"{output} has its {checkpoint.epoch} epochs already", file=sys.stderr)
+            checkpoint.close()
             return {}
-        _introduce(config, data, model, steps, first_epoch)
-        dataset.stream.position = dataset.stream.after((0, 0), first_epoch * steps)
-        valid = validation.dataset
-        return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+        _introduce(config, data, model, steps, checkpoint)
+        with saved_by_signals(checkpoint):
+            return _fit(model, dataset, steps, validation.dataset, callbacks, config.epochs)
 
 
 def _training_dataset(config, data):
@@ -123,13 +135,14 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
         raise
 
 
-def _introduce(config, data, model, steps, first_epoch):
+def _introduce(config, data, model, steps, checkpoint):
     """Says what is going to be done."""
     say = Lines(config.log_file)
     say(summarize(config))
     pairs = data.fingerprints["train"]["pairs"]
     say(f"{pairs:,} pairs to train on, {len(data.valid):,} to validate by")
-    begin = f", from update {first_epoch * steps:,}" if first_epoch else ""
+    done = checkpoint.epoch * steps + checkpoint.update
+    begin = f", from update {done:,}" if done else ""
     say(f"{model.count_params():,} weights, {steps:,} updates an epoch{begin}")
 
 
@@ -152,13 +165,12 @@ def _choose_precision(config, output, resume):
     return dataclasses.replace(config, precision=choose(config.precision))
 
 
-def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
-    """`model.fit` on an endless dataset, from one epoch to another."""
+def _fit(model, dataset, steps, valid, callbacks, epochs):
+    """`model.fit` on an endless dataset, from the epoch on that is under way."""
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
         return model.fit(
-            dataset.take((epochs - first_epoch) * steps),
+            dataset.take(epochs * steps),
             validation_data=valid,
-            initial_epoch=first_epoch,
             epochs=epochs,
             steps_per_epoch=steps,
             shuffle=False,  # the dataset shuffles by itself
@@ -167,20 +179,22 @@ def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
         ).history
 
 
-def _make_callbacks(config, output, validation, steps):
+def _make_callbacks(config, output, dataset, validation, steps):
     """Makes the callbacks, in the order in which they add to and read the logs."""
     checkpoint = RunCheckpoint(
         output,
+        dataset,
         validation,
         f"val_{config.validate_by}",
         config.keep_checkpoints,
         config.average,
         config.patience,
+        config.save_every,
     )
     logs = os.path.join(output, "logs")
     board = keras.callbacks.TensorBoard(logs)
     say = Lines(config.log_file)
-    progress = Progress(steps, config.epochs, say, config.log_every, logs)
+    progress = Progress(steps, config.epochs, say, config.log_every, logs, checkpoint)
     return checkpoint, [*validation.callbacks, checkpoint, board, progress]
 
 
@@ -232,10 +246,10 @@ def _compile_model(model, config, total_steps):
 def _create(output, config, data):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
-        with open(os.path.join(temporary, files.DATA), "w", encoding="utf-8") as file:
-            json.dump(data.fingerprints, file, indent=1)
+        files.write_data(data.fingerprints, temporary)
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
+        files.resume_points(temporary).begin()
         files.write_config(config, temporary)
         for name, tokenizer in zip((files.SOURCE, files.TARGET), data.tokenizers, strict=True):
             tokenizer.save(os.path.join(temporary, name))
