@@ -195,7 +195,7 @@ def read_prepared(path, steps):
     model = kt.Transformer(VOCABULARY, VOCABULARY, **vars(config.model))
     model.parallel_microbatches = kt.work_apart(most=8)
     model.compile(keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
-    for _ in range(2):
+    for _round in range(2):
         started = time.perf_counter()
         model.fit(dataset, steps_per_epoch=int(steps), verbose=0, shuffle=False)
         found["ms a step"] = round(1000 * (time.perf_counter() - started) / int(steps), 1)

@@ -123,7 +123,7 @@ def test_a_part_on_toy_sizes(tmp_path):
         assert f"| ● beam 4, toy, batch 32, {how} | CTranslate2 float32 |" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_corpora_on_toy_sizes(tmp_path, capsys):
     """Every number is measured; what an older checkout does is left out without one."""
     from tests.benchmark import corpora
