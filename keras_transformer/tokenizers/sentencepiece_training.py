@@ -48,7 +48,7 @@ def train_model(
             them.
 
     Returns:
-        The serialised model. Of the type char, it may have fewer ids than were asked for.
+        The serialised model.
 
     Raises:
         ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
@@ -82,7 +82,11 @@ def train_model(
             sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
         except (RuntimeError, OSError) as error:
             raise _explain(error, vocabulary_size) from error
-    return model.getvalue()
+    learned = model.getvalue()
+    size = sentencepiece.SentencePieceProcessor(model_proto=learned).vocab_size()
+    if vocabulary_size and size < vocabulary_size:  # of the type char, nothing was said of it
+        raise VocabularyTooLarge(size, vocabulary_size)
+    return learned
 
 
 def _nonempty(lines):
