@@ -41,7 +41,9 @@ class Cluster:
     def missing(self, seconds: float = 2.0) -> list[str]:
         """The names of the other workers that do not answer at their addresses."""
         others = [index for index in range(len(self.addresses)) if index != self.index]
-        return [self.name(index) for index in others if not _answers(self.addresses[index], seconds)]
+        return [
+            self.name(index) for index in others if not _answers(self.addresses[index], seconds)
+        ]
 
 
 def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:

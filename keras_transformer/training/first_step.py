@@ -37,7 +37,9 @@ class FirstStep(Model):
         def step(data):
             logs = step_function(data)
             if isinstance(logs, dict):
-                logs |= {name: x for name, x in _of_all_replicas(self.metrics).items() if name in logs}
+                logs |= {
+                    name: x for name, x in _of_all_replicas(self.metrics).items() if name in logs
+                }
             if not over_workers:
                 return logs
             return tf.nest.map_structure(lambda x: tf.convert_to_tensor(x)[tf.newaxis], logs)
@@ -74,6 +76,8 @@ def _of_all_replicas(metrics):
     """The results of metrics by name, from what all replicas have added up."""
     context = tf.distribute.get_replica_context()
     variables = [variable for metric in metrics for variable in metric.variables]
+    if not variables:
+        return {}
     sums = context.all_reduce(
         tf.distribute.ReduceOp.SUM, [tf.identity(variable) for variable in variables]
     )
