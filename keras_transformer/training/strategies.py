@@ -36,7 +36,7 @@ def make_strategy(
     cluster = read_cluster()
     if name == "multiworker" and cluster is None:
         raise ValueError(f"multiworker needs the variable TF_CONFIG, such as {EXAMPLE}.")
-    if cluster and (name == "multiworker" or (name == "auto" and len(cluster.addresses) > 1)):
+    if cluster and len(cluster.addresses) > 1 and name in ("auto", "multiworker"):
         return _make_multiworker(cluster, logical_devices, patience)
     if logical_devices > 1:
         _split_cpu(logical_devices)

@@ -1,10 +1,12 @@
 """What the workers of a MultiWorkerMirroredStrategy do together: share batches, agree, watch."""
 
 import contextlib
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_ids import PAD
@@ -111,6 +113,32 @@ def of_replicas(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     return dataset.flat_map(cut)
 
 
+def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None:
+    """Refuses to go on where workers differ in something; none returns before all are there.
+
+    Args:
+        strategy: Of the model.
+        what: Name of it, a plural.
+        value: This worker's.
+
+    Raises:
+        ValueError: On all workers, if that of one is not the chief's.
+    """
+    if not is_multiworker(strategy):
+        return
+    cluster = read_cluster()
+    assert cluster is not None  # there are several workers
+    digest = int.from_bytes(hashlib.sha256(value.encode()).digest()[:6], "big")  # exact in float64
+    mine = [digest * (index == cluster.index) for index in range(len(cluster.addresses))]
+    digests = _sums(strategy, mine)
+    others = [cluster.name(i) for i, one in enumerate(digests) if one != digests[0]]
+    if others:
+        raise ValueError(
+            f"The {what} of {' and '.join(others)} are not those of {cluster.name(0)}: start all "
+            "workers with the same options, and files of the same content."
+        )
+
+
 def agree(strategy: tf.distribute.Strategy, values: Mapping[str, float]) -> dict[str, float]:
     """What the chief says, on all workers; none returns before all are there.
 
@@ -124,18 +152,42 @@ def agree(strategy: tf.distribute.Strategy, values: Mapping[str, float]) -> dict
     if not is_multiworker(strategy):
         return dict(values)
     mine = [float(value) if is_chief(strategy) else 0.0 for value in values.values()]
+    return dict(zip(values, _sums(strategy, mine), strict=True))
+
+
+def gather(strategy: tf.distribute.Strategy, values: np.ndarray) -> np.ndarray:
+    """What each worker has, on all of them.
+
+    Args:
+        strategy: Of the model, of several workers.
+        values: Numbers `(N,)` of this one.
+
+    Returns:
+        float64 `(workers, N)`.
+    """
+    cluster = read_cluster()
+    assert cluster is not None  # there are several workers
+    every = np.zeros([len(cluster.addresses), len(values)])
+    every[cluster.index] = values
+    return np.reshape(_sums(strategy, every.ravel()), every.shape)
+
+
+def _sums(strategy, mine):
+    """Numbers added up over the workers."""
 
     @tf.function
-    def add_up():
-        return strategy.run(of_replica)
+    def add_up(values):
+        return strategy.run(of_replica, [values])
 
-    def of_replica():
+    def of_replica(values):
         replica = tf.distribute.get_replica_context()
-        first = tf.cast(tf.equal(replica.replica_id_in_sync_group, 0), tf.float64)
-        return replica.all_reduce("sum", tf.constant([0.0, *mine], tf.float64) * first)
+        local = len(strategy.extended.worker_devices)  # replicas of this worker: one counts
+        first = tf.cast(replica.replica_id_in_sync_group % local == 0, tf.float64)
+        return replica.all_reduce("sum", tf.identity(values) * first)
 
-    sums = strategy.experimental_local_results(add_up())[0].numpy()[1:]
-    return dict(zip(values, sums.tolist(), strict=True))
+    # One more, for an empty all-reduce ends none of them.
+    sums = add_up(tf.constant([0.0, *mine], tf.float64))
+    return strategy.experimental_local_results(sums)[0].numpy()[1:].tolist()
 
 
 def _every(x: Tensor, number: Tensor, count: int) -> Nested:
