@@ -1,7 +1,6 @@
 """What can be wrong with a training, said before TensorFlow and the corpus are loaded."""
 
 import dataclasses
-import json
 import math
 import os
 from typing import Any
@@ -26,7 +25,7 @@ from keras_transformer.typing import Path
 # What may change when a run goes on; texts if they are the same in another place.
 MAY_CHANGE = (
     *("epochs", "cooldown_steps", "patience", "bleu_tokenize", "validation_beam_size"),
-    *("log_every", "log_file"),
+    *("save_every", "log_every", "log_file"),
     *("strategy", "logical_devices", *MACHINE),
 )
 # What a fine-tuned model has from the run that it starts from, beside its vocabulary.
@@ -117,19 +116,16 @@ def check_same_text(path: Path, fingerprints: dict[str, Any]) -> None:
         fingerprints: Of the text now, as `data.json` has them.
 
     Raises:
-        ValueError: If its fingerprint is not the one in the run's `data.json`.
+        ValueError: If its fingerprint is not the one in the run's `data.json`, or that is damaged.
     """
-    name = os.path.join(path, files.DATA)
-    if not os.path.exists(name):
-        return
-    with open(name, encoding="utf-8") as file:
-        recorded = json.load(file)
+    recorded = files.read_data(path)
     for part, received in fingerprints.items():
-        if received != recorded[part]:
+        if recorded and received != recorded.get(part):
+            then = (recorded.get(part) or {}).get("pairs", "an unknown number")
             raise ValueError(
                 f"The {part} text is not what {path} was begun with ({received['pairs']} pairs, "
-                f"then {recorded[part]['pairs']}): resume it with the same text, wherever that "
-                "lies, or fine-tune it by --start-from."
+                f"then {then}): resume it with the same text, wherever that lies, fine-tune it by "
+                "--start-from, or go on all the same by --accept-changed-text."
             )
 
 
@@ -154,7 +150,7 @@ def _check_ranges(config: TrainConfig) -> None:
     values = _flat(config)
     counts = "epochs steps_per_epoch tokens_per_batch accumulation_steps parallel_microbatches "
     counts += "patience warmup_steps keep_checkpoints logical_devices num_layers d_model num_heads "
-    counts += "vocabulary_sample d_ff max_length validation_beam_size"
+    counts += "vocabulary_sample d_ff max_length validation_beam_size save_every"
     shares = ("ema", "subword_sampling", "label_smoothing", "dropout")
     ranges: dict[str, tuple[bool, str]] = {}
     for name in counts.split():

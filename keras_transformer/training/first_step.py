@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from keras_transformer.typing import Nested
+
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
     from keras import Model
 else:
@@ -65,7 +67,7 @@ class FirstStep(Model):
             if not self.built:
                 self.build()
             try:
-                self._symbolic_build(data_batch=data_batch)
+                build_ahead(self, data_batch)
             except Exception:
                 # Not every model can be tried with shapes alone. Then the first trace builds, as
                 # it does for Keras, or says better what is wrong.
@@ -88,6 +90,25 @@ def _of_all_replicas(metrics):
         sums = sums[count:]
         results |= result if isinstance(result, dict) else {metric.name: result}
     return results
+
+
+def build_ahead(model: Model, data_batch: Nested) -> None:
+    """Builds all that a compiled model's first step would: layers, optimizer, loss and metrics.
+
+    Args:
+        model: Any `keras.Model`.
+        data_batch: A batch as `fit` takes it, or its `element_spec`.
+    """
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=data_batch)
+
+
+def begin_at(model: Model, epoch: int) -> None:
+    """Lets `fit`, which calls `on_train_begin`, begin with an epoch, whatever it was told.
+
+    As Keras' own `BackupAndRestore` does it. 0 leaves it to the argument of `fit`.
+    """
+    model._initial_epoch = epoch
 
 
 def _first_of_replicas(strategy, batch):
