@@ -12,7 +12,9 @@ from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.runs.callback_state import get_callback_state, set_callback_state
 from keras_transformer.runs.resume_points import ResumePoints
 from keras_transformer.runs.variables import read_variables, write_variables
+from keras_transformer.runs.worker_metrics import of_all_workers, of_this_worker
 from keras_transformer.training.first_step import begin_at, build_ahead
+from keras_transformer.training.workers import check_equal, is_chief, is_multiworker
 from keras_transformer.typing import Path
 
 
@@ -39,6 +41,8 @@ class ResumeTraining(keras.callbacks.Callback):
             batch, such as `dataset.take(…)`.
         every: Updates from one point to the next. By default so many that saving takes at most 2 %
             of the time. The end of `fit` is always one; with a number, the end of each epoch too.
+            Of several workers, all of which read the directory, the chief saves; without a number
+            at the ends of epochs alone, for no clock is that of all.
         callbacks: Others that go on too. What those return from a method `get_state`, which JSON
             must be able to hold, their `set_state` is given; of others, such as Keras'
             `EarlyStopping`, the numbers and lists of arrays among their attributes. In the list
@@ -93,6 +97,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self._logs: dict[str, Any] = {}
         self._learn: Any = None
         self._exit: int | None = None
+        self._several = False  # whether there are other workers
         self._seconds: float | None = None  # that saving took
 
     # --- what a subclass adds ---
@@ -146,6 +151,8 @@ class ResumeTraining(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores everything but the metrics, which Keras is going to reset."""
         try:
+            self._several = is_multiworker(self.model.distribute_strategy)
+            self.points.writes = is_chief(self.model.distribute_strategy)
             if not self._opened:
                 self.open()
             self._restore_all()
@@ -156,6 +163,8 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def _restore_all(self):
         found, self._found = self._found, None
+        strategy = self.model.distribute_strategy
+        check_equal(strategy, "points to go on from", f"{self.epoch} {self.update}")
         try:
             build_ahead(self.model, self.dataset.element_spec)
         except Exception as error:
@@ -167,7 +176,7 @@ class ResumeTraining(keras.callbacks.Callback):
                 ) from error
         if found is None:
             return
-        state, arrays = found
+        state, arrays = found[0], of_this_worker(strategy, found[1])
         self._position, self._updates = self._place(state), state["updates"]
         write_variables(self.model, arrays, False, str(self.path))
         for number, (callback, of_it) in enumerate(
@@ -206,7 +215,8 @@ class ResumeTraining(keras.callbacks.Callback):
         count, before = done - self.update, self._updates
         self.update, self._updates, self._logs = done, before + count, dict(logs or {})
         self._position = stream.after(self._position, count)
-        if self._exit is not None or self._is_due(before):
+        # A worker that is told to end cannot have the others save with it.
+        if self._is_due(before) or (self._exit is not None and not self._several):
             self.save()
         self._leave()
 
@@ -219,7 +229,8 @@ class ResumeTraining(keras.callbacks.Callback):
         self._stop_passing()
         self.epoch, self.update, self.passed, self._logs = epoch + 1, 0, 0, {}
         self.ended = bool(self.model.stop_training)
-        always = self.EVERY_EPOCH or self.every is not None or self._exit is not None
+        always = self.EVERY_EPOCH or self.every is not None or self._several
+        always = always or self._exit is not None
         last = self.ended or self.epoch == self.params["epochs"]
         if always or last or self._is_due(self._updates):
             self.save()
@@ -240,7 +251,8 @@ class ResumeTraining(keras.callbacks.Callback):
             ValueError: If it cannot be written; the points from before are whole then.
         """
         begun = time.monotonic()
-        arrays, states = read_variables(self.model), []
+        arrays = of_all_workers(self.model.distribute_strategy, read_variables(self.model))
+        states = []
         for number, callback in enumerate(self.callbacks):
             state, more = get_callback_state(callback, f"callbacks/{number}")
             states.append(state)
@@ -278,6 +290,8 @@ class ResumeTraining(keras.callbacks.Callback):
         """Whether a point should be saved now, after so many updates before the last ones."""
         if self.every is not None:
             return self._updates // self.every > before // self.every
+        if self._several:
+            return False
         pause = self.FIRST if self._seconds is None else self._seconds / self.SHARE
         return time.monotonic() - self._saved >= pause
 

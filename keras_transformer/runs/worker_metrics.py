@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.runs.variables import METRICS
-from keras_transformer.training.cluster import read_cluster
+from keras_transformer.training.cluster import joined_cluster
 from keras_transformer.training.workers import gather, is_multiworker
 
 
@@ -47,8 +47,7 @@ def of_this_worker(
     """
     if not is_multiworker(strategy):
         return dict(arrays)
-    cluster = read_cluster()
-    assert cluster is not None  # there are several workers
+    cluster = joined_cluster()
     counted = [name for name in arrays if name.startswith(f"{METRICS}/")]
     own = {name: array for name, array in arrays.items() if name not in counted}
     parts = {int(name.rpartition("@")[2]) for name in counted}

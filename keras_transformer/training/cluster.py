@@ -86,6 +86,32 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
     return Cluster(tuple(addresses), number)
 
 
+def joined_cluster() -> Cluster:
+    """Reads the workers of a process that has joined them.
+
+    Raises:
+        ValueError: If TF_CONFIG is gone since.
+    """
+    cluster = read_cluster()
+    if cluster is None:
+        raise ValueError("TF_CONFIG is gone: leave it as it was when the workers were joined.")
+    return cluster
+
+
+def cluster_of(strategy: str) -> Cluster | None:
+    """Reads the workers that a strategy of this name joins; None where it joins none.
+
+    Raises:
+        ValueError: As `read_cluster` does, or if the strategy needs workers and there are none.
+    """
+    if strategy not in ("auto", "multiworker"):
+        return None
+    cluster = read_cluster()
+    if cluster is None and strategy == "multiworker":
+        raise ValueError(f"multiworker needs the variable TF_CONFIG, such as {EXAMPLE}.")
+    return cluster if cluster and len(cluster.addresses) > 1 else None
+
+
 def wait_for_workers(cluster: Cluster, patience: float = PATIENCE) -> None:
     """Waits until each other worker answers at its address; answers them meanwhile.
 

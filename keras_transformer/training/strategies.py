@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import STRATEGIES
-from keras_transformer.training.cluster import EXAMPLE, PATIENCE, read_cluster, wait_for_workers
+from keras_transformer.training.cluster import PATIENCE, cluster_of, wait_for_workers
 
 
 def make_strategy(
@@ -33,17 +33,15 @@ def make_strategy(
     require_tensorflow("make_strategy")
     if name not in STRATEGIES:
         raise ValueError(f"There is no strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
-    cluster = read_cluster()
-    if name == "multiworker" and cluster is None:
-        raise ValueError(f"multiworker needs the variable TF_CONFIG, such as {EXAMPLE}.")
-    if cluster and len(cluster.addresses) > 1 and name in ("auto", "multiworker"):
+    cluster = cluster_of(name)
+    if cluster is not None:
         return _make_multiworker(cluster, logical_devices, patience)
     if logical_devices > 1:
         _split_cpu(logical_devices)
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     devices = gpus or (cpus if name == "mirrored" else cpus[:1])
-    if name == "mirrored" or (name == "auto" and len(devices) > 1):
+    if name == "mirrored" or (name != "one" and len(devices) > 1):
         return tf.distribute.MirroredStrategy(devices)
     return tf.distribute.OneDeviceStrategy(devices[0])
 

@@ -17,7 +17,7 @@ GRACE = 20.0  # seconds for Python to end by itself, once it was told to
 LONGEST = (EVERY + 2.0) * MISSES + GRACE  # seconds until every other process has ended
 
 
-class WorkerGone(RuntimeError):
+class WorkerGone(ValueError):
     """Another worker does not answer any more."""
 
 

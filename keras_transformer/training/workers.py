@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_ids import PAD
-from keras_transformer.training.cluster import read_cluster
+from keras_transformer.training.cluster import joined_cluster, read_cluster
 from keras_transformer.training.worker_watch import WorkerWatch
 from keras_transformer.typing import Nested, Tensor
 
@@ -126,8 +126,7 @@ def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None
     """
     if not is_multiworker(strategy):
         return
-    cluster = read_cluster()
-    assert cluster is not None  # there are several workers
+    cluster = joined_cluster()
     digest = int.from_bytes(hashlib.sha256(value.encode()).digest()[:6], "big")  # exact in float64
     mine = [digest * (index == cluster.index) for index in range(len(cluster.addresses))]
     digests = _sums(strategy, mine)
@@ -165,8 +164,7 @@ def gather(strategy: tf.distribute.Strategy, values: np.ndarray) -> np.ndarray:
     Returns:
         float64 `(workers, N)`.
     """
-    cluster = read_cluster()
-    assert cluster is not None  # there are several workers
+    cluster = joined_cluster()
     every = np.zeros([len(cluster.addresses), len(values)])
     every[cluster.index] = values
     return np.reshape(_sums(strategy, every.ravel()), every.shape)
