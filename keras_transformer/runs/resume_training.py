@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.kernels.backend import require_tensorflow
-from keras_transformer.runs.callback_state import get_callback_state, set_callback_state
+from keras_transformer.runs.callback_state import get_states, set_states
 from keras_transformer.runs.resume_points import ResumePoints
 from keras_transformer.runs.variables import read_variables, write_variables
 from keras_transformer.runs.worker_metrics import of_all_workers, of_this_worker
@@ -41,8 +41,7 @@ class ResumeTraining(keras.callbacks.Callback):
             batch, such as `dataset.take(…)`.
         every: Updates from one point to the next. By default so many that saving takes at most 2 %
             of the time. The end of `fit` is always one; with a number, the end of each epoch too.
-            Of several workers, all of which read the directory, the chief saves; without a number
-            at the ends of epochs alone, for no clock is that of all.
+            Of several workers the chief saves, without a number at the ends of epochs alone.
         callbacks: Others that go on too. What those return from a method `get_state`, which JSON
             must be able to hold, their `set_state` is given; of others, such as Keras'
             `EarlyStopping`, the numbers and lists of arrays among their attributes. In the list
@@ -97,7 +96,6 @@ class ResumeTraining(keras.callbacks.Callback):
         self._logs: dict[str, Any] = {}
         self._learn: Any = None
         self._exit: int | None = None
-        self._several = False  # whether there are other workers
         self._seconds: float | None = None  # that saving took
 
     # --- what a subclass adds ---
@@ -179,10 +177,7 @@ class ResumeTraining(keras.callbacks.Callback):
         state, arrays = found[0], of_this_worker(strategy, found[1])
         self._position, self._updates = self._place(state), state["updates"]
         write_variables(self.model, arrays, False, str(self.path))
-        for number, (callback, of_it) in enumerate(
-            zip(self.callbacks, state["callbacks"], strict=True)
-        ):
-            set_callback_state(callback, of_it, arrays, f"callbacks/{number}")
+        set_states(self.callbacks, state["callbacks"], arrays)
         self._metrics, self._logs = arrays, state["logs"]
         begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
 
@@ -229,10 +224,9 @@ class ResumeTraining(keras.callbacks.Callback):
         self._stop_passing()
         self.epoch, self.update, self.passed, self._logs = epoch + 1, 0, 0, {}
         self.ended = bool(self.model.stop_training)
-        always = self.EVERY_EPOCH or self.every is not None or self._several
-        always = always or self._exit is not None
+        due = self.EVERY_EPOCH, self.every is not None, self._several, self._exit is not None
         last = self.ended or self.epoch == self.params["epochs"]
-        if always or last or self._is_due(self._updates):
+        if any(due) or last or self._is_due(self._updates):
             self.save()
         self._leave()
 
@@ -252,11 +246,7 @@ class ResumeTraining(keras.callbacks.Callback):
         """
         begun = time.monotonic()
         arrays = of_all_workers(self.model.distribute_strategy, read_variables(self.model))
-        states = []
-        for number, callback in enumerate(self.callbacks):
-            state, more = get_callback_state(callback, f"callbacks/{number}")
-            states.append(state)
-            arrays |= more
+        states, more = get_states(self.callbacks)
         state = {
             "epoch": self.epoch,
             "update": self.update,
@@ -268,7 +258,8 @@ class ResumeTraining(keras.callbacks.Callback):
             "callbacks": states,
             "more": self.get_state(),
         }
-        self.points.write(f"{self.epoch:06}-{self.update:08}", state, arrays, self.get_files())
+        name = f"{self.epoch:06}-{self.update:08}"
+        self.points.write(name, state, arrays | more, self.get_files())
         self._saved = time.monotonic()
         self._seconds = self._saved - begun
 
@@ -290,10 +281,8 @@ class ResumeTraining(keras.callbacks.Callback):
         """Whether a point should be saved now, after so many updates before the last ones."""
         if self.every is not None:
             return self._updates // self.every > before // self.every
-        if self._several:
-            return False
         pause = self.FIRST if self._seconds is None else self._seconds / self.SHARE
-        return time.monotonic() - self._saved >= pause
+        return not self._several and time.monotonic() - self._saved >= pause
 
     def _stop_passing(self):
         if self._learn is not None:
