@@ -96,7 +96,7 @@ def test_a_job_and_again(folder):
     assert [status for _, _, status in again] == [0, 0], again
     assert "has its 2 epochs already" in again[0][1]
     assert read_history(folder / "runs" / "ende") == history
-    told = run("translate", folder / "runs" / "ende", input=b"a b c\n")
+    told = run("translate", folder / "runs" / "ende", stdin=b"ba ce\n")
     assert told.returncode == 0 and told.stdout.count(b"\n") == 1
 
 
