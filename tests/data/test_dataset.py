@@ -161,6 +161,9 @@ def test_pipelines_are_not_tuned(repeat):
     dataset = dataset_of(random_pairs(40), 100, repeat=repeat)
     assert dataset.options().autotune.enabled is False
     assert dataset.take(2).options().autotune.enabled is False
+    # Nor is each second batch dropped, where two workers read it: they have `shard` for that.
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.OFF
 
 
 # What cannot be.

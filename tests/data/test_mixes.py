@@ -9,9 +9,13 @@ from keras_transformer.data.batch_stream import BatchStream
 from keras_transformer.data.batching import bucket_boundaries
 from keras_transformer.data.encoded_pairs import EncodedPairs
 from keras_transformer.data.mix import Mix
+from keras_transformer.data.prepared.prepare import prepare_corpus
+from keras_transformer.data.prepared.prepare_config import PrepareConfig
+from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
 from keras_transformer.data.sentences import Sentences
 from keras_transformer.data.stream_dataset import stream_dataset
 from tests.support.numbered_pairs import batches_of
+from tests.support.reversed_text import write_corpus
 
 SIZES, WEIGHTS = [101, 17, 40], [1.0, 2.0, 0.3]
 # Of 158 pairs, 158 · 1/3.3, 158 · 2/3.3 and 158 · 0.3/3.3: 47.88, 95.76 and 14.36.
@@ -122,3 +126,15 @@ def test_every_drawing_of_pieces_has_a_key_of_its_own():
 
 def numbers_in(batches):
     return [row[0] for source, _, _ in batches for row in source]
+
+
+def test_corpora_of_other_vocabularies(tmp_path):
+    for name, size in (("a", 300), ("b", 301)):
+        text = write_corpus(tmp_path, 300, 1)
+        options = PrepareConfig(*text, vocabulary_size=size, valid_fraction=0.1)
+        prepare_corpus(options, tmp_path / name, processes=1)
+    corpora = [(tmp_path / "a", 3), (PreparedCorpus(tmp_path / "b"), 1)]
+    with pytest.raises(ValueError, match="b was prepared with other vocabularies than .*a: only"):
+        Mix.of_prepared(corpora)
+    mix = Mix.of_prepared([corpora[0], (tmp_path / "a", 0.5)])
+    assert list(mix.weights) == [3, 0.5] and len(mix.corpora[0]) == len(mix.corpora[1]) > 250

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -13,20 +11,10 @@ from keras_transformer.corpora.configured import load_corpus
 from keras_transformer.corpora.corpus import fingerprint
 from keras_transformer.runs import files
 from keras_transformer.runs.checks import check_same_text, check_training
+from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 
 RUN = str(FIXTURES / "format-1" / "run")  # of a vocabulary of characters, all embeddings shared
-EARLY = """
-import json, sys
-from keras_transformer.cli.main import main
-for arguments in json.load(sys.stdin):
-    sys.argv = ["keras-transformer", *arguments]
-    try:
-        main()
-    except SystemExit as end:
-        assert end.code == 2, arguments
-    assert not {"tensorflow", "keras"} & set(sys.modules), arguments
-"""
 
 
 @pytest.fixture
@@ -75,15 +63,8 @@ def mistakes(folder, text):
 def test_mistakes_are_said_without_tensorflow(tmp_path, text):
     commands, sentences = zip(*mistakes(tmp_path, text), strict=True)
     before = sorted(tmp_path.rglob("*"))
-    process = subprocess.run(
-        [sys.executable, "-c", EARLY],
-        input=json.dumps([["train", *map(str, command)] for command in commands]),
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
-    said = process.stderr.splitlines()
-    assert len(said) == len(sentences), process.stderr
+    said = sentences_before_tensorflow([["train", *command] for command in commands])
+    assert len(said) == len(sentences), said
     for line, sentence in zip(said, sentences, strict=True):
         assert line.startswith("keras-transformer: ") and sentence in line
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
