@@ -70,7 +70,7 @@ def _train(config, output, resume, accept_changed_text):
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
-    data = open_data(config, output, resume)
+    data = open_data(config, output, resume, accept_changed_text)
     if resume and not accept_changed_text:
         check_same_text(output, data.fingerprints)
     validation = RunValidation(config, data.valid, *data.tokenizers)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 from typing import Any
 
 from keras_transformer.corpora.configured import load_corpus, load_valid
@@ -45,7 +46,9 @@ class TrainingData:
     fingerprints: dict[str, Any]
 
 
-def open_data(config: TrainConfig, output: Path, resume: bool) -> TrainingData:
+def open_data(
+    config: TrainConfig, output: Path, resume: bool, accept_changed_text: bool = False
+) -> TrainingData:
     """Opens what a training reads. Whichever way that is, the training will be the same.
 
     Args:
@@ -53,10 +56,13 @@ def open_data(config: TrainConfig, output: Path, resume: bool) -> TrainingData:
         output: The run directory. Text that is larger than `MOST_IN_MEMORY` is prepared into
             `corpus` in it; into a directory beside it as long as there is none (`move_in`).
         resume: Whether to go on with the run in `output`.
+        accept_changed_text: Whether text is to be read anew that was prepared in it.
 
     Raises:
         ValueError: If the text or a corpus is at fault.
     """
+    if accept_changed_text:
+        shutil.rmtree(os.path.join(output, files.CORPUS), ignore_errors=True)
     if mix := _prepared(config, output, resume):
         return _of_corpora(config, mix)
     corpus = load_corpus(config)
