@@ -1,0 +1,74 @@
+"""Which ops exports are made of: `python -m tests.support.exported_operations` writes the list.
+
+All signatures, with every choice that an export or an architecture has, each at least once; and the
+exports of earlier versions, which this one reads. What is opened unasked may hold these and no
+others (`keras_transformer/serving/acceptance/operations.py`).
+"""
+
+import dataclasses
+import tempfile
+
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.acceptance import operations
+from keras_transformer.serving.acceptance.saved_graph import read_graph
+from keras_transformer.serving.saved_model import _save
+from keras_transformer.serving.served_translator import functions_of
+from tests.support.paths import FIXTURES
+from tests.support.toy_translator import random_translator
+
+# (of the architecture, of the export)
+CHOICES = [
+    ({}, {}),
+    (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
+    (dict(share_embeddings="target", positions="learned"), dict(precision="bfloat16")),
+    (dict(share_embeddings="all"), dict(computation="bfloat16", precision="bfloat16")),
+    (dict(norm="pre", activation="silu"), dict(computation="bfloat16", longest_output=5)),
+    (dict(activation="swish", num_layers=2), dict(beam_size=1, length_penalty=0.0)),
+    (dict(dropout=0.1, activation="tanh"), dict(precision="int8", computation="bfloat16")),
+    (dict(activation="sigmoid"), {}),
+    (dict(activation="elu"), dict(signatures=())),
+    (dict(activation="leaky_relu"), dict(signatures=())),
+    (dict(activation="softplus"), dict(signatures=())),
+    (dict(activation="mish"), dict(signatures=())),
+    (dict(activation="relu6"), dict(signatures=())),
+    (dict(activation="linear"), dict(signatures=())),
+]
+HEAD = '''"""The ops that exports of this package are made of; `python -m tests.support.exported_operations`
+writes this file.
+
+None of them reads or writes a file, opens a connection or runs Python, but for those of `SAVER`:
+these belong in the functions that a SavedModel's saver names, and nowhere else.
+"""
+
+SAVER = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
+'''
+
+
+def operations_of(version_dir):
+    """The names of all ops of a SavedModel."""
+    return {node.op for _, nodes, _ in read_graph(version_dir).scopes() for node in nodes}
+
+
+def exported_operations(choices=CHOICES):
+    """The names of all ops that exports with these choices hold."""
+    found = set()
+    for fixture in FIXTURES.glob("format-*/export/1"):
+        found |= operations_of(fixture)
+    for architecture, options in choices:
+        translator = random_translator(**architecture)
+        module, functions = functions_of(translator, ExportConfig(**options))
+        with tempfile.TemporaryDirectory() as directory:
+            _save(module, functions, directory)
+            found |= operations_of(directory)
+        print(architecture, options, len(found), flush=True)
+    return found
+
+
+def main():
+    lines = [f'        "{name}",\n' for name in sorted(exported_operations() - operations.SAVER)]
+    with open(operations.__file__, "w", encoding="utf-8") as file:
+        file.write(f"{HEAD}\nOURS = frozenset(\n    {{\n{''.join(lines)}    }}\n)\n")
+
+
+if __name__ == "__main__":
+    main()
