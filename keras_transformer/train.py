@@ -276,5 +276,6 @@ def _create(output, config, tokenizers, corpus):
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         files.write_config(config, temporary)
+        files.write_examples(temporary, corpus.valid)
         for name, tokenizer in zip((files.SOURCE, files.TARGET), tokenizers, strict=True):
             tokenizer.save(os.path.join(temporary, name))

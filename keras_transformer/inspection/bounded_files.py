@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from typing import Any
 
 from keras_transformer.typing import Path
@@ -21,8 +22,9 @@ def read_bytes(path: Path, most: int) -> bytes:
         ValueError: If there is none that can be read, it is a device or a pipe, or larger.
     """
     try:
-        if not os.path.isfile(path):  # opening a pipe would wait for ever
-            raise ValueError(f"{path} is no file: check the path.")
+        # Opening a pipe would wait for ever, and a device never ends.
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            raise ValueError(f"{path} cannot be read (it is a pipe or a device): name a file.")
         with open(path, "rb") as file:
             content = file.read(most + 1)
     except OSError as error:

@@ -5,12 +5,11 @@ exports of earlier versions, which this one reads. What is opened unasked may ho
 others (`keras_transformer/serving/acceptance/operations.py`).
 """
 
-import dataclasses
 import tempfile
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import operations
-from keras_transformer.serving.acceptance.saved_graph import read_graph
+from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs, scopes
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
 from tests.support.paths import FIXTURES
@@ -33,8 +32,9 @@ CHOICES = [
     (dict(activation="relu6"), dict(signatures=())),
     (dict(activation="linear"), dict(signatures=())),
 ]
-HEAD = '''"""The ops that exports of this package are made of; `python -m tests.support.exported_operations`
-writes this file.
+HEAD = '''"""The ops that exports of this package are made of.
+
+`python -m tests.support.exported_operations` writes this file, from exports.
 
 None of them reads or writes a file, opens a connection or runs Python, but for those of `SAVER`:
 these belong in the functions that a SavedModel's saver names, and nowhere else.
@@ -46,7 +46,8 @@ SAVER = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename
 
 def operations_of(version_dir):
     """The names of all ops of a SavedModel."""
-    return {node.op for _, nodes, _ in read_graph(version_dir).scopes() for node in nodes}
+    (meta_graph,) = read_meta_graphs(version_dir)
+    return {node.op for _, nodes in scopes(meta_graph) for node in nodes}
 
 
 def exported_operations(choices=CHOICES):
