@@ -28,8 +28,8 @@ LARGEST = 1 << 53  # any other whole number
 DEEPEST, LONGEST_STRING, MOST_VALUES = 32, 4096, 100_000
 
 ACTIVATIONS = """celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish
-hard_tanh leaky_relu linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax
-softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink
+hard_tanh leaky_relu linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink
+softmax softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink
 threshold""".split()
 _KERAS = {
     "": "DTypePolicy FloatDTypePolicy",

@@ -10,7 +10,7 @@ of bytes. No TensorFlow is imported.
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer.inspection.bounded_files import read_bytes
@@ -78,8 +78,13 @@ def limit(paths: Sequence[str]) -> None:
         resource.setrlimit(what, (allowed, highest))
 
 
-def main(paths: Sequence[str]) -> None:
-    """Looks at files; stops at the first that is not fit."""
+def main(paths: Sequence[str], probe: Callable[[str], dict[str, Any]] = probe) -> None:
+    """Looks at files; stops at the first that is not fit.
+
+    Args:
+        paths: Their names.
+        probe: What looks at one, and raises a ValueError where it is not fit.
+    """
     limit(paths)
     answers: list[dict[str, Any]] = []
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_transformer.typing import Path
 
+PROGRAM = "keras_transformer.inspection.probe"
 LONGEST_WAIT = 600  # seconds; its own limit, of processor time, comes first
 # One thread is enough, and each of a numerical library's takes its share of memory.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
@@ -19,6 +20,8 @@ class Probe:
 
     Args:
         paths: Names of `.keras`, `.weights.h5` and `.spm` files.
+        *options: Of the program, before them.
+        program: Name of the module that looks at them.
 
     Example:
 
@@ -27,10 +30,10 @@ class Probe:
     713
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], *options: str, program: str = PROGRAM) -> None:
         self.paths = [os.path.abspath(os.fspath(path)) for path in paths]
         self.names = [os.fspath(path) for path in paths]
-        command = [sys.executable, "-m", "keras_transformer.inspection.probe", *self.paths]
+        command = [sys.executable, "-m", program, *options, *self.paths]
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(
             command,

@@ -3,22 +3,21 @@
 import dataclasses
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.serving.acceptance.opening import inspect_version
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
     is_supported,
-    read_signatures,
 )
 from keras_transformer.serving.versions import (
     CARD,
     DEFAULT,
     read_card,
-    refuse_other,
     version_dir,
 )
 from keras_transformer.translation.hypotheses import (
@@ -41,17 +40,16 @@ class ExportedTranslator:
 
     Args:
         path: A version directory; or the one above, of which the highest version is taken.
+        allow_ops: Names of ops that its graph may hold besides those of this package's exports,
+            such as those of a tokenizer of your own.
 
     Raises:
-        ValueError: If there is no SavedModel, or it is no translator's.
+        ValueError: If there is no SavedModel, it is damaged, or made to do more than to translate.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
         self.directory = version_dir(os.fspath(path))
-        self.signatures = read_signatures(self.directory)
-        if self.signatures:  # what is wrong otherwise, loading says
-            _, outputs = self.signatures.get(DEFAULT, (None, None))
-            refuse_other(self.directory, outputs)
+        self.signatures = inspect_version(self.directory, allow_ops)
 
     def check_search(self, search: SearchConfig) -> str:
         """Refuses what the export does not do.
@@ -215,7 +213,7 @@ class ExportedTranslator:
         )
 
     def _check_signature(self, name):
-        if self.signatures and name not in self.signatures:
+        if name not in self.signatures:
             raise ValueError(
                 f"{self.directory} has no signature {name}: export the run anew with {name} among "
                 "--signatures, or give the run directory."
@@ -244,9 +242,7 @@ class ExportedTranslator:
             for batch in batches
         ]
         if is_supported():
-            optimize = len(texts) > FEW
-            with ServerProcess(self.directory, threads=threads, optimize=optimize) as server:
-                replies = server.predict_all(requests)
+            replies = self._ask_process(requests, threads, optimize=len(texts) > FEW)
         else:
             from keras_transformer.serving.saved_model import load_signatures
 
@@ -258,6 +254,17 @@ class ExportedTranslator:
         rows = (zip(*reply.values(), strict=True) for reply in replies)
         names = next(iter(replies), {}).keys()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
+
+    def _ask_process(self, requests, threads, optimize):
+        """The replies of a process of its own; that it has died is a sentence of this one."""
+        try:
+            with ServerProcess(self.directory, threads=threads, optimize=optimize) as server:
+                return server.predict_all(requests)
+        except RuntimeError as error:
+            reason = " ".join(str(error).partition("\n")[0].split()).rstrip(":")
+            raise ValueError(
+                f"{self.directory} cannot be used: {reason}. Export it again."
+            ) from error
 
 
 def _most_attended(text, source_tokens, target_tokens, attention):

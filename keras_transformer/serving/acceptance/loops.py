@@ -34,12 +34,12 @@ def is_bounded(
     try:
         condition = _Function(functions[loop.attr["cond"].func.name])
         body = _Function(functions[loop.attr["body"].func.name])
-    except KeyError:
+        return any(
+            _is_counter(condition, body, counter) and _is_constant(condition, body, bound)
+            for counter, bound in _comparisons(condition, condition.returned(0))
+        )
+    except (KeyError, IndexError, ValueError, RecursionError):  # no loop that could run
         return False
-    return any(
-        _is_counter(condition, body, counter) and _is_constant(condition, body, bound)
-        for counter, bound in _comparisons(condition, condition.returned(0))
-    )
 
 
 def _comparisons(condition, value):
@@ -119,7 +119,9 @@ class _Function:
     def _source(self, value):
         # A value is named "argument" or "node:output:index".
         node = self._nodes.get(value.partition(":")[0])
-        while node is not None and node.op == "Identity":
+        for _ in self._nodes:  # not for ever, where one is its own source
+            if node is None or node.op != "Identity":
+                break
             value = node.input[0]
             node = self._nodes.get(value.partition(":")[0])
         return value

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Self, TypeAlias, cast
 
 from keras_transformer.typing import Path
 
@@ -23,6 +23,10 @@ ENVIRONMENT = {
     "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
 }
+
+
+# {name of a signature: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}
+Signatures: TypeAlias = dict[str, list[dict[str, tuple[str, int]]]]
 
 
 class ServerProcess:
@@ -175,7 +179,7 @@ def is_supported() -> bool:
     return sys.platform.startswith("linux")
 
 
-def read_signatures(version_dir: Path) -> dict[str, list[dict[str, tuple[str, int]]]]:
+def read_signatures(version_dir: Path) -> Signatures:
     """{name: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}.
 
     Read without TensorFlow, whose import takes seconds.

@@ -1,0 +1,33 @@
+"""Looks at the graph of an exported version, in a process of its own: what it takes is limited.
+
+usage: python -m keras_transformer.serving.acceptance.graph_probe [--allow=OP,OP] saved_model.pb
+
+Prints, as `inspection.probe` does, {"signatures": …, "problems": [a sentence each]}.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from keras_transformer.inspection import probe
+from keras_transformer.serving.acceptance.server_process import read_signatures
+from keras_transformer.serving.acceptance.structure import check_structure
+
+MOST_PROBLEMS = 1000
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Looks at the version that holds a file."""
+    allow = [x for one in arguments if one.startswith("--allow=") for x in one[8:].split(",")]
+
+    def look(path: str) -> dict[str, Any]:
+        directory = os.path.dirname(path)
+        problems = check_structure(directory, allow)
+        return {"signatures": read_signatures(directory), "problems": problems[:MOST_PROBLEMS]}
+
+    probe.main([one for one in arguments if not one.startswith("--")], look)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
