@@ -71,7 +71,9 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return fields
 
 
-def check_files(directory: Path, fields: dict[str, Any], source: str, expected: Iterable[str]):
+def check_files(
+    directory: Path, fields: dict[str, Any], source: str, expected: Iterable[str]
+) -> None:
     """Refuses files that are not what was written.
 
     Args:

@@ -4,6 +4,7 @@ That code trusts tables of offsets (the normaliser's double array) and goes wher
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -28,10 +29,11 @@ def check_sentencepiece_model(model: bytes) -> int:
     """
     from sentencepiece import sentencepiece_model_pb2
 
+    model_proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # which is made at run time
     if len(model) > MOST_BYTES:
         raise ValueError(f"it has {len(model):,} bytes, at most {MOST_BYTES:,} are read")
     try:
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        proto = model_proto.FromString(model)
     except DecodeError:
         raise ValueError("its bytes cannot be parsed") from None
     if not 0 < len(proto.pieces) <= MOST_PIECES:

@@ -252,7 +252,7 @@ class ExportedTranslator:
             if "error" in reply:
                 raise ValueError(f"{self.directory} answers with an error: {reply['error']}")
         rows = (zip(*reply.values(), strict=True) for reply in replies)
-        names = next(iter(replies), {}).keys()
+        names: Collection[str] = replies[0].keys() if replies else ()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
 
     def _ask_process(self, requests, threads, optimize):

@@ -171,7 +171,7 @@ def test_unfit_translator_leaves_nothing_behind(tmp_path, twin, error, message):
 
 
 def test_model_is_tried_as_a_server_loads_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "check_structure", lambda version_dir: [])
+    monkeypatch.setattr(trial, "check_structure", lambda *_: [])
     with pytest.raises(ValueError, match="Could not find variable"):
         export(stand_ins.HoldsKerasLayer(), tmp_path)
     assert entries(tmp_path) == []

@@ -7,30 +7,49 @@ others (`keras_transformer/serving/acceptance/operations.py`).
 
 import tempfile
 
+from keras_transformer.inspection.model_config import ACTIVATIONS
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import operations
 from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs, scopes
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
+from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import random_translator
 
-# (of the architecture, of the export)
+
+def large_vocabulary():
+    """So many characters that a beam looks for the best ones in parts."""
+    characters = "".join(map(chr, range(0x4E00, 0x5400)))
+    return SubwordTokenizer.train([characters], model_type="char")
+
+
+def with_lora():
+    translator = random_translator()
+    for layer in translator.model.decoder.layers:
+        layer.self_attention.query_dense.enable_lora(2)
+    return translator
+
+
+def quantized():
+    translator = random_translator(share_embeddings="none")
+    translator.model.quantize("int8", filters=r"dense|query|key|value|attention_output")
+    return translator
+
+
+# (what is exported, or its architecture; options of the export)
 CHOICES = [
     ({}, {}),
     (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
     (dict(share_embeddings="target", positions="learned"), dict(precision="bfloat16")),
     (dict(share_embeddings="all"), dict(computation="bfloat16", precision="bfloat16")),
     (dict(norm="pre", activation="silu"), dict(computation="bfloat16", longest_output=5)),
-    (dict(activation="swish", num_layers=2), dict(beam_size=1, length_penalty=0.0)),
-    (dict(dropout=0.1, activation="tanh"), dict(precision="int8", computation="bfloat16")),
-    (dict(activation="sigmoid"), {}),
-    (dict(activation="elu"), dict(signatures=())),
-    (dict(activation="leaky_relu"), dict(signatures=())),
-    (dict(activation="softplus"), dict(signatures=())),
-    (dict(activation="mish"), dict(signatures=())),
-    (dict(activation="relu6"), dict(signatures=())),
-    (dict(activation="linear"), dict(signatures=())),
+    (dict(num_layers=2, dropout=0.1), dict(beam_size=1, length_penalty=0.0)),
+    (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
+    (lambda: random_translator(large_vocabulary()), {}),
+    (with_lora, {}),
+    (quantized, {}),
+    *((dict(activation=name), dict(signatures=())) for name in ACTIVATIONS),
 ]
 HEAD = '''"""The ops that exports of this package are made of.
 
@@ -55,13 +74,13 @@ def exported_operations(choices=CHOICES):
     found = set()
     for fixture in FIXTURES.glob("format-*/export/1"):
         found |= operations_of(fixture)
-    for architecture, options in choices:
-        translator = random_translator(**architecture)
+    for make, options in choices:
+        translator = make() if callable(make) else random_translator(**make)
         module, functions = functions_of(translator, ExportConfig(**options))
         with tempfile.TemporaryDirectory() as directory:
             _save(module, functions, directory)
             found |= operations_of(directory)
-        print(architecture, options, len(found), flush=True)
+        print(make, options, len(found), flush=True)
     return found
 
 

@@ -24,9 +24,11 @@ def saver_problems(meta_graph: Any) -> Iterator[str]:
     own = [_node_name(name) for name in (saver.save_tensor_name, saver.restore_op_name)]
     filename = nodes.get(_node_name(saver.filename_tensor_name))
     if any(own) and (filename is None or filename.op != "Placeholder"):
-        yield f"The saver's {saver.filename_tensor_name!r} is no placeholder: it names files itself."
+        name = saver.filename_tensor_name
+        yield f"The saver's {name!r} is no placeholder: it names files itself."
     called = {name for node in map(nodes.get, own) if node for name in _called(node)}
-    for name in sorted(called & functions.keys()):
+    called &= functions.keys()
+    for name in sorted(called):
         yield from _prefix_problems(functions[name])
     yield from _place_problems(meta_graph, own, called)
     yield from _reach_problems(meta_graph, nodes, own)
@@ -52,7 +54,7 @@ def _prefix_problems(function):
     """A checkpoint that is read is the one that the loader names, the function's argument."""
     arguments = {one.name for one in function.signature.input_arg}
     for node in function.node_def:
-        if node.op == "RestoreV2" and node.input[0] not in arguments:
+        if node.op == "RestoreV2" and not arguments.intersection(node.input[:1]):
             where = f"in function {function.signature.name!r}"
             yield f"Node {node.name!r} (RestoreV2) {where} names the file that it reads itself."
 
