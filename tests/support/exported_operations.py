@@ -48,7 +48,7 @@ CHOICES = [
     (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
     (lambda: random_translator(large_vocabulary()), {}),
     (with_lora, {}),
-    (quantized, {}),
+    (quantized, dict(signatures=())),
     *((dict(activation=name), dict(signatures=())) for name in ACTIVATIONS),
 ]
 HEAD = '''"""The ops that exports of this package are made of.
