@@ -101,15 +101,15 @@ class _Walk:
         elif isinstance(value, list):
             for item in value:
                 self.value(item, depth + 1, name)
+        elif name in MOST and not (type(value) is int and 1 <= value <= MOST[name]):
+            self._refuse(
+                f"{name} is {value!r:.40}, expected a whole number from 1 to {MOST[name]:,}"
+            )
         elif isinstance(value, str):
             if len(value) > LONGEST_STRING:
                 self._refuse(f"{name} has {len(value):,} characters")
             if name == "activation" and value not in ACTIVATIONS and not _is_registered(value):
                 self._refuse(f"there is no activation {value[:80]!r}")
-        elif name in MOST and not (type(value) is int and 1 <= value <= MOST[name]):
-            self._refuse(
-                f"{name} is {value!r:.40}, expected a whole number from 1 to {MOST[name]:,}"
-            )
         elif isinstance(value, int) and abs(value) > LARGEST:
             self._refuse(f"{name} is {value!r:.40}, beyond all bounds")
 

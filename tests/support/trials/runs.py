@@ -137,10 +137,8 @@ def array_elsewhere(root):
 
 
 def swapped(root):
-    one, two = "positional_embedding", "target_embedding"
-    name = one if one in root else two
-    root.move(f"{name}/vars/0", "kept")
-    root[f"{name}/vars/0"] = np.zeros([8, 277], "f4")
+    root.move("layers/positional_embedding/vars/0", "kept")
+    root["layers/positional_embedding/vars/0"] = np.zeros([8, 277], "f4")
 
 
 def pointing_out(model):
@@ -281,9 +279,9 @@ RUNS = {
     "share": Trial("an argument out of its range", argument(dropout=7.0), SENTENCE),
     "unknown": Trial("an argument that is unknown", argument(extra=1), SENTENCE),
     "zip bomb": Trial(
-        "a config.json of 1 GiB in 1 MB",
+        "a config.json of 128 MiB in 128 kB",
         archive(
-            lambda m: m.update({"config.json": bytes(1 << 30)}), compression=zipfile.ZIP_DEFLATED
+            lambda m: m.update({"config.json": bytes(1 << 27)}), compression=zipfile.ZIP_DEFLATED
         ),
         "is compressed, which Keras does not do",
     ),
@@ -376,17 +374,13 @@ RUNS = {
         "is not YAML: could not determine a constructor",
     ),
     "yaml aliases": Trial("a config.yaml of aliases", content("config.yaml", ALIASES), "aliases"),
-    "yaml size": Trial(
-        "a config.yaml of 9 MB", content("config.yaml", b"# \n" * 3_000_000), "than"
-    ),
+    "yaml size": Trial("a config.yaml of 9 MB", content("config.yaml", bytes(9 << 20)), "than"),
     "yaml types": Trial(
         "a config.yaml of wrong types",
         text("config.yaml", lambda all: all.replace("epochs: 2", "epochs: [2]")),
         "epochs must be a whole number, received [2]",
     ),
-    "yaml nested": Trial(
-        "a config.yaml of brackets", content("config.yaml", BOMB[:60_000]), "YAML"
-    ),
+    "yaml nested": Trial("a config.yaml of brackets", content("config.yaml", BOMB[:9000]), "YAML"),
     "pipe": Trial("a pipe as config.yaml", as_pipe, "config.yaml"),
     "data": Trial("a data.json that is a list", content("data.json", "[]"), "no JSON object"),
     "examples": Trial(
