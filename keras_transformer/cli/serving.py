@@ -61,14 +61,14 @@ def export(
 def _read_pairs(path, examples, target):
     """The pairs that are named, or those in the run; an older one has none."""
     from keras_transformer.corpora.text_files import read_pairs
-    from keras_transformer.runs.files import read_examples
+    from keras_transformer.runs.files import is_run, read_examples
 
     if target and not examples:
         raise ValueError("--examples is missing: name the sentences that --examples-target is of.")
     if examples:
         return [tuple(pair[:2]) for pair in read_pairs(examples, target)]
     pairs = read_examples(path)
-    if not pairs:
+    if not pairs and is_run(path):
         print(
             f"{path} holds no examples, as older runs do not: the card shows some letters; name "
             "sentences by --examples.",

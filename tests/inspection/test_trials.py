@@ -3,10 +3,11 @@
 import pytest
 
 from tests.support.trials.doing import attempt, listing
+from tests.support.trials.exports import EXPORTS
 from tests.support.trials.runs import RUNS
 from tests.support.trials.trial import Trial
 
-TRIALS = {"run": RUNS}
+TRIALS = {"run": RUNS, "export": EXPORTS}
 ALL = [(kind, name) for kind, trials in TRIALS.items() for name in trials]
 
 

@@ -22,6 +22,7 @@ from keras_transformer.serving.versions import DEFAULT
 from keras_transformer.typing import Path
 
 NOT_FOR_REQUESTS = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+OTHER_FORMATS = ("saved_model.cpb", "saved_model.pbtxt")
 # Whose names in protocol buffers are not NumPy's.
 TYPES = {"float": "float32", "double": "float64", "half": "float16"}
 
@@ -55,7 +56,12 @@ def check_structure(version_dir: Path, allow_ops: Collection[str] = ()) -> list[
     except ValueError as error:
         return [str(error)]
 
-    problems = _variables_problems(os.path.join(version_dir, "variables"))
+    problems = [
+        f"There is a {name} beside saved_model.pb, which a server may load instead."
+        for name in OTHER_FORMATS
+        if os.path.lexists(os.path.join(version_dir, name))
+    ]
+    problems += _variables_problems(os.path.join(version_dir, "variables"))
     tags = [sorted(meta_graph.meta_info_def.tags) for meta_graph in meta_graphs]
     if tags != [["serve"]]:
         problems.append(f"Expected one MetaGraph with the tag 'serve', got the tags {tags}.")

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.inspection.checksums import FILES
+from keras_transformer.inspection.model_config import MOST
 from keras_transformer.serving.acceptance.opening import check_checksums
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_structure
@@ -35,6 +36,7 @@ HOSTILE_ROWS = (
     b"x" * 10_000,
 )
 LOG_PROB_TOLERANCE = 1e-3
+LONGEST_TRIED = 4096  # of longer sources, attention alone would take gigabytes
 LONGEST_PIECE = 40  # characters that a token stands for, at most, on average
 NOT_TRIED = "left out: TensorFlow's C library is tried on Linux only, so check it there"
 
@@ -141,6 +143,10 @@ class _Trial:
         longest = architecture.get("max_length")
         if longest is None:
             return Finding(title, [], "left out: the model card names no max_length", left_out=True)
+        if not 1 <= longest <= LONGEST_TRIED:
+            if 1 <= longest <= MOST["max_length"]:
+                return Finding(title, [], f"left out: max_length is {longest}", left_out=True)
+            return Finding(title, [f"The model card names a max_length of {longest}."])
         example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"
         text = f"{example} " * (1 + longest * LONGEST_PIECE // len(example))
         ids = [4 + k % (self.card["vocabulary"]["source"]["ids"] - 4) for k in range(2 * longest)]
