@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -250,7 +251,9 @@ class ExportedTranslator:
             replies = [run(inputs, name) for inputs, name in requests]
         for reply in replies:
             if "error" in reply:
-                raise ValueError(f"{self.directory} answers with an error: {reply['error']}")
+                raise ValueError(
+                    f"{self.directory} answers with an error: {_one_line(reply['error'])}."
+                )
         rows = (zip(*reply.values(), strict=True) for reply in replies)
         names: Collection[str] = replies[0].keys() if replies else ()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
@@ -260,11 +263,13 @@ class ExportedTranslator:
         try:
             with ServerProcess(self.directory, threads=threads, optimize=optimize) as server:
                 return server.predict_all(requests)
-        except RuntimeError as error:
-            reason = " ".join(str(error).partition("\n")[0].split()).rstrip(":")
-            raise ValueError(
-                f"{self.directory} cannot be used: {reason}. Export it again."
-            ) from error
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"{_one_line(error)}. Export the run anew.") from error
+
+
+def _one_line(error):
+    """An error of TensorFlow's or of a process, without what only its authors know."""
+    return " ".join(re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]", "", str(error)).split()).rstrip(".:")[:300]
 
 
 def _most_attended(text, source_tokens, target_tokens, attention):

@@ -39,6 +39,7 @@ def quantized():
 
 # (what is exported, or its architecture; options of the export)
 CHOICES = [
+    (quantized, dict(signatures=("beam",))),
     ({}, {}),
     (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
     (dict(share_embeddings="target", positions="learned"), dict(precision="bfloat16")),
@@ -47,8 +48,7 @@ CHOICES = [
     (dict(num_layers=2, dropout=0.1), dict(beam_size=1, length_penalty=0.0)),
     (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
     (lambda: random_translator(large_vocabulary()), {}),
-    (with_lora, {}),
-    (quantized, dict(signatures=())),
+    (with_lora, dict(signatures=("beam",))),
     *((dict(activation=name), dict(signatures=())) for name in ACTIVATIONS),
 ]
 HEAD = '''"""The ops that exports of this package are made of.

@@ -14,9 +14,9 @@ def reseal(directory, change=None):
     directory = pathlib.Path(directory)
     path = directory / CARD
     fields = json.loads(path.read_text()) if path.exists() else {}
-    fields.pop(SEAL, None)
     if change:
         change(fields)
+    fields.pop(SEAL, None)
     if (directory / MODEL).exists():
         names = [name for name in SEALED if (directory / name).is_file()]
     else:

@@ -16,6 +16,8 @@ IDENTIFIERS = frozenset(
         "trackable_tuple_wrapper",
     }
 )
+# What TensorFlow itself registers and saves: tables and constants, such as a tokenizer's.
+REGISTERED = frozenset({"", "tf.StaticHashTable", "tf.TrackableConstant"})
 
 
 def object_problems(meta_graph: Any) -> Iterator[str]:
@@ -28,6 +30,6 @@ def object_problems(meta_graph: Any) -> Iterator[str]:
         name = node.user_object.identifier
         if node.WhichOneof("kind") == "user_object" and name not in IDENTIFIERS:
             yield f"Object {number} is a {name!r}, which TensorFlow would look up by that name."
-        if node.registered_name or node.registered_saver:
-            registered = node.registered_name or node.registered_saver
-            yield f"Object {number} names the registered class {registered!r}."
+        if node.registered_name not in REGISTERED or node.registered_saver:
+            name = node.registered_saver or node.registered_name
+            yield f"Object {number} names the registered class {name!r}."

@@ -7,8 +7,14 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.serving.acceptance.structure import check_structure
+from keras_transformer.serving.acceptance import structure
+from keras_transformer.serving.saved_model import CORE_OPS
 from tests.support import stand_in_translator as stand_ins
+
+
+def check_structure(directory):
+    """The stand-ins are made of other ops than exports of ours."""
+    return structure.check_structure(directory, CORE_OPS)
 
 
 def save(translator, directory):
@@ -126,7 +132,6 @@ def test_devices(tamper, device, message):
     "op, message",
     [
         ("MatMul", None),
-        ("ReadFile", "is neither an op of this package's"),
         ("SentencepieceOp", None),
         ("SentencepieceTokenizeOp", None),
         ("SentencepieceDetokenizeOp", None),

@@ -203,9 +203,7 @@ EXPORTS = {
         "an object of a class that is looked up", graph(registered), "is a '_tf_keras_model'"
     ),
     "tag": Trial("another tag", graph(other_tag), "Expected one MetaGraph with the tag 'serve'"),
-    "bomb": Trial(
-        "a graph of 12 million empty nodes, in 24 MB", many_nodes, "takes more memory to read"
-    ),
+    "bomb": Trial("a graph of 12 million empty nodes, in 24 MB", many_nodes, "cannot be parsed"),
     "other format": Trial(
         "the same graph in a second format", write("saved_model.cpb", b"x"), "saved_model.cpb"
     ),
@@ -229,7 +227,7 @@ EXPORTS = {
         "256 bytes turned in saved_model.pb, for check", turn_bytes, DAMAGED, "check {}", 1
     ),
     "cut": Trial("a graph that is cut off", cut("saved_model.pb"), "cannot be parsed"),
-    "junk": Trial("a graph that is none", write("saved_model.pb", b"junk\xff"), "cannot be parsed"),
+    "junk": Trial("a graph that is none", write("saved_model.pb", b"junk\xff"), "got the tags []"),
     "weights": Trial("weights that are cut off", cut(DATA, sealed=False), DAMAGED),
     "weights again": Trial(
         "weights that are cut off, with checksums made right", cut(DATA), "cannot be"
