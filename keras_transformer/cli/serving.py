@@ -53,6 +53,12 @@ def export(
 
         pairs = _read_pairs(path, examples, examples_target)
         translator = load(path, "float32")
+        if not pairs:
+            print(
+                f"{path} holds no examples, as older runs do not: the card shows some letters; "
+                "name sentences by --examples.",
+                file=sys.stderr,
+            )
         print(publish(translator, base, version, config, pairs, print_report, bleu_tokenize))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
@@ -61,20 +67,13 @@ def export(
 def _read_pairs(path, examples, target):
     """The pairs that are named, or those in the run; an older one has none."""
     from keras_transformer.corpora.text_files import read_pairs
-    from keras_transformer.runs.files import is_run, read_examples
+    from keras_transformer.runs.files import read_examples
 
     if target and not examples:
         raise ValueError("--examples is missing: name the sentences that --examples-target is of.")
     if examples:
         return [tuple(pair[:2]) for pair in read_pairs(examples, target)]
-    pairs = read_examples(path)
-    if not pairs and is_run(path):
-        print(
-            f"{path} holds no examples, as older runs do not: the card shows some letters; name "
-            "sentences by --examples.",
-            file=sys.stderr,
-        )
-    return pairs
+    return read_examples(path)
 
 
 def check(path: tyro.conf.Positional[str], allow_ops: tuple[str, ...] = ()) -> None:

@@ -3,23 +3,21 @@
 import pytest
 
 from tests.support.trials.doing import attempt, listing
-from tests.support.trials.exports import EXPORTS
-from tests.support.trials.runs import RUNS
+from tests.support.trials.page import PAGE, TRIALS, row
 from tests.support.trials.trial import Trial
 
-TRIALS = {"run": RUNS, "export": EXPORTS}
 ALL = [(kind, name) for kind, trials in TRIALS.items() for name in trials]
 
 
-def refused(trial, kind, folder, capsys):
+def refused(trial, kind, folder):
     status, output, error = attempt(trial, kind, folder)
     assert status == trial.status, error
     assert trial.message in error + output.decode(), error
-    return error
+    return error, row(kind, trial, error, output)
 
 
 @pytest.mark.parametrize("kind, name", ALL, ids=lambda word: word)
-def test_trial(kind, name, tmp_path, capsys):
+def test_trial(kind, name, tmp_path):
     trial = TRIALS[kind][name]
     before = {}
 
@@ -27,10 +25,11 @@ def test_trial(kind, name, tmp_path, capsys):
         trial.break_it(copy)
         before.update(listing(tmp_path))
 
-    error = refused(trial._replace(break_it=break_it), kind, tmp_path, capsys)
+    error, line = refused(trial._replace(break_it=break_it), kind, tmp_path)
     if trial.status == 2:
         assert error.startswith("keras-transformer: ") and error.count("\n") == 1, error
     assert listing(tmp_path) == before, "something was written"
+    assert line in PAGE.read_text().splitlines(), "python -m tests.support.trials.page"
 
 
 @pytest.mark.parametrize("kind", TRIALS)

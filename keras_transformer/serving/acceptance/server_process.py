@@ -1,6 +1,7 @@
 """An exported version in the hands of TensorFlow's C++ loader, in a process without Python ops."""
 
 import base64
+import contextlib
 import importlib.util
 import json
 import os
@@ -142,7 +143,7 @@ class ServerProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        if not self._requests.closed:
+        with contextlib.suppress(BrokenPipeError):  # what is not sent yet, to one that has died
             self._requests.close()
         self._process.wait()
         self._replies.close()
@@ -169,6 +170,7 @@ class ServerProcess:
         if not alive:
             self._process.kill()
             status = self._process.wait()
+            self.close()
             raise RuntimeError(
                 f"The server process ended with status {status}:\n{self.log[-2000:]}"
             )

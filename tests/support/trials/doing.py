@@ -24,8 +24,9 @@ def attempt(trial, kind, folder, program=run):
     trial.break_it(copy)
     with contextlib.chdir(folder):
         result = program(*trial.command.replace("{}", str(copy)).split(), stdin=b"abc\n")
-    error = result.stderr.decode().replace(f"{folder}{os.sep}", "").replace(str(folder), "")
-    return result.returncode, result.stdout, error
+    here = f"{folder}{os.sep}".encode()
+    output, error = (stream.replace(here, b"") for stream in (result.stdout, result.stderr))
+    return result.returncode, output, error.decode()
 
 
 def listing(folder):
