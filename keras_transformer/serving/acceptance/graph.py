@@ -33,6 +33,17 @@ DEVICE = re.compile(
 DEVICE_PARTS = re.compile(r"(/(job|replica|task|device|cpu|gpu)(:[\w*]+)+)*", flags=re.IGNORECASE)
 
 
+def unknown_ops(meta_graph: Any, allow_ops: Collection[str]) -> list[str]:
+    """Names of the ops that are neither those of this package's exports nor allowed.
+
+    Args:
+        meta_graph: A MetaGraphDef.
+        allow_ops: Names of further ops.
+    """
+    found = {node.op for _, nodes in scopes(meta_graph) for node in nodes}
+    return sorted(found - OURS - SAVER - CUSTOM_OPS - PYTHON_OPS - set(allow_ops))
+
+
 def graph_problems(meta_graph: Any, allow_ops: Collection[str]) -> Iterator[str]:
     """The problems of the graph and of every function in its library, a sentence each.
 

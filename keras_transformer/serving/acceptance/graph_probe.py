@@ -2,7 +2,8 @@
 
 usage: python -m keras_transformer.serving.acceptance.graph_probe [--allow=OP,OP] saved_model.pb
 
-Prints, as `inspection.probe` does, {"signatures": …, "problems": [a sentence each]}.
+Prints, as `inspection.probe` does, {"signatures": …, "problems": [a sentence each],
+"ops": [names of those that are not allowed]}.
 """
 
 import os
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.inspection import probe
+from keras_transformer.serving.acceptance.graph import unknown_ops
+from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs
 from keras_transformer.serving.acceptance.server_process import read_signatures
 from keras_transformer.serving.acceptance.structure import check_structure
 
@@ -24,7 +27,14 @@ def main(arguments: Sequence[str]) -> None:
     def look(path: str) -> dict[str, Any]:
         directory = os.path.dirname(path)
         problems = check_structure(directory, allow)
-        return {"signatures": read_signatures(directory), "problems": problems[:MOST_PROBLEMS]}
+        answer: dict[str, Any] = {
+            "signatures": read_signatures(directory),
+            "problems": problems[:MOST_PROBLEMS],
+        }
+        if problems and answer["signatures"]:
+            graphs = read_meta_graphs(directory)
+            answer["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
+        return answer
 
     probe.main([one for one in arguments if not one.startswith("--")], look)
 

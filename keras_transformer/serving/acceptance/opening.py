@@ -11,6 +11,7 @@ from keras_transformer.serving.versions import CARD, DEFAULT, read_card, refuse_
 from keras_transformer.typing import Path
 
 PROGRAM = "keras_transformer.serving.acceptance.graph_probe"
+MOST_NAMED = 20  # ops, in a sentence
 LOADED = ("variables", "assets", "assets.extra")  # directories of what a loader reads
 
 
@@ -50,6 +51,12 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
     signatures, problems = found["signatures"], found["problems"]
     if DEFAULT in signatures:
         refuse_other(version_dir, signatures[DEFAULT][1])
+    if ops := found.get("ops"):
+        named = ", ".join(ops[:MOST_NAMED]) + (" …" if len(ops) > MOST_NAMED else "")
+        raise ValueError(
+            f"{version_dir} holds the ops {named}, which no export of this package is made of: if "
+            "you know who made it, and why, name them by allow_ops."
+        )
     if problems:
         more = f" And {len(problems) - 1} more." if len(problems) > 1 else ""
         raise ValueError(

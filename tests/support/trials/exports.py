@@ -151,7 +151,8 @@ def other_tag(meta_graph):
     meta_graph.meta_info_def.tags[:] = ["train"]
 
 
-OTHER = "is neither an op of this package's exports nor among allow_ops"
+OTHER = "which no export of this package is made of: if you know who made it"
+CHECKED = "is neither an op of this package's exports nor among allow_ops"
 DAMAGED = "is damaged: it is not what was written"
 OUTSIDE = "is outside of the saver"
 ASKED = "--source {}/../pairs.tsv"
@@ -220,7 +221,7 @@ EXPORTS = {
         f"evaluate {{}} {ASKED}",
     ),
     "checked": Trial(
-        "a signature that writes a file, for check", node("WriteFile"), OTHER, "check {}", 1
+        "a signature that writes a file, for check", node("WriteFile"), CHECKED, "check {}", 1
     ),
     "turned": Trial("256 bytes turned in saved_model.pb", turn_bytes, DAMAGED),
     "turned, checked": Trial(
