@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> None:
             "signatures": read_signatures(directory),
             "problems": problems[:MOST_PROBLEMS],
         }
-        if problems and answer["signatures"]:
+        if problems and signatures:
             graphs = read_meta_graphs(directory)
             answer["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
         return answer
