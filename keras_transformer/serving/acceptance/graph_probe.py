@@ -26,11 +26,9 @@ def main(arguments: Sequence[str]) -> None:
 
     def look(path: str) -> dict[str, Any]:
         directory = os.path.dirname(path)
-        problems = check_structure(directory, allow)
-        answer: dict[str, Any] = {
-            "signatures": read_signatures(directory),
-            "problems": problems[:MOST_PROBLEMS],
-        }
+        problems = check_structure(directory, allow)[:MOST_PROBLEMS]
+        signatures = read_signatures(directory)
+        answer: dict[str, Any] = {"signatures": signatures, "problems": problems}
         if problems and signatures:
             graphs = read_meta_graphs(directory)
             answer["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
