@@ -32,8 +32,7 @@ from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path, Texts
 
 DEFAULTS = ExportConfig()
-# `tf.raw_ops` is the list of TensorFlow's own ops. The op registry is not: it also holds
-# whatever libraries this process happens to have loaded.
+# Not the op registry, which also holds what other libraries this process has loaded.
 CORE_OPS = frozenset(vars(tf.raw_ops))
 
 
@@ -103,9 +102,8 @@ def load_saved_model(
 ) -> Callable[[Texts], tuple[list[str], list[float]]]:
     """Loads an exported model as a function from texts to translations.
 
-    Before anything is loaded, its files are compared with their checksums, and its graph has to be
-    what exports of this package are: see `check_structure`. Then a process of its own loads it, and
-    only if that is well, this one.
+    First its files are compared with their checksums, its graph with what exports of this package
+    are (`check_structure`), and a process of its own loads it; only then does this one.
 
     Args:
         path: a version directory; or the base directory, of which the highest version is taken,
