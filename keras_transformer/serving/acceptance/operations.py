@@ -10,6 +10,7 @@ SAVER = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename
 
 OURS = frozenset(
     {
+        "Abs",
         "AddV2",
         "All",
         "ArgMax",
@@ -32,9 +33,11 @@ OURS = frozenset(
         "Erfc",
         "Exp",
         "ExpandDims",
+        "Expm1",
         "Fill",
         "Floor",
         "FloorDiv",
+        "FloorMod",
         "GatherV2",
         "Greater",
         "GreaterEqual",
@@ -76,9 +79,11 @@ OURS = frozenset(
         "Relu",
         "Relu6",
         "Reshape",
+        "Round",
         "Rsqrt",
         "Select",
         "SelectV2",
+        "Selu",
         "SentencepieceDetokenizeOp",
         "SentencepieceIdToStringOp",
         "SentencepieceOp",
@@ -89,7 +94,9 @@ OURS = frozenset(
         "Size",
         "Softmax",
         "Softplus",
+        "Softsign",
         "Split",
+        "Sqrt",
         "Square",
         "Squeeze",
         "StatefulPartitionedCall",
@@ -116,5 +123,6 @@ OURS = frozenset(
         "VarHandleOp",
         "Where",
         "While",
+        "ZerosLike",
     }
 )

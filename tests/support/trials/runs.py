@@ -5,6 +5,7 @@ import zipfile
 import h5py
 import numpy as np
 
+from tests.support.sealing import reseal
 from tests.support.trials.broken_runs import (
     ALIASES,
     BOMB,
