@@ -27,6 +27,13 @@ MODULES = (
     "training.schedules",
 )
 
+# Their names: what a file may name before any of them has been imported.
+CLASSES = """
+Decoder DecoderLayer Dense Dropout EinsumDense Encoder EncoderLayer FeedForward
+LayerNormalization MaskedAccuracy MeanAdam MultiHeadAttention Perplexity PositionalEmbedding
+SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt
+""".split()
+
 
 def register() -> None:
     """Registers the classes: now where Keras is loaded, else as soon as it is."""

@@ -265,6 +265,7 @@ def _create(output, config, data):
             os.makedirs(os.path.join(temporary, folder))
         files.resume_points(temporary).begin()
         files.write_config(config, temporary)
+        files.write_examples(temporary, data.valid)
         for name, tokenizer in zip((files.SOURCE, files.TARGET), data.tokenizers, strict=True):
             tokenizer.save(os.path.join(temporary, name))
         move_in(output, temporary)

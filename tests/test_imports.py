@@ -32,7 +32,7 @@ FLOORS = [
     ["transformer"],
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
-    ["kernels", "atomic_files"],
+    ["kernels", "atomic_files", "inspection"],
     ["presets", "registration", "special_ids", "typing"],
 ]
 BESIDE = {"training": {"data"}}  # what else

@@ -19,8 +19,8 @@ def export(
     base: tyro.conf.Positional[str],
     format: str = "saved_model",
     version: int | None = None,
-    source: str | None = None,
-    target: str | None = None,
+    examples: str | None = None,
+    examples_target: str | None = None,
     bleu_tokenize: str | None = None,
     config: tyro.conf.OmitArgPrefixes[ExportConfig] = DEFAULTS,
 ) -> None:
@@ -35,9 +35,9 @@ def export(
         format: saved_model, or ctranslate2 for the engine of that name, to which no other option
             applies.
         version: A free positive integer; none: one more than the highest there is.
-        source: Sentences for warm-up, examples and comparison: text, .gz, or a .tsv with both
-            columns; by default those that the run was validated by.
-        target: Their translations, line by line.
+        examples: Sentences for warm-up, the card's examples and the comparison: a .tsv with both
+            columns, or text or .gz; by default some that the run was validated by, from the run.
+        examples_target: Their translations, line by line.
         bleu_tokenize: sacreBLEU's tokenizer for the comparison with full precision; by default the
             one that the run was validated by.
         config: What is exported.
@@ -51,34 +51,43 @@ def export(
     elif format == "saved_model":
         from keras_transformer.serving.saved_model import export as publish
 
-        translator, pairs = load(path, "float32"), _read_pairs(path, source, target)
+        pairs = _read_pairs(path, examples, examples_target)
+        translator = load(path, "float32")
+        if not pairs:
+            print(
+                f"{path} holds no examples, as older runs do not: the card shows some letters; "
+                "name sentences by --examples.",
+                file=sys.stderr,
+            )
         print(publish(translator, base, version, config, pairs, print_report, bleu_tokenize))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 
 
-def _read_pairs(path, source, target):
-    """The pairs that are named, or those that the run was validated by."""
+def _read_pairs(path, examples, target):
+    """The pairs that are named, or those in the run; an older one has none."""
     from keras_transformer.corpora.text_files import read_pairs
-    from keras_transformer.runs.files import valid_pairs
+    from keras_transformer.runs.files import read_examples
 
-    try:
-        pairs = read_pairs(source, target) if source else valid_pairs(path)
-    except ValueError as error:
-        raise ValueError(f"{error} Name sentences of this kind by --source and --target.") from None
-    return [tuple(pair[:2]) for pair in pairs]
+    if target and not examples:
+        raise ValueError("--examples is missing: name the sentences that --examples-target is of.")
+    if examples:
+        return [tuple(pair[:2]) for pair in read_pairs(examples, target)]
+    return read_examples(path)
 
 
-def check(path: tyro.conf.Positional[str]) -> None:
+def check(path: tyro.conf.Positional[str], allow_ops: tuple[str, ...] = ()) -> None:
     """Try an exported version as a server would run it; exit with status 1 if it is not fit.
 
     Args:
         path: A version directory, or the one above, of which the highest version is taken.
+        allow_ops: Names of TensorFlow ops that its graph may hold besides those of this package's
+            exports, such as those of a tokenizer of your own.
     """
     from keras_transformer.serving.acceptance.trial import check as try_out
     from keras_transformer.serving.versions import version_dir
 
-    findings = try_out(version_dir(path))
+    findings = try_out(version_dir(path), allow_ops=allow_ops)
     print_report(findings, sys.stdout)
     if any(finding.problems for finding in findings):
         sys.exit(1)

@@ -205,9 +205,13 @@ def set_threads(*paths: Path | None, precision: str | None = None) -> None:
     """
     from keras_transformer.presets import check_precision
     from keras_transformer.runs.files import is_run
+    from keras_transformer.runs.opening import inspect_run
 
     check_precision(precision)
-    if any(is_run(path) for path in paths if path):
+    runs = [path for path in paths if path and is_run(path)]
+    for path in runs:
+        inspect_run(path)
+    if runs:
         from keras_transformer.kernels.tensorflow.threads import work_apart
 
         work_apart()

@@ -19,6 +19,7 @@ from keras_transformer.runs.files import (
     CHECKPOINTS,
     CONFIG,
     DATA,
+    EXAMPLES,
     MODEL,
     SOURCE,
     TARGET,
@@ -116,7 +117,7 @@ def write_weights(path: Path, model: "keras.Model") -> str:
 def write_model(path: Path, model: "Transformer", scores: dict[str, Any]) -> None:
     """Writes a run's `model.keras`, and beside it what it is (`files.write_scores`)."""
     # Never the scores of another model, whenever the process is killed: rather none.
-    write_scores(path, {})
+    write_scores(path, {}, finished=False)
     with replacing(os.path.join(path, MODEL)) as name:
         model.save(name)
     write_scores(path, scores)
@@ -190,7 +191,7 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     if scores:
         is_worse(state, scores, joined)
     with creating(output) as temporary:
-        for name in (CONFIG, SOURCE, TARGET, DATA):
+        for name in (CONFIG, SOURCE, TARGET, DATA, EXAMPLES):
             if os.path.exists(os.path.join(path, name)):
                 shutil.copy(os.path.join(path, name), temporary)
         write_model(temporary, translator.model, {"metrics": scores, "mean_of": joined})

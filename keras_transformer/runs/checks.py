@@ -18,6 +18,7 @@ from keras_transformer.presets import (
 )
 from keras_transformer.runs import files
 from keras_transformer.runs.configuration import MACHINE
+from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.prepared import VOCABULARY, check_corpora
 from keras_transformer.tokenizers.sentencepiece_training import check_vocabulary
 from keras_transformer.training.cluster import cluster_of
@@ -231,6 +232,7 @@ def _check_start(config: TrainConfig, run: Path) -> None:
             f"--start-from {run} is no run directory with a model: give the --output of a training "
             "that has finished an epoch."
         )
+    inspect_run(run)
     origin = files.read_config(run)
     for name, old, new in _differences(origin, config):
         if name in VOCABULARY or name in ARCHITECTURE:

@@ -12,10 +12,21 @@ from typing import Any
 
 import yaml
 
+from keras_transformer.inspection.bounded_files import read_bytes
 from keras_transformer.presets import FORMAT, ModelConfig, TrainConfig, check_format
 from keras_transformer.typing import Path
 
 MACHINE = ("parallel_microbatches",)  # the machine's, not the training's: left out of files
+LONGEST = 1 << 16  # bytes of a file; what is written has four thousand
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Reads values that stand where they are: an alias may stand for a thousand others."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases (*name), which no configuration needs")
+        return super().compose_node(parent, index)
 
 
 def to_yaml(config: TrainConfig) -> str:
@@ -52,14 +63,15 @@ def from_yaml(path: Path) -> TrainConfig:
         ValueError: If the file cannot be read or is of another format, or a key or the type of a
             value is wrong.
     """
+    content = read_bytes(path, LONGEST)
     try:
-        with open(path, encoding="utf-8") as file:
-            fields = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ValueError(f"{path} cannot be read ({reason}): check the path.") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+        fields = yaml.load(content.decode(), _PlainLoader)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} cannot be read (it is not UTF-8): check the path.") from None
+    # Dates that are none are ValueErrors.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"{path} is not YAML: {reason}.") from None
     if not isinstance(fields, dict):
         raise ValueError(
             f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "

@@ -1,20 +1,25 @@
 """The files of a training's directory: everything needed to translate, to resume and to look back.
 
-`model.keras` (the best weights) and `model.json` (what these are, and how good), `source.spm` and
-`target.spm` (equal when shared), `config.yaml`, `data.json`, `history.csv` (a row per validation),
-`logs/` (TensorBoard) and `checkpoints/`. Nothing in it names another place on the machine that
-loading would need, so it can be moved.
+`model.keras` (the best weights) and `model.json` (what these are, how good, and the checksums of
+all that translating needs), `source.spm` and `target.spm` (equal when shared), `config.yaml`,
+`data.json`, `examples.json` (some pairs that it was validated by, for an export), `history.csv` (a
+row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing in it names another place on
+the machine that loading would need, so it can be moved; and loading reads nothing outside it.
 """
 
 import contextlib
 import dataclasses
+import glob
+import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_transformer.atomic_files import reason, replacing
+from keras_transformer.atomic_files import replacing
 from keras_transformer.corpora.pair import Pair
+from keras_transformer.inspection import checksums
+from keras_transformer.inspection.bounded_files import check_types, read_json
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
 from keras_transformer.runs.resume_points import STATE, ResumePoints
@@ -24,6 +29,9 @@ MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "tar
 MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
 CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
+EXAMPLES = "examples.json"  # pairs that an export shows and compares
+MOST_EXAMPLES, LONGEST_EXAMPLES = 500, 1 << 20  # of them, and characters of all together
+SEALED = (MODEL, SOURCE, TARGET, CONFIG, DATA, EXAMPLES)  # by checksums in `model.json`
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 OWNED = r"\d{6}\.weights\.h5"  # further files in checkpoints/, as ResumePoints takes them
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
@@ -42,6 +50,9 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         Dict of `recipe`, `data` and `metrics`, dicts that JSON can hold; empty where nothing is
         known. Of a mean, also `mean_of`: what it was joined from; and where a mean was tried and
         was worse than the best checkpoint, which then is the model, `worse_mean`.
+
+    Raises:
+        ValueError: If one of the files is damaged.
     """
     if not os.path.exists(os.path.join(path, CONFIG)):
         return {}
@@ -50,7 +61,8 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
     here = "corpus", "start_from", "save_every", "log_file", "log_every"
     for field in (*TEXTS, *here, *MACHINE):
         del recipe[field]
-    scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
+    scores = {"metrics": {}} | read_scores(path)
+    scores.pop(checksums.FILES, None)
     return {"recipe": recipe, "data": read_data(path)} | scores
 
 
@@ -60,32 +72,81 @@ def read_data(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: If the file is damaged.
     """
-    return _read_json(path, DATA)
+    name = os.path.join(path, DATA)
+    data = read_json(name) if os.path.exists(name) else {}
+    check_types(name, data, {"train": dict, "valid": dict})
+    return data
 
 
-def write_data(data: dict[str, Any], path: Path) -> None:
-    """Writes the fingerprints that `read_data` reads; where they are there, nothing is written."""
-    if read_data(path) != data:
-        with replacing(os.path.join(path, DATA)) as name:
-            with open(name, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-
-
-def valid_pairs(path: Path) -> list[Pair]:
-    """Reads the pairs that a run was validated by.
+def read_scores(path: Path) -> dict[str, Any]:
+    """Reads what `write_scores` has written; empty where there is no model.
 
     Raises:
-        ValueError: If the files are not where they were.
+        ValueError: If it is damaged.
+    """
+    name = os.path.join(path, MODEL_SCORES)
+    if not os.path.exists(name):
+        return {}
+    scores = checksums.read_sealed(name)
+    check_types(name, scores, {"metrics": dict, "mean_of": dict, "worse_mean": dict})
+    return scores
+
+
+def write_examples(path: Path, pairs: Iterable[Pair]) -> None:
+    """Writes the first of the pairs that a run is validated by: at most 500, and a megabyte."""
+    chosen: list[list[str]] = []
+    room = LONGEST_EXAMPLES
+    for pair in itertools.islice(pairs, MOST_EXAMPLES):
+        room -= len(pair[0]) + len(pair[1])
+        if room < 0:
+            break
+        chosen.append([pair[0], pair[1]])
+    with open(os.path.join(path, EXAMPLES), "w", encoding="utf-8") as file:
+        json.dump({"valid": chosen}, file, ensure_ascii=True, indent=1)  # also a lone surrogate
+
+
+def read_examples(path: Path) -> list[tuple[str, str]]:
+    """Reads the pairs that `write_examples` has written; none where an older run has none.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    name = os.path.join(path, EXAMPLES)
+    if not os.path.exists(name):
+        return []
+    pairs = read_json(name).get("valid")
+    if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
+        raise ValueError(f"{name} must hold pairs of sentences by the name valid.")
+    return [(source, target) for source, target in pairs[:MOST_EXAMPLES]]
+
+
+def valid_pairs(path: Path) -> Sequence[Pair]:
+    """Reads the pairs that a run was validated by, from where its configuration says.
+
+    Raises:
+        ValueError: If the files are not where they were, or hold something else: by the
+            fingerprint in the run, without which they are not read.
     """
     from keras_transformer.corpora.configured import load_valid
+    from keras_transformer.corpora.corpus import fingerprint
     from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
     from keras_transformer.runs.prepared import parse_corpora
 
-    config, kept = read_config(path), os.path.join(path, CORPUS)
+    config, known = read_config(path), read_data(path).get("valid")
+    if known is None:
+        raise ValueError(f"{path} does not say what it was validated by.")
+    kept = os.path.join(path, CORPUS)
     if config.valid_source is None and (config.corpus or os.path.isdir(kept)):
         first = parse_corpora(config.corpus)[0][0] if config.corpus else kept
-        return PreparedCorpus(first).valid
-    return load_valid(config)
+        pairs = PreparedCorpus(first).valid
+    else:
+        for name in filter(None, (getattr(config, text) for text in TEXTS)):
+            if not glob.glob(name):
+                raise ValueError(f"{name} cannot be read (it is no file): check the path.")
+        pairs = load_valid(config)
+    if fingerprint(pairs) != known:
+        raise ValueError(f"what {path} was validated by has changed.")
+    return pairs
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
@@ -98,6 +159,10 @@ def write_config(config: TrainConfig, path: Path) -> None:
     with replacing(os.path.join(path, CONFIG)) as name:
         with open(name, "w", encoding="utf-8") as file:
             file.write(to_yaml(config))
+    scores = read_scores(path)
+    if checksums.FILES in scores:  # of a model that was saved with another one
+        scores[checksums.FILES] |= checksums.describe_files(path, [CONFIG])
+        _write_scores(path, scores)
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -152,11 +217,24 @@ def read_state(path: Path) -> dict[str, Any] | None:
     return points[-1]["state"]["more"] if points else None
 
 
-def write_scores(path: Path, scores: dict[str, Any]) -> None:
-    """Writes what `model.keras` is: `metrics`, its own, and what else `describe` returns of it."""
+def write_scores(path: Path, scores: dict[str, Any], finished: bool = True) -> None:
+    """Writes what `model.keras` is: `metrics`, its own, and what else `describe` returns of it.
+
+    Args:
+        path: The run directory.
+        scores: What is written.
+        finished: Whether the model is in its place: then the checksums are written too, of it and
+            of what else translating and exporting need.
+    """
+    if finished:
+        names = [name for name in SEALED if os.path.exists(os.path.join(path, name))]
+        scores = scores | {checksums.FILES: checksums.describe_files(path, names)}
+    _write_scores(path, scores)
+
+
+def _write_scores(path, scores):
     with replacing(os.path.join(path, MODEL_SCORES)) as name:
-        with open(name, "w", encoding="utf-8") as file:
-            json.dump(scores, file, indent=1)
+        checksums.write_sealed(name, scores)
 
 
 def rank(state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -182,20 +260,8 @@ def demerit(monitor: str, scores: Mapping[str, float]) -> tuple[bool, float]:
     return is_noise, scores["val_loss"] if is_noise or monitor == "val_loss" else -scores[monitor]
 
 
-def _read_json(path, name):
-    """A JSON file of a run; an empty dict where there is none."""
-    name = os.path.join(path, name)
-    if not os.path.exists(name):
-        return {}
-    try:
-        with open(name, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError) as error:
-        what = reason(error) if isinstance(error, OSError) else "it is not JSON"
-        raise ValueError(f"{name} cannot be read ({what}): put back a copy of it.") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is damaged: put back a copy of it.")
-    return value
+def _is_pair(value):
+    return isinstance(value, list) and [type(item) for item in value] == [str, str]
 
 
 def _plain(value):

@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from keras_transformer.inspection.keras_archive import damaged
 from keras_transformer.presets import GREEDY, SearchConfig, check_precision
-from keras_transformer.runs.files import CONFIG, MODEL, SOURCE, TARGET, describe, is_run
+from keras_transformer.runs.files import CONFIG, MODEL, SOURCE, TARGET, is_run
+from keras_transformer.runs.opening import inspect_run
 from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.typing import Path
 
@@ -21,6 +23,10 @@ FEW = 2  # sentences, so few that decoding them takes less time than making a gr
 def load(path: Path, precision: str | None = None) -> "Translator":
     """Loads a trained translator.
 
+    Nothing that a run holds is run, and nothing outside it is read: `runs.opening` looks at it
+    first. Classes of your own have to be registered before
+    (`keras.saving.register_keras_serializable`).
+
     Args:
         path: A run directory.
         precision: What to compute in: `"float32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or
@@ -31,30 +37,33 @@ def load(path: Path, precision: str | None = None) -> "Translator":
         `Translator`.
 
     Raises:
-        ValueError: If `path` is no run directory, or one whose training has saved no model yet; or
-            there is no such precision.
+        ValueError: If `path` is no run directory, or one whose training has saved no model yet; if
+            it is damaged, or names what no model of a training is made of; or there is no such
+            precision.
 
     Example:
 
     >>> keras_transformer.load("runs/dates").translate(["samedi 9 mai 1998"])
     ['1998-05-09']
     """
-    if not is_run(path):
-        raise ValueError(
-            f"{path} is no run directory (no {MODEL} and {SOURCE} in it): give the --output of a "
-            "training that has finished an epoch."
-        )
     check_precision(precision)
+    description = inspect_run(path)
     import keras
 
     from keras_transformer.kernels.tensorflow.precision import choose
-    from keras_transformer.transformer import Transformer  # noqa: F401, registers the class
+    from keras_transformer.transformer import Transformer
     from keras_transformer.translation.translator import Translator
 
-    model = keras.saving.load_model(os.path.join(path, MODEL), compile=False)
+    name = os.path.join(path, MODEL)
+    try:
+        model = keras.saving.load_model(name, compile=False, safe_mode=True)
+    except Exception as error:  # whatever Keras meets in a file that is not what it seems
+        raise ValueError(damaged(name, error)) from error
+    if not isinstance(model, Transformer):
+        raise ValueError(f"{name} holds a {type(model).__name__}, expected a Transformer.")
     translator = Translator(model, *load_tokenizers(path))
     translator = translator.in_precision(choose(precision, model.dtype_policy.name))
-    translator.card = describe(path)
+    translator.card = description
     return translator
 
 

@@ -3,19 +3,18 @@
 import dataclasses
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.presets import GREEDY, SearchConfig
-from keras_transformer.serving.acceptance.server_process import read_signatures
+from keras_transformer.serving.acceptance.opening import inspect_version
 from keras_transformer.serving.lasting_server import LastingServer
 from keras_transformer.serving.versions import (
     CARD,
     DEFAULT,
     read_card,
-    refuse_other,
     version_dir,
 )
 from keras_transformer.translation.hypotheses import (
@@ -38,18 +37,17 @@ class ExportedTranslator:
 
     Args:
         path: A version directory; or the one above, of which the highest version is taken.
+        allow_ops: Names of ops that its graph may hold besides those of this package's exports,
+            such as those of a tokenizer of your own.
 
     Raises:
-        ValueError: If there is no SavedModel, or it is no translator's.
+        ValueError: If there is no SavedModel, it is damaged, or made to do more than to translate.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
         self.directory = version_dir(os.fspath(path))
         self._server = LastingServer(self.directory)
-        self.signatures = read_signatures(self.directory)
-        if self.signatures:  # what is wrong otherwise, loading says
-            _, outputs = self.signatures.get(DEFAULT, (None, None))
-            refuse_other(self.directory, outputs)
+        self.signatures = inspect_version(self.directory, allow_ops)
 
     def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
         """Refuses what the export does not do.
@@ -218,7 +216,7 @@ class ExportedTranslator:
         )
 
     def _check_signature(self, name):
-        if self.signatures and name not in self.signatures:
+        if name not in self.signatures:
             raise ValueError(
                 f"{self.directory} has no signature {name}: export the run anew with {name} among "
                 "--signatures, or give the run directory."
@@ -247,7 +245,7 @@ class ExportedTranslator:
         ]
         replies = self._server.predict_all(requests, len(texts))
         rows = (zip(*reply.values(), strict=True) for reply in replies)
-        names = next(iter(replies), {}).keys()
+        names: Collection[str] = replies[0].keys() if replies else ()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
 
 

@@ -1,6 +1,7 @@
 """What answers requests to an exported version, from the first of them on."""
 
 import os
+import re
 import threading
 import weakref
 from collections.abc import Sequence
@@ -44,22 +45,24 @@ class LastingServer:
             List of what `ServerProcess.predict` returns.
 
         Raises:
-            ValueError: If the version cannot be loaded, or a batch not be run.
+            ValueError: If the version cannot be loaded, its process dies, or a batch not be run.
         """
         if not requests:
             return []
         with self._lock:
             before, self._texts = self._texts, self._texts + texts
-            if self._run is None or before <= FEW < self._texts:
-                self._start(optimize=self._texts > FEW)
             try:
+                if self._run is None or before <= FEW < self._texts:
+                    self._start(optimize=self._texts > FEW)
                 replies = self._run(requests)
-            except RuntimeError:  # it has died
+            except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
                 self.close()
-                raise
+                raise ValueError(f"{_one_line(error)}. Export the run anew.") from error
         for reply in replies:
             if "error" in reply:
-                raise ValueError(f"{self.directory} answers with an error: {reply['error']}")
+                raise ValueError(
+                    f"{self.directory} answers with an error: {_one_line(reply['error'])}."
+                )
         return replies
 
     def close(self) -> None:
@@ -79,3 +82,8 @@ class LastingServer:
 
             run = load_signatures(self.directory)
             self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
+
+
+def _one_line(error):
+    """An error of TensorFlow's or of a process, without what only its authors know."""
+    return " ".join(re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]", "", str(error)).split()).rstrip(".:")[:300]

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer
+from keras_transformer.inspection import checksums
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.trial import Answer
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
@@ -102,11 +103,22 @@ def describe(
 
 
 def write_card(version_dir: Path, card: dict[str, Any]) -> None:
-    """Writes `model.json` and `MODEL.md` into a version directory."""
-    with open(os.path.join(version_dir, CARD), "w", encoding="utf-8") as file:
-        json.dump(card, file, ensure_ascii=False, indent=1)
+    """Writes `MODEL.md` and `model.json`, with the checksums of all files that are there by then.
+
+    Args:
+        version_dir: Path of the directory that holds `saved_model.pb`.
+        card: As `describe` returns it.
+    """
     with open(os.path.join(version_dir, PAGE), "w", encoding="utf-8") as file:
         file.write(_page(card))
+    names = [
+        os.path.relpath(os.path.join(place, name), version_dir).replace(os.sep, "/")
+        for place, _, found in os.walk(version_dir)
+        for name in found
+        if (place, name) != (os.fspath(version_dir), CARD)
+    ]
+    files = checksums.describe_files(version_dir, names)
+    checksums.write_sealed(os.path.join(version_dir, CARD), card | {checksums.FILES: files})
 
 
 def _describe_size(version_dir):

@@ -7,7 +7,7 @@ out there, flushed to disk, and moved into place by one rename.
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
-from keras_transformer.serving.acceptance.server_process import is_supported
+from keras_transformer.serving.acceptance.opening import inspect_version
+from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Finding, check
 from keras_transformer.serving.precision_comparison import compare_precision
 from keras_transformer.serving.served_translator import functions_of
@@ -29,6 +30,8 @@ from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path, Texts
 
 DEFAULTS = ExportConfig()
+# Not the op registry, which also holds what other libraries this process has loaded.
+CORE_OPS = frozenset(vars(tf.raw_ops))
 
 
 def export(
@@ -81,8 +84,8 @@ def export(
         if smaller and pairs and is_supported():
             by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")
             card["comparison"] = compare_precision(translator, temporary, pairs, _save, by)
-        model_card.write_card(temporary, card)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
+        model_card.write_card(temporary, card)  # last: it holds the checksums of all others
         findings = _try_out(functions, temporary)
         if report:
             report(findings)
@@ -92,31 +95,57 @@ def export(
     return os.path.join(base, str(version))
 
 
-def load_saved_model(path: Path) -> Callable[[Texts], tuple[list[str], list[float]]]:
+def load_saved_model(
+    path: Path, allow_ops: Collection[str] = ()
+) -> Callable[[Texts], tuple[list[str], list[float]]]:
     """Loads an exported model as a function from texts to translations.
+
+    First its files are compared with their checksums, its graph with what exports of this package
+    are (`check_structure`), and a process of its own loads it; only then does this one.
 
     Args:
         path: a version directory; or the base directory, of which the highest version is taken,
             as TF Serving does.
+        allow_ops: names of ops that its graph may hold besides those of this package's exports,
+            such as those of a tokenizer of your own.
 
     Returns:
         A function that takes a list of B strings and returns a list of B translations and a
         list of their B log-probabilities (natural logarithm).
 
     Raises:
-        ValueError: if there is no SavedModel, or it is incomplete or not a translator's.
+        ValueError: if there is no SavedModel, it is damaged, not a translator's, or made to do
+            more than to translate.
 
     Example:
         >>> translate = load_saved_model("export/models/dates/1")
         >>> texts, log_probs = translate(["9 May 1998"])
     """
-    run = load_signatures(version_dir(os.fspath(path)))
+    directory = version_dir(os.fspath(path))
+    inspect_version(directory, allow_ops)
+    if is_supported():
+        _try_to_load(directory)
+    run = load_signatures(directory)
 
     def translate(texts):
         outputs = run({"text": as_bytes(texts)}, DEFAULT)
         return outputs["text"], outputs["log_prob"]
 
     return translate
+
+
+def _try_to_load(directory):
+    """Loads a version in a process of its own, which native code may end."""
+    try:
+        ServerProcess(directory).close()
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{directory} cannot be loaded as a SavedModel; export it again ({_reason(error)})."
+        ) from error
+
+
+def _reason(error):
+    return " ".join(str(error).strip().partition("\n")[0].split()).rstrip(".:")
 
 
 def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
@@ -138,9 +167,8 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
     try:
         loaded = tf.saved_model.load(directory)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{directory} cannot be loaded as a SavedModel; export it again ({reason})."
+            f"{directory} cannot be loaded as a SavedModel; export it again ({_reason(error)})."
         ) from error
     signature = getattr(loaded, "signatures", {}).get(DEFAULT)
     refuse_other(directory, getattr(signature, "structured_outputs", None))
@@ -187,7 +215,8 @@ def _try_out(functions, directory):
     answers = [
         model_card.answer(functions, name, make_inputs(name, HOSTILE_ROWS)) for name in functions
     ]
-    return check(directory, answers)
+    # What it computes is the caller's own affair, as long as a server can.
+    return check(directory, answers, CORE_OPS)
 
 
 def _refuse_problems(findings):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from keras_transformer.serving.contract import CONTRACT
 from keras_transformer.serving.versions import DEFAULT
 
 # {name of a signature: tf.function}.
@@ -22,64 +23,16 @@ class Signature(NamedTuple):
 
     inputs: dict[str, tf.TensorSpec]
     outputs: dict[str, tf.TensorSpec]
-    batchable: bool  # whether a server may join requests: every tensor has its rows in axis 0, and
-    # no other axis depends on who else is in the batch
+    batchable: bool  # as `Contract` has it
 
 
-def _specs(**tensors):
+def _specs(tensors):
     return {name: tf.TensorSpec(shape, dtype, name) for name, (shape, dtype) in tensors.items()}
 
 
-_ROWS, _TABLE = [None], [None, None]  # (B,) and (B, anything)
-_TEXT = (_ROWS, tf.string)
-_LOG_PROB = (_ROWS, tf.float32)
-
 SIGNATURES = {
-    # Greedy search: the one that requests get which name none.
-    DEFAULT: Signature(_specs(text=_TEXT), _specs(text=_TEXT, log_prob=_LOG_PROB), True),
-    # The N best of a beam search, and the scores that it ranks them by; the export fixes N and α.
-    "beam": Signature(
-        _specs(text=_TEXT),
-        _specs(
-            text=(_TABLE, tf.string),
-            log_prob=(_TABLE, tf.float32),
-            score=(_TABLE, tf.float32),
-        ),
-        True,
-    ),
-    # Drawn at random. What a row draws depends on its own five values only.
-    "sample": Signature(
-        _specs(
-            text=_TEXT,
-            temperature=(_ROWS, tf.float32),
-            top_k=(_ROWS, tf.int32),
-            top_p=(_ROWS, tf.float32),
-            seed=(_ROWS, tf.int64),
-        ),
-        _specs(text=_TEXT, log_prob=_LOG_PROB),
-        True,
-    ),
-    # How probable a given target is, and of how many tokens, END included.
-    "score": Signature(
-        _specs(source=_TEXT, target=_TEXT),
-        _specs(log_prob=_LOG_PROB, tokens=(_ROWS, tf.int32)),
-        True,
-    ),
-    # The translation, the tokens of both sides, and what attended to what: (B, T, S).
-    "attention": Signature(
-        _specs(text=_TEXT),
-        _specs(
-            text=_TEXT,
-            source_tokens=(_TABLE, tf.string),
-            target_tokens=(_TABLE, tf.string),
-            attention=([None, None, None], tf.float32),
-        ),
-        False,
-    ),
-    # For those who cut text into pieces themselves: ids (B, S) to ids (B, T), padded with 0.
-    "tokens": Signature(
-        _specs(ids=(_TABLE, tf.int32)), _specs(ids=(_TABLE, tf.int32), log_prob=_LOG_PROB), False
-    ),
+    name: Signature(_specs(one.inputs), _specs(one.outputs), one.batchable)
+    for name, one in CONTRACT.items()
 }
 
 

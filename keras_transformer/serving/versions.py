@@ -1,13 +1,22 @@
 """The directories below base/ that TF Serving takes for versions of a model."""
 
-import json
 import os
 import re
 from collections.abc import Collection
 from typing import Any
 
+from keras_transformer.inspection.bounded_files import check_types
+from keras_transformer.inspection.checksums import read_sealed
 from keras_transformer.typing import Path
 
+PARTS: dict[str, dict[str, type]] = {  # of a card, and what is read of them, of these types
+    "architecture": {"max_length": int},
+    "precision": {"computation": str},
+    "recipe": {"bleu_tokenize": str},
+    "vocabulary": {"source": dict, "target": dict},
+    "signatures": {},
+    "versions": {},
+}
 CARD = "model.json"  # what there is to say about a version
 DEFAULT = "serving_default"  # the signature of requests that name none
 LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
@@ -45,12 +54,25 @@ def version_dir(path: Path) -> Path:
 
 
 def read_card(version_dir: Path) -> dict[str, Any]:
-    """Reads the model card of a version; an empty dict where there is none."""
+    """Reads the model card of a version; an empty dict where there is none.
+
+    Raises:
+        ValueError: If it is damaged, or no such card.
+    """
     path = os.path.join(version_dir, CARD)
     if not os.path.exists(path):
         return {}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    card = read_sealed(path)
+    check_types(path, card, dict.fromkeys(PARTS, dict))
+    for part, kinds in PARTS.items():
+        check_types(f"{path}: {part}", card.get(part, {}), kinds)
+    for name, signature in card.get("signatures", {}).items():
+        check_types(f"{path}: signatures", {name: signature}, {name: dict})
+        example = signature.get("example", {"inputs": {}, "outputs": {}})
+        if not isinstance(example, dict) or set(example) != {"inputs", "outputs"}:
+            raise ValueError(f"{path}: the example of {name} needs inputs and outputs.")
+        check_types(f"{path}: {name}", example, {"inputs": dict, "outputs": dict})
+    return card
 
 
 def refuse_other(directory: Path, outputs: Collection[str] | None) -> None:

@@ -10,6 +10,11 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
+from keras_transformer.inspection.bounded_files import read_bytes
+from keras_transformer.inspection.sentencepiece_model import (
+    MOST_BYTES,
+    check_sentencepiece_model,
+)
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.byte_strings import to_bytes
 from keras_transformer.tokenizers.random_keys import pair_keys
@@ -54,6 +59,7 @@ class SubwordTokenizer(tf.Module):
     def __init__(self, model: bytes) -> None:
         super().__init__(name="subword_tokenizer")
         try:
+            check_sentencepiece_model(model)  # what it trusts, native code does not look at
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             special = [processor.pad_id(), processor.unk_id()]
             special += [processor.bos_id(), processor.eos_id()]
@@ -192,12 +198,9 @@ class SubwordTokenizer(tf.Module):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Reads a `.spm` file that `save`, or the sentencepiece package, has written."""
+        model = read_bytes(path, MOST_BYTES)
         try:
-            with open(path, "rb") as file:
-                model = file.read()
             return cls(model)
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -81,4 +81,6 @@ def test_mean_that_is_worse_is_not(learned, tmp_path, capsys):
 def test_model_is_the_best_checkpoint(learned, tmp_path):
     losses, place, scores = fit_at(learned, [1.0, 0.0, 1.0], tmp_path, "none")
     assert place == pytest.approx(0.0, abs=1e-3)
-    assert scores == {"metrics": files.read_state(tmp_path)["history"][1]}
+    assert scores["metrics"] == files.read_state(tmp_path)["history"][1]
+    assert scores.keys() == {"sha256", "metrics", "files"}  # of one file: nothing else is there
+    assert scores["files"].keys() == {"model.keras"}

@@ -124,7 +124,8 @@ def test_run_without_its_validation_set(tmp_path, capsys):
     """No scores are better than those of another text."""
     run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run")
     valid, translator = tmp_path / "valid.tsv", kt.load(run)
-    config = dataclasses.replace(files.read_config(run), valid_source=str(valid))
+    texts = dict.fromkeys(("train_source", "valid_source"), str(valid))
+    config = dataclasses.replace(files.read_config(run), **texts)
     files.write_config(config, run)
     for reason in ("cannot be read", "has changed"):
         assert validate_as(run, translator) == {}

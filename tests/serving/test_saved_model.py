@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.serving import saved_model
 from keras_transformer.serving.acceptance import trial
-from keras_transformer.serving.saved_model import export, load_saved_model
+from keras_transformer.serving.saved_model import CORE_OPS, export
 from keras_transformer.serving.temporary_version import temporary_version
 from tests.support import stand_in_translator as stand_ins
 
@@ -131,7 +131,7 @@ def test_no_version_is_to_be_seen_before_it_is_whole(translator, tmp_path, monke
     spy(os, "rename")
     export(translator, tmp_path)
     names = [name for name, _ in seen]
-    assert names == ["save", "write_card", "write_warm_up", "check", "_flush_tree", "rename"]
+    assert names == ["save", "write_warm_up", "write_card", "check", "_flush_tree", "rename"]
     for name, listing in seen[:-1]:
         assert len(listing) == 1 and listing[0].startswith(".tmp-"), name
     assert seen[-1] == ("rename", ["1"])
@@ -194,7 +194,7 @@ def test_unfit_translator_leaves_nothing_behind(tmp_path, twin, error, message):
 
 
 def test_model_is_tried_as_a_server_loads_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "check_structure", lambda version_dir: [])
+    monkeypatch.setattr(trial, "check_structure", lambda *_: [])
     with pytest.raises(ValueError, match="Could not find variable"):
         export(stand_ins.HoldsKerasLayer(), tmp_path)
     assert entries(tmp_path) == []
@@ -211,6 +211,11 @@ def test_files_do_not_tell_where_they_were_written(translator, tmp_path):
 
 
 # Reading back.
+
+
+def load_saved_model(path):
+    """The stand-ins are made of other ops than exports of ours."""
+    return saved_model.load_saved_model(path, CORE_OPS)
 
 
 def test_load_saved_model_answers_as_the_translator(translator, version_dir):
@@ -238,9 +243,9 @@ def test_load_saved_model_takes_any_text(version_dir):
 
 def test_load_saved_model_needs_no_imports_of_its_caller(version_dir):
     program = (
-        "import sys; from keras_transformer.serving.saved_model import load_saved_model; "
+        "import sys; from keras_transformer.serving.saved_model import CORE_OPS, load_saved_model; "
         "assert 'tensorflow_text' not in sys.modules; "
-        "print(load_saved_model(sys.argv[1])(['a cat'])[1])"
+        "print(load_saved_model(sys.argv[1], CORE_OPS)(['a cat'])[1])"
     )
     command = [sys.executable, "-c", program, str(version_dir)]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -264,7 +269,7 @@ def test_load_saved_model_says_what_is_wrong(version_dir, tmp_path, damage):
         (path / "variables" / "variables.index").unlink()
     if damage == "shard":
         (path / "variables" / "variables.data-00000-of-00001").unlink()
-    with pytest.raises(ValueError, match="SavedModel") as error:
+    with pytest.raises(ValueError, match="SavedModel|is damaged|is missing") as error:
         load_saved_model(path)
     assert "\n" not in str(error.value) and str(path) in str(error.value)
 

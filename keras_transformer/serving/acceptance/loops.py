@@ -8,8 +8,10 @@ comparison is what this file looks for, in the protos of the saved functions.
 
 from collections.abc import Mapping
 
-import tensorflow as tf
-from tensorflow.core.framework import function_pb2, node_def_pb2
+import numpy as np
+from tensorboard.compat.proto import function_pb2, node_def_pb2, tensor_pb2
+
+INTEGERS = {3: "<i4", 9: "<i8"}  # DT_INT32, DT_INT64: NumPy's types
 
 
 def is_bounded(
@@ -32,12 +34,12 @@ def is_bounded(
     try:
         condition = _Function(functions[loop.attr["cond"].func.name])
         body = _Function(functions[loop.attr["body"].func.name])
-    except KeyError:
+        return any(
+            _is_counter(condition, body, counter) and _is_constant(condition, body, bound)
+            for counter, bound in _comparisons(condition, condition.returned(0))
+        )
+    except (KeyError, IndexError, ValueError, RecursionError):  # no loop that could run
         return False
-    return any(
-        _is_counter(condition, body, counter) and _is_constant(condition, body, bound)
-        for counter, bound in _comparisons(condition, condition.returned(0))
-    )
 
 
 def _comparisons(condition, value):
@@ -78,6 +80,15 @@ def _is_constant(condition, body, value):
     return index is not None and body.argument(body.returned(index)) == index
 
 
+def _integers(tensor: tensor_pb2.TensorProto) -> np.ndarray | None:
+    """The numbers of a tensor of integers, which counters are; None of any other."""
+    if tensor.dtype not in INTEGERS:
+        return None
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, INTEGERS[tensor.dtype])
+    return np.array([*tensor.int_val, *tensor.int64_val] or [0])
+
+
 class _Function:
     """A FunctionDef, read backwards from what it returns, through Identity nodes."""
 
@@ -103,12 +114,14 @@ class _Function:
         node = self.node(value)
         if node is None or node.op != "Const":
             return None
-        return tf.make_ndarray(node.attr["value"].tensor)
+        return _integers(node.attr["value"].tensor)
 
     def _source(self, value):
         # A value is named "argument" or "node:output:index".
         node = self._nodes.get(value.partition(":")[0])
-        while node is not None and node.op == "Identity":
+        for _ in self._nodes:  # not for ever, where one is its own source
+            if node is None or node.op != "Identity":
+                break
             value = node.input[0]
             node = self._nodes.get(value.partition(":")[0])
         return value

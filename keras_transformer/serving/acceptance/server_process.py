@@ -10,14 +10,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from typing import IO, Any, Self, cast
-
-from google.protobuf.message import DecodeError
+from typing import IO, Any, Self, TypeAlias, cast
 
 from keras_transformer.typing import Path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
-META_GRAPHS = 2  # the field of the protocol buffer SavedModel
 SENTENCEPIECE_OPS = "tensorflow_text/python/ops/_sentencepiece_tokenizer.so"
 # As export/ configures a server: oneDNN lays weights out for bfloat16 units once, not for every
 # product again. Right only where weights do not change, as in a version that is served. And each
@@ -28,6 +25,10 @@ ENVIRONMENT = {
     "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
 }
+
+
+# {name of a signature: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}
+Signatures: TypeAlias = dict[str, list[dict[str, tuple[str, int]]]]
 
 
 class ServerProcess:
@@ -149,7 +150,7 @@ class ServerProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        with contextlib.suppress(BrokenPipeError):  # what was never read of a process that died
+        with contextlib.suppress(BrokenPipeError):  # what is not sent yet, to one that has died
             self._requests.close()
         self._process.wait()
         self._replies.close()
@@ -188,18 +189,16 @@ def is_supported() -> bool:
     return sys.platform.startswith("linux")
 
 
-def read_signatures(version_dir: Path) -> dict[str, list[dict[str, tuple[str, int]]]]:
+def read_signatures(version_dir: Path) -> Signatures:
     """{name: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}.
 
     Read without TensorFlow, whose import takes seconds.
     """
-    from tensorboard.compat.proto import meta_graph_pb2
+    from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs
 
     try:
-        with open(os.path.join(version_dir, "saved_model.pb"), "rb") as file:
-            (content,) = _fields(file.read(), META_GRAPHS)
-        meta_graph = meta_graph_pb2.MetaGraphDef.FromString(content)
-    except (OSError, DecodeError, ValueError, IndexError):
+        (meta_graph,) = read_meta_graphs(version_dir)
+    except ValueError:
         return {}  # what is wrong, the loader says
     return {
         name: [
@@ -208,29 +207,6 @@ def read_signatures(version_dir: Path) -> dict[str, list[dict[str, tuple[str, in
         ]
         for name, signature in meta_graph.signature_def.items()
     }
-
-
-def _fields(message, number):
-    """Yields the contents of a field that holds messages, of a message of numbers and messages."""
-
-    def varint():
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position, value, shift = position + 1, value | (byte & 127) << shift, shift + 7
-            if byte < 128:
-                return value
-
-    position = 0
-    while position < len(message):
-        tag, value = varint(), varint()
-        if tag & 7 == 2:
-            position += value
-            if tag >> 3 == number:
-                yield message[position - value : position]
-        elif tag & 7:
-            raise ValueError(f"The field {tag >> 3} is neither a number nor a message.")
 
 
 def _to_json(value):

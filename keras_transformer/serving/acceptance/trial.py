@@ -6,13 +6,17 @@ way TF Serving runs a model. `check` is what `export` and `keras-transformer che
 
 import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from keras_transformer.inspection.checksums import FILES
+from keras_transformer.inspection.model_config import MOST
+from keras_transformer.serving.acceptance.opening import check_checksums
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
-from keras_transformer.serving.versions import DEFAULT, read_card
+from keras_transformer.serving.versions import CARD, DEFAULT, read_card
 from keras_transformer.serving.warm_up import read_warm_up
 from keras_transformer.typing import Path
 
@@ -32,6 +36,7 @@ HOSTILE_ROWS = (
     b"x" * 10_000,
 )
 LOG_PROB_TOLERANCE = 1e-3
+LONGEST_TRIED = 4096  # of longer sources, attention alone would take gigabytes
 LONGEST_PIECE = 40  # characters that a token stands for, at most, on average
 NOT_TRIED = "left out: TensorFlow's C library is tried on Linux only, so check it there"
 
@@ -53,7 +58,9 @@ class Answer(NamedTuple):
     outputs: dict[str, Any]
 
 
-def check(version_dir: Path, answers: Sequence[Answer] = ()) -> list[Finding]:
+def check(
+    version_dir: Path, answers: Sequence[Answer] = (), allow_ops: Collection[str] = ()
+) -> list[Finding]:
     """Tries whether a version is fit to be served.
 
     Args:
@@ -61,13 +68,14 @@ def check(version_dir: Path, answers: Sequence[Answer] = ()) -> list[Finding]:
         answers: `Answer`s of the model in memory. Those that the model card holds are always
             compared: texts to the letter, unless the card says that the model computes in half
             precision, which may decide a tie differently in a larger batch.
+        allow_ops: As `check_structure` has them.
 
     Returns:
         List of `Finding`s. On another system than Linux, of the structure alone, and one that says
         that the rest was left out.
     """
-    findings = [Finding("structure", check_structure(version_dir))]
-    if findings[0].problems:
+    findings = [_files(version_dir), Finding("structure", check_structure(version_dir, allow_ops))]
+    if any(finding.problems for finding in findings):  # what is not sound is not loaded
         return findings
     if not is_supported():
         return [*findings, Finding("trial as a server", [], NOT_TRIED, left_out=True)]
@@ -78,6 +86,20 @@ def check(version_dir: Path, answers: Sequence[Answer] = ()) -> list[Finding]:
             return findings + _Trial(server, version_dir).findings(answers)
     except (ValueError, RuntimeError) as error:
         return [*findings, Finding("loads and runs", [str(error)])]
+
+
+def _files(version_dir):
+    """The row on the files: they are what was written."""
+    if not os.path.exists(os.path.join(version_dir, CARD)):
+        return Finding("files", [f"There is no {CARD}, by which damage would show: export anew."])
+    try:
+        check_checksums(version_dir)
+        count = len(read_card(version_dir).get(FILES, ()))
+    except ValueError as error:
+        return Finding("files", [str(error)])
+    if not count:
+        return Finding("files", [], f"left out: {CARD} is an older one, without checksums", True)
+    return Finding("files", [], f"{count} by their checksums")
 
 
 class _Trial:
@@ -121,6 +143,10 @@ class _Trial:
         longest = architecture.get("max_length")
         if longest is None:
             return Finding(title, [], "left out: the model card names no max_length", left_out=True)
+        if not 1 <= longest <= LONGEST_TRIED:
+            if 1 <= longest <= MOST["max_length"]:
+                return Finding(title, [], f"left out: max_length is {longest}", left_out=True)
+            return Finding(title, [f"The model card names a max_length of {longest}."])
         example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"
         text = f"{example} " * (1 + longest * LONGEST_PIECE // len(example))
         ids = [4 + k % (self.card["vocabulary"]["source"]["ids"] - 4) for k in range(2 * longest)]

@@ -12,13 +12,15 @@ from keras_transformer.cli.serving import print_report
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import server_process, trial
 from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Answer, check
-from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Answer
+from keras_transformer.serving.saved_model import CORE_OPS, export
 from keras_transformer.serving.versions import CARD, read_card
 from keras_transformer.serving.warm_up import PATH, write_warm_up
 from tests.support import stand_in_translator as stand_ins
+from tests.support.sealing import reseal
 
 CHECKS = [
+    "files",
     "structure",
     "loads",
     "answers as in memory",
@@ -39,6 +41,11 @@ def sound(tmp_path_factory):
 @pytest.fixture
 def copy(sound, tmp_path):
     return shutil.copytree(sound, tmp_path / "1")
+
+
+def check(version_dir, answers=()):
+    """The stand-ins are made of other ops than exports of ours."""
+    return trial.check(version_dir, answers, CORE_OPS)
 
 
 def problems_of(version_dir, *arguments):
@@ -62,12 +69,12 @@ def test_another_answer_than_in_memory(copy):
     card = json.loads((copy / CARD).read_text())
     outputs = card["signatures"]["serving_default"]["example"]["outputs"]
     outputs["text"][0] += "x"
-    (copy / CARD).write_text(json.dumps(card))
+    reseal(copy, lambda fields: fields.update(card))
     ((name, problems),) = problems_of(copy).items()
     assert name == "answers as in memory" and len(problems) == 1
     assert "an answer has to depend on nothing but its row and the weights" in problems[0]
     card["precision"] = {"computation": "bfloat16", "weights": "float32"}
-    (copy / CARD).write_text(json.dumps(card))
+    reseal(copy, lambda fields: fields.update(card))
     assert problems_of(copy) == {}, "of half precision, texts may differ"
 
 
@@ -90,6 +97,7 @@ def test_source_longer_than_the_model_reads(toy_version, tmp_path):
         assert finding.problems == [] and not finding.left_out
         assert "the first 11 tokens" in finding.detail and "2 signatures" in finding.detail
         card["architecture"]["max_length"] -= 5
+        del card["files"]  # an older card, without checksums
         (tmp_path / CARD).write_text(json.dumps(card))
         finding = trial._Trial(server, tmp_path).cut()
         assert len(finding.problems) == 1 and "tokens answers" in finding.problems[0]
@@ -97,11 +105,13 @@ def test_source_longer_than_the_model_reads(toy_version, tmp_path):
 
 def test_version_without_a_card(copy):
     (copy / CARD).unlink()
-    assert problems_of(copy) == {}
+    assert problems_of(copy) == {
+        "files": ["There is no model.json, by which damage would show: export anew."]
+    }
 
 
 def test_nothing_else_is_tried_where_the_structure_is_wrong(tmp_path):
-    assert [finding.check for finding in check(tmp_path)] == ["structure"]
+    assert [finding.check for finding in check(tmp_path)] == ["files", "structure"]
 
 
 def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, capsys):
@@ -111,7 +121,8 @@ def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, caps
     config, pairs = ExportConfig(precision="bfloat16"), [("a", "b")]
     path = export(stand_ins.StandIn(), tmp_path, config=config, pairs=pairs, report=reports.append)
     assert reports == [check(path)]
-    structure, left_out = reports[0]
+    files, structure, left_out = reports[0]
+    assert files.problems == []
     assert structure == ("structure", [], "", False)
     assert left_out.left_out and left_out.problems == []
     assert "left out" in left_out.detail and "Linux" in left_out.detail
@@ -122,6 +133,8 @@ def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, caps
 
 def test_variables_that_are_no_weights(copy):
     (copy / "variables" / "variables.data-00000-of-00001").write_bytes(b"")
+    assert "is damaged: it is not what was written" in problems_of(copy)["files"][0]
+    reseal(copy)
     assert "loads and runs" in problems_of(copy)
 
 
@@ -139,19 +152,23 @@ def test_unfit_answers(tmp_path, twin, name, message):
     translator = twin()
     signatures = {"serving_default": translator.serve.get_concrete_function()}
     tf.saved_model.save(translator, str(tmp_path), signatures=signatures)
+    reseal(tmp_path)
     assert message in problems_of(tmp_path)[name][0]
 
 
 def test_warm_up_that_would_fail(copy):
     write_warm_up(copy, [("serving_default", {"texts": tf.constant(["a"])})])
+    reseal(copy)
     assert "Expected the inputs ['text'], got ['texts']" in problems_of(copy)["warm-up"][0]
     write_warm_up(copy, [("beam", {"text": tf.constant(["a"])})])
+    reseal(copy)
     assert "There is no signature named beam" in problems_of(copy)["warm-up"][0]
 
 
 @pytest.mark.parametrize("content", [b"junk", b"\x00" * 100])
 def test_damaged_warm_up(copy, content):
     (copy / PATH).write_bytes(content)
+    reseal(copy)
     (problems,) = problems_of(copy).values()
     assert "is damaged" in problems[0]
 

@@ -1,0 +1,196 @@
+"""The configuration of a saved Keras model: which classes it may name, how large they may be.
+
+Keras makes whatever `config.json` says, by name. So nothing may stand there but this package's
+classes, some of Keras' own that only hold numbers, and what the calling program has registered.
+"""
+
+import json
+import math
+import re
+import sys
+from typing import Any
+
+from keras_transformer.registration import CLASSES
+from keras_transformer.typing import Path
+
+PACKAGE, MODEL = "keras_transformer>", "keras_transformer>Transformer"
+# What sizes may be. Weights also have to be in the file, which bounds most of them further.
+MOST = {
+    "num_layers": 128,
+    "d_model": 1 << 14,
+    "num_heads": 1 << 10,
+    "d_ff": 1 << 17,
+    "max_length": 1 << 17,
+    "source_vocabulary_size": 1 << 22,
+    "target_vocabulary_size": 1 << 22,
+}
+LARGEST = 1 << 53  # any other whole number
+DEEPEST, LONGEST_STRING, MOST_VALUES = 32, 4096, 100_000
+
+ACTIVATIONS = """celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish
+hard_tanh leaky_relu linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink
+softmax softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink
+threshold""".split()
+_KERAS = {
+    "": "DTypePolicy FloatDTypePolicy",
+    "dtype_policies": """DTypePolicy DTypePolicyMap FloatDTypePolicy QuantizedDTypePolicy
+        QuantizedFloat8DTypePolicy""",
+    "initializers": """Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal
+        LecunUniform Ones Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling
+        Zeros""",
+    "optimizers": """Adadelta Adafactor Adagrad Adam AdamW Adamax Ftrl Lion LossScaleOptimizer Muon
+        Nadam RMSprop SGD""",
+    "optimizers.schedules": """CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay
+        PiecewiseConstantDecay PolynomialDecay""",
+    "losses": """BinaryCrossentropy CategoricalCrossentropy KLDivergence MeanAbsoluteError
+        MeanSquaredError SparseCategoricalCrossentropy""",
+    "metrics": """Accuracy BinaryAccuracy CategoricalAccuracy Mean MeanMetricWrapper
+        SparseCategoricalAccuracy SparseCategoricalCrossentropy Sum""",
+}
+KERAS = {
+    (f"keras.{module}".rstrip("."), name)
+    for module, names in _KERAS.items()
+    for name in names.split()
+}
+
+
+def read_model_config(path: Path, content: str) -> dict[str, Any]:
+    """Reads the configuration of a model, having looked at all that it names.
+
+    Args:
+        path: Name of the `.keras` file, for errors.
+        content: Of its `config.json`.
+
+    Returns:
+        The configuration as Keras would read it.
+
+    Raises:
+        ValueError: If it is no JSON, names what it may not, or a size is out of its bounds.
+    """
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is damaged: its config.json is no JSON.") from None
+    walk = _Walk(path)
+    walk.value(config, 0)
+    kind = config.get("registered_name") if isinstance(config, dict) else None
+    if kind != MODEL and not (isinstance(kind, str) and _is_registered(kind)):
+        name = config.get("class_name") if isinstance(config, dict) else type(config).__name__
+        raise ValueError(f"{path} holds a {name}, expected the Transformer of a training.")
+    if not isinstance(config.get("config"), dict):
+        raise ValueError(f"{path}: the configuration of its model is no JSON object.")
+    return config
+
+
+class _Walk:
+    """Through all values of a configuration."""
+
+    def __init__(self, path):
+        self.path = path
+        self.values = 0
+
+    def value(self, value: Any, depth: int, name: str = "") -> None:
+        """Looks at a value and at all within it."""
+        self.values += 1
+        if depth > DEEPEST or self.values > MOST_VALUES:
+            self._refuse("its configuration is nested too deep, or too long")
+        if isinstance(value, dict):
+            self._object(value)
+            for key, item in value.items():
+                self.value(item, depth + 1, key)
+        elif isinstance(value, list):
+            for item in value:
+                self.value(item, depth + 1, name)
+        elif name in MOST and not (type(value) is int and 1 <= value <= MOST[name]):
+            self._refuse(
+                f"{name} is {value!r:.40}, expected a whole number from 1 to {MOST[name]:,}"
+            )
+        elif isinstance(value, str):
+            if len(value) > LONGEST_STRING:
+                self._refuse(f"{name} has {len(value):,} characters")
+            if name == "activation" and value not in ACTIVATIONS and not _is_registered(value):
+                self._refuse(f"there is no activation {value[:80]!r}")
+        elif isinstance(value, int) and abs(value) > LARGEST:
+            self._refuse(f"{name} is {value!r:.40}, beyond all bounds")
+
+    def _object(self, value):
+        """Refuses what Keras would make an object of, unless it may be made."""
+        if "class_name" not in value and "registered_name" not in value and "module" not in value:
+            return
+        module, name = value.get("module"), value.get("class_name")
+        registered = value.get("registered_name")
+        if name == "function":
+            known = value.get("config") in ACTIVATIONS and module in (
+                "builtins",
+                "keras.activations",
+            )
+            if known or _is_registered(value.get("config")):
+                return
+            name = f"function {value.get('config')!r:.80}"
+        elif registered is not None:
+            ours = registered in {f"{PACKAGE}{one}" for one in CLASSES}
+            if ours and registered == f"{PACKAGE}{name}" or _is_registered(registered):
+                return
+        elif (module, name) in KERAS:
+            return
+        where = f" of {module!r:.80}" if module else ""
+        self._refuse(
+            f"names the {name if name == str(name)[:100] else 'class'}{where}, which no model of "
+            "this package is made of: register your own classes before by "
+            "keras.saving.register_keras_serializable"
+        )
+
+    def _refuse(self, what):
+        raise ValueError(f"{self.path}: {what}.")
+
+
+def _is_registered(name):
+    """Whether the calling program has registered an object by this name."""
+    keras = sys.modules.get("keras")
+    saving = getattr(keras, "saving", None)  # of one half imported
+    return isinstance(name, str) and bool(saving and saving.get_registered_object(name))
+
+
+def implied_weights(config: dict[str, Any]) -> int:
+    """Counts the numbers that a `Transformer` of this configuration has.
+
+    Args:
+        config: As `Transformer.get_config` returns it.
+    """
+    d, f, n = (config[name] for name in ("d_model", "d_ff", "num_layers"))
+    attention, feed_forward, normalization = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
+    layers = n * (3 * attention + 2 * feed_forward + 5 * normalization)
+    if config["norm"] == "pre":
+        layers += 2 * normalization
+    source, target = (config[f"{side}_vocabulary_size"] for side in ("source", "target"))
+    tables = [target] if config["share_embeddings"] == "all" else [source, target]
+    positions = config["max_length"] if config["positions"] == "learned" else 0
+    softmax = (d + 1) * target if config["share_embeddings"] == "none" else 0
+    return layers + d * (sum(tables) + positions * len(tables)) + softmax
+
+
+def check_weights(path: Path, config: dict[str, Any], weights: dict[str, list[int]]) -> None:
+    """Refuses a file that holds fewer numbers than its model has, before memory is taken for these.
+
+    Args:
+        path: Its name, for errors.
+        config: What `read_model_config` has returned.
+        weights: What `describe_weights` has returned.
+
+    Raises:
+        ValueError: If it does, or lacks an argument.
+    """
+    if config["registered_name"] != MODEL:
+        return
+    try:
+        implied = implied_weights(config["config"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {error} is missing or wrong in its configuration.") from None
+    held = sum(math.prod(shape) for shape in weights.values())
+    # Keras packs two weights of 4 bits into one number.
+    packed = 2 if re.search("int4", json.dumps(config["config"].get("dtype"))) else 1
+    if held * packed < implied:
+        raise ValueError(
+            f"{path} holds {held:,} numbers, but a model of the sizes that it names has "
+            f"{implied:,}: it is damaged, or not what it says."
+        )

@@ -1,0 +1,51 @@
+"""None of the trials takes 10 seconds or 500 MB more than opening a sound one: minutes, by hand."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.trials.doing import attempt
+from tests.support.trials.page import TRIALS
+from tests.support.trials.trial import Trial
+
+MOST_SECONDS, MOST_KILOBYTES = 10, 500_000
+
+
+def measured(kind, trial, folder):
+    """(seconds, kilobytes) of a command in a process of its own, and of what that starts."""
+    taken = []
+
+    def program(*arguments, stdin):
+        command = [sys.executable, "-m", "keras_transformer", *arguments]
+        started = time.perf_counter()
+        with open(os.devnull, "w") as nowhere:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere
+            )
+            process.stdin.write(stdin)
+            process.stdin.close()
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        taken.append((time.perf_counter() - started, usage.ru_maxrss))
+        return subprocess.CompletedProcess(command, process.returncode, b"", b"")
+
+    status, _, _ = attempt(trial, kind, folder, program)
+    assert status == trial.status
+    return taken[0]
+
+
+@pytest.mark.ordeal
+@pytest.mark.parametrize("kind", TRIALS)
+def test_no_trial_takes_much(kind, tmp_path):
+    sound = Trial("", lambda copy: None, "", status=0)
+    (tmp_path / "sound").mkdir()
+    seconds, kilobytes = measured(kind, sound, tmp_path / "sound")
+    for name, trial in TRIALS[kind].items():
+        (tmp_path / name).mkdir()
+        more_seconds, more_kilobytes = measured(kind, trial, tmp_path / name)
+        print(f"{kind} {name}: {more_seconds:.1f} s, {more_kilobytes / 1000:.0f} MB", flush=True)
+        assert more_seconds < seconds + MOST_SECONDS, name
+        assert more_kilobytes < kilobytes + MOST_KILOBYTES, name

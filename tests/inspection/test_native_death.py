@@ -1,0 +1,39 @@
+"""A process of its own that dies natively is one sentence of this one."""
+
+import pytest
+
+from keras_transformer.inspection.probing import Probe
+from keras_transformer.serving.acceptance import server_process
+from keras_transformer.serving.exported_translator import ExportedTranslator
+from keras_transformer.serving.saved_model import load_saved_model
+from tests.support.paths import ROOT
+from tests.support.trials.doing import sound
+
+DYING = ROOT / "tests" / "support" / "dying.py"
+
+
+def test_of_what_looks_at_files(tmp_path):
+    run = sound(tmp_path, "run")
+    with pytest.raises(ValueError, match="model.keras is damaged: a process that opened it ended"):
+        Probe([run / "model.keras"], program="tests.support.dying").answers()
+
+
+def test_of_what_loads_an_export(tmp_path, monkeypatch):
+    export = sound(tmp_path, "export")
+    assert len(ExportedTranslator(export).translate(["abc", "d"])) == 2
+    monkeypatch.setattr(server_process, "PROGRAM", str(DYING))
+    for use in (
+        lambda: ExportedTranslator(export).translate(["abc"]),
+        lambda: load_saved_model(export),
+    ):
+        with pytest.raises(ValueError, match="ended with status -11") as error:
+            use()
+        assert "\n" not in str(error.value)
+
+
+def test_of_what_takes_too_much_memory(tmp_path):
+    """It is limited by what the file has of bytes."""
+    path = tmp_path / "x.spm"
+    path.write_bytes(b"\x0a\x00" * (16 << 20))
+    with pytest.raises(ValueError, match="x.spm"):
+        Probe([path]).answers()

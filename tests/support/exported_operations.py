@@ -1,0 +1,99 @@
+"""Which ops exports are made of: `python -m tests.support.exported_operations` writes the list.
+
+All signatures, with every choice that an export or an architecture has, each at least once; and the
+exports of earlier versions, which this one reads. What is opened unasked may hold these and no
+others (`keras_transformer/serving/acceptance/operations.py`).
+"""
+
+import tempfile
+
+from keras_transformer.inspection.model_config import ACTIVATIONS
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.acceptance import operations
+from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs, scopes
+from keras_transformer.serving.saved_model import _save
+from keras_transformer.serving.served_translator import functions_of
+from keras_transformer.tokenizers.subword import SubwordTokenizer
+from tests.support.paths import FIXTURES
+from tests.support.toy_translator import random_translator
+
+
+def large_vocabulary():
+    """So many characters that a beam looks for the best ones in parts."""
+    characters = "".join(map(chr, range(0x4E00, 0x5400)))
+    return SubwordTokenizer.train([characters], model_type="char")
+
+
+def with_lora():
+    translator = random_translator()
+    for layer in translator.model.decoder.layers:
+        layer.self_attention.query_dense.enable_lora(2)
+    return translator
+
+
+def quantized():
+    translator = random_translator(share_embeddings="none")
+    translator.model.quantize("int8", filters=r"dense|query|key|value|attention_output")
+    return translator
+
+
+# (what is exported, or its architecture; options of the export)
+CHOICES = [
+    (quantized, dict(signatures=("beam",))),
+    ({}, {}),
+    (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
+    (dict(share_embeddings="target", positions="learned"), dict(precision="bfloat16")),
+    (dict(share_embeddings="all"), dict(computation="bfloat16", precision="bfloat16")),
+    (dict(norm="pre", activation="silu"), dict(computation="bfloat16", longest_output=5)),
+    (dict(num_layers=2, dropout=0.1), dict(beam_size=1, length_penalty=0.0)),
+    (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
+    (lambda: random_translator(large_vocabulary()), {}),
+    (with_lora, dict(signatures=("beam",))),
+    # glu halves what it is given, and threshold takes more than that.
+    *(
+        (dict(activation=name), dict(signatures=()))
+        for name in ACTIVATIONS
+        if name not in ("glu", "threshold")
+    ),
+]
+HEAD = '''"""The ops that exports of this package are made of.
+
+`python -m tests.support.exported_operations` writes this file, from exports.
+
+None of them reads or writes a file, opens a connection or runs Python, but for those of `SAVER`:
+these belong in the functions that a SavedModel's saver names, and nowhere else.
+"""
+
+SAVER = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
+'''
+
+
+def operations_of(version_dir):
+    """The names of all ops of a SavedModel."""
+    (meta_graph,) = read_meta_graphs(version_dir)
+    return {node.op for _, nodes in scopes(meta_graph) for node in nodes}
+
+
+def exported_operations(choices=CHOICES):
+    """The names of all ops that exports with these choices hold."""
+    found = set()
+    for fixture in FIXTURES.glob("format-*/export/1"):
+        found |= operations_of(fixture)
+    for make, options in choices:
+        translator = make() if callable(make) else random_translator(**make)
+        module, functions = functions_of(translator, ExportConfig(**options))
+        with tempfile.TemporaryDirectory() as directory:
+            _save(module, functions, directory)
+            found |= operations_of(directory)
+        print(make, options, len(found), flush=True)
+    return found
+
+
+def main():
+    lines = [f'        "{name}",\n' for name in sorted(exported_operations() - operations.SAVER)]
+    with open(operations.__file__, "w", encoding="utf-8") as file:
+        file.write(f"{HEAD}\nOURS = frozenset(\n    {{\n{''.join(lines)}    }}\n)\n")
+
+
+if __name__ == "__main__":
+    main()

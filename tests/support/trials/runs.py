@@ -1,0 +1,263 @@
+"""Runs: `model.keras`, `source.spm`, `config.yaml` and what lies beside them."""
+
+import zipfile
+
+import h5py
+import numpy as np
+
+from tests.support.sealing import reseal
+from tests.support.trials.broken_runs import (
+    ALIASES,
+    BOMB,
+    another,
+    archive,
+    argument,
+    array_elsewhere,
+    as_directory,
+    as_pipe,
+    card,
+    compressed_array,
+    config,
+    content,
+    cut_weights,
+    flip,
+    halve,
+    lambda_layer,
+    lying_card,
+    other_model,
+    outside,
+    payload,
+    pointing_out,
+    swapped,
+    text,
+    vocabulary,
+    weights,
+    with_part,
+)
+from tests.support.trials.trial import Trial
+
+NAMES = "which no model of this package is made of"
+SENTENCE = "is damaged"
+
+RUNS = {
+    "lambda": Trial("a Lambda with byte code", config(lambda m: lambda_layer(payload())), NAMES),
+    "lambda inside": Trial(
+        "a Lambda as the activation", with_part(**lambda_layer(payload())), NAMES
+    ),
+    "named lambda": Trial(
+        "a Lambda that names a function",
+        config(lambda m: lambda_layer({"module": "os", "class_name": "function", "config": "x"})),
+        NAMES,
+    ),
+    "os.system": Trial(
+        "os.system as a class",
+        with_part(module="os", class_name="system", config={"command": "touch executed"}),
+        NAMES,
+    ),
+    "Popen": Trial(
+        "subprocess.Popen as a class",
+        with_part(module="subprocess", class_name="Popen", config={"args": ["touch", "executed"]}),
+        NAMES,
+    ),
+    "function": Trial(
+        "a function of a module",
+        with_part(module="os", class_name="function", config="system", registered_name="system"),
+        NAMES,
+    ),
+    "registered": Trial(
+        "a class that nobody has registered",
+        config(lambda m: m | {"registered_name": "stranger>Transformer"}),
+        NAMES,
+    ),
+    "activation": Trial(
+        "an activation that is none", argument(activation="os.system"), "there is no activation"
+    ),
+    "policy": Trial(
+        "a type that is none",
+        argument(dtype={"module": "os", "class_name": "DTypePolicy", "config": {}}),
+        NAMES,
+    ),
+    "compiled": Trial(
+        "a Lambda in what it was compiled with",
+        config(lambda m: m | {"compile_config": {"loss": payload()}}),
+        NAMES,
+    ),
+    "build": Trial(
+        "a tampered build_config",
+        config(lambda m: m | {"build_config": {"input_shape": [10**18]}}),
+        "beyond all bounds",
+    ),
+    "lookup": Trial(
+        "StringLookup of a system file",
+        with_part(
+            module="keras.layers",
+            class_name="StringLookup",
+            config={"vocabulary": "/etc/passwd"},
+        ),
+        NAMES,
+    ),
+    "Sequential": Trial("another Keras model", config(other_model), NAMES),
+    "no object": Trial("a list as configuration", config(lambda m: [m]), "expected the Transf"),
+    "d_model": Trial("d_model 10⁹", argument(d_model=10**9), "expected a whole number from 1"),
+    "num_layers": Trial("num_layers 10⁶", argument(num_layers=10**6), "expected a whole number"),
+    "max_length": Trial("max_length 10¹²", argument(max_length=10**12), "expected a whole number"),
+    "max_length in an export": Trial(
+        "max_length 10¹², exported",
+        argument(max_length=10**12),
+        "expected a whole number",
+        "export {} models",
+    ),
+    "not there": Trial(
+        "sizes within all bounds whose weights are not in the file",
+        argument(d_model=8192, source_vocabulary_size=4_000_000, target_vocabulary_size=4_000_000),
+        "numbers, but a model of the sizes",
+    ),
+    "type": Trial("a word as a size", argument(d_ff="many"), "d_ff"),
+    "share": Trial("an argument out of its range", argument(dropout=7.0), SENTENCE),
+    "unknown": Trial("an argument that is unknown", argument(extra=1), SENTENCE),
+    "zip bomb": Trial(
+        "a config.json of 128 MiB in 128 kB",
+        archive(
+            lambda m: m.update({"config.json": bytes(1 << 27)}), compression=zipfile.ZIP_DEFLATED
+        ),
+        "is compressed, which Keras does not do",
+    ),
+    "nested": Trial(
+        "a config.json of 200,000 brackets",
+        archive(lambda m: m.update({"config.json": BOMB})),
+        "JSON",
+    ),
+    "long": Trial(
+        "a config.json of 2 MB", archive(lambda m: m.update({"config.json": BOMB * 10})), "at most"
+    ),
+    "member": Trial(
+        "a member ../evil", archive(lambda m: m.update({"../evil": b"x"})), "holds '../evil'"
+    ),
+    "absolute member": Trial(
+        "a member /tmp/evil", archive(lambda m: m.update({"/tmp/evil": b"x"})), "holds '/tmp/evil'"
+    ),
+    "assets": Trial(
+        "assets", archive(lambda m: m.update({"assets/x": b"x"})), "'assets/x', 'config.json'"
+    ),
+    "pickle": Trial(
+        "NumPy's weights, with a pickle, instead of HDF5",
+        archive(lambda m: m.update({"model.weights.npz": m.pop("model.weights.h5")})),
+        "'model.weights.npz'",
+    ),
+    "halved": Trial("a halved model.keras", halve("model.keras"), SENTENCE),
+    "empty": Trial("an empty model.keras", content("model.keras", b""), SENTENCE),
+    "directory": Trial("a directory model.keras", as_directory, "is no run directory"),
+    "cut": Trial("an HDF5 file cut off in a sound archive", archive(cut_weights), SENTENCE),
+    "external link": Trial(
+        "an HDF5 link to another file",
+        weights(lambda root: root.update({"x": h5py.ExternalLink("/etc/passwd", "/")})),
+        "is a link (ExternalLink)",
+    ),
+    "soft link": Trial(
+        "an HDF5 link in the file",
+        weights(lambda root: root.update({"x": h5py.SoftLink("/")})),
+        "is a link (SoftLink)",
+    ),
+    "circle": Trial(
+        "an HDF5 group within itself",
+        weights(lambda root: root.update({"x": root["encoder"], "encoder/x": root["encoder"]})),
+        "groups deep",
+    ),
+    "compressed": Trial(
+        "a compressed array of 4 TB", weights(compressed_array), "is not stored as it is"
+    ),
+    "elsewhere": Trial(
+        "an array whose bytes lie in /etc/passwd",
+        weights(array_elsewhere),
+        "is not stored as it is",
+    ),
+    "objects": Trial(
+        "an array of strings",
+        weights(lambda root: root.update({"x": np.array([b"x" * 999] * 9)})),
+        "expected numbers",
+    ),
+    "swapped": Trial("an array of another shape", weights(swapped), SENTENCE),
+    "flipped": Trial("a bit flipped in model.keras", flip, "by the checksum in model.json"),
+    "no checksum": Trial("a halved vocabulary", halve("source.spm", False), "by the checksum in"),
+    "spm": Trial("a vocabulary that is cut off", halve("source.spm"), "no SentencePiece model"),
+    "spm bomb": Trial(
+        "a vocabulary of 16 million empty pieces",
+        content("source.spm", b"\x0a\x00" * (16 << 20)),
+        "source.spm",
+    ),
+    "spm size": Trial(
+        "a vocabulary of 40 MB", content("source.spm", bytes(40 << 20)), "is larger than"
+    ),
+    "spm table": Trial(
+        "a table of replacements that points out of itself",
+        vocabulary(pointing_out),
+        "points out of itself",
+    ),
+    "spm score": Trial(
+        "a piece whose score is no number",
+        vocabulary(lambda model: setattr(model.pieces[270], "score", float("nan"))),
+        "has the score nan",
+    ),
+    "spm other": Trial("the vocabulary of another model", another, "it is another model's"),
+    "card": Trial("a model.json that is none", card("{"), "is no JSON"),
+    "card list": Trial("a list as model.json", card("[1]"), "no JSON object"),
+    "card types": Trial(
+        "a model.json of wrong types", lambda run: reseal(run, lying_card), "metrics must be"
+    ),
+    "card names": Trial("a model.json that lists a file outside", outside, "must say the size"),
+    "yaml tag": Trial(
+        "a config.yaml that calls os.system",
+        content("config.yaml", "format: !!python/object/apply:os.system ['touch executed']\n"),
+        "is not YAML: could not determine a constructor",
+    ),
+    "yaml aliases": Trial("a config.yaml of aliases", content("config.yaml", ALIASES), "aliases"),
+    "yaml size": Trial("a config.yaml of 9 MB", content("config.yaml", bytes(9 << 20)), "than"),
+    "yaml types": Trial(
+        "a config.yaml of wrong types",
+        text("config.yaml", lambda all: all.replace("epochs: 2", "epochs: [2]")),
+        "epochs must be a whole number, received [2]",
+    ),
+    "yaml nested": Trial("a config.yaml of brackets", content("config.yaml", BOMB[:9000]), "YAML"),
+    "pipe": Trial("a pipe as config.yaml", as_pipe, "config.yaml"),
+    "data": Trial("a data.json that is a list", content("data.json", "[]"), "no JSON object"),
+    "examples": Trial(
+        "an examples.json of wrong types",
+        content("examples.json", '{"valid": [["a", 1]]}'),
+        "must hold pairs of sentences",
+        "export {} models",
+    ),
+    "start": Trial(
+        "a training that starts from a Lambda",
+        config(lambda m: lambda_layer(payload())),
+        NAMES,
+        "train --start-from {} --output new --train-source {}/../pairs.tsv "
+        "--valid-source {}/../pairs.tsv",
+    ),
+    "configuration": Trial(
+        "a configuration with a tag, for a training",
+        content("config.yaml", "epochs: !!python/name:os.system\n"),
+        "is not YAML",
+        "train --config {}/config.yaml --output new",
+    ),
+    "history": Trial(
+        "a history.csv of words", content("history.csv", "a,b\nc,d\n"), "has no column", "plot {}"
+    ),
+    "scores": Trial(
+        "a Lambda that scores",
+        config(lambda m: lambda_layer(payload())),
+        NAMES,
+        "score {} --source {}/../pairs.tsv",
+    ),
+    "aligns": Trial(
+        "a Lambda that aligns",
+        config(lambda m: lambda_layer(payload())),
+        NAMES,
+        "align {} --source {}/../pairs.tsv",
+    ),
+    "evaluated": Trial(
+        "a Lambda that is evaluated",
+        config(lambda m: lambda_layer(payload())),
+        NAMES,
+        "evaluate {} --source {}/../pairs.tsv",
+    ),
+}
