@@ -8,7 +8,7 @@ import dataclasses
 import math
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
-STRATEGIES = ("auto", "one", "mirrored")
+STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
 
 FORMAT = 1  # of what run directories and .keras files hold
@@ -121,7 +121,7 @@ class TrainConfig:
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
     ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
     precision: str = "float32"  # float32, mixed_bfloat16, mixed_float16 or auto (timed here)
-    strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
+    strategy: str = "auto"  # auto (all there is), one, mirrored or multiworker (by TF_CONFIG)
     logical_devices: int = 1  # replicas that the CPU plays, to try mirrored without GPUs
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape
     seed: int = 1  # of everything random

@@ -17,7 +17,7 @@ import keras
 from keras_transformer.atomic_files import creating, remove_leftovers
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
-from keras_transformer.presets import TrainConfig
+from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
@@ -27,12 +27,14 @@ from keras_transformer.runs.signals import saved_by_signals
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.training.optimizer import MeanAdam
 from keras_transformer.training.schedules import WarmupInverseSqrt
 from keras_transformer.training.strategies import make_strategy
+from keras_transformer.training.workers import agree, check_equal, is_chief
 from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
 
@@ -59,20 +61,23 @@ def train(
         ValueError: If the data, the configuration or the directory is at fault.
     """
     check_training(config, output, resume)
-    with files.locked(output) if resume else contextlib.nullcontext():
+    cluster = cluster_of(config.strategy)
+    writes = cluster is None or cluster.is_chief
+    with files.locked(output) if resume and writes else contextlib.nullcontext():
         return _train(config, output, resume, accept_changed_text)
 
 
 def _train(config, output, resume, accept_changed_text):
     parallel_microbatches = _parallel_microbatches(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
-    config = _choose_precision(config, output, resume)
+    config = _choose_precision(config, output, resume, strategy)
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
     data = open_data(config, output, resume, accept_changed_text)
     if resume and not accept_changed_text:
         check_same_text(output, data.fingerprints)
+    check_equal(strategy, "texts and vocabularies", data.digest)
     validation = RunValidation(config, data.valid, *data.tokenizers)
     dataset = _training_dataset(config, data)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
@@ -86,7 +91,10 @@ def _train(config, output, resume, accept_changed_text):
         model.parallel_microbatches = parallel_microbatches
 
     # --- run directory: nothing is written before everything above has succeeded ---
-    if resume:
+    writes = is_chief(strategy)
+    if not writes:
+        pass
+    elif resume:
         remove_leftovers(output)
         files.write_config(config, output)
         files.write_data(data.fingerprints, output)
@@ -94,8 +102,9 @@ def _train(config, output, resume, accept_changed_text):
         _create(output, config, data)
 
     # --- fit ---
-    with contextlib.nullcontext() if resume else _gone_by_failure(output):
-        checkpoint, callbacks = _make_callbacks(config, output, dataset, validation, steps)
+    begins = writes and not resume
+    with _gone_by_failure(output) if begins else contextlib.nullcontext():
+        checkpoint, callbacks = _make_callbacks(config, output, dataset, validation, steps, writes)
         checkpoint.accept_changes = accept_changed_text
         checkpoint.open()
         if checkpoint.is_finished(config.epochs):
@@ -156,20 +165,22 @@ def _parallel_microbatches(config):
     return parts or min(at_once, threads.MOST_PARTS)
 
 
-def _choose_precision(config, output, resume):
+def _choose_precision(config, output, resume, strategy):
     """The configuration with `auto` decided upon: by this machine, or by the run that goes on."""
     from keras_transformer.kernels.tensorflow.precision import choose
 
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=files.read_config(output).precision)
-    return dataclasses.replace(config, precision=choose(config.precision))
+    chosen = PRECISIONS.index(choose(config.precision))
+    chosen = int(agree(strategy, {"precision": chosen})["precision"])
+    return dataclasses.replace(config, precision=PRECISIONS[chosen])
 
 
 def _fit(model, dataset, steps, valid, callbacks, epochs):
     """`model.fit` on an endless dataset, from the epoch on that is under way."""
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
         return model.fit(
-            dataset.take(epochs * steps),
+            dataset,
             validation_data=valid,
             epochs=epochs,
             steps_per_epoch=steps,
@@ -179,7 +190,7 @@ def _fit(model, dataset, steps, valid, callbacks, epochs):
         ).history
 
 
-def _make_callbacks(config, output, dataset, validation, steps):
+def _make_callbacks(config, output, dataset, validation, steps, writes):
     """Makes the callbacks, in the order in which they add to and read the logs."""
     checkpoint = RunCheckpoint(
         output,
@@ -191,6 +202,9 @@ def _make_callbacks(config, output, dataset, validation, steps):
         config.patience,
         config.save_every,
     )
+    checkpoint.points.writes = writes
+    if not writes:
+        return checkpoint, [*validation.callbacks, checkpoint]
     logs = os.path.join(output, "logs")
     board = keras.callbacks.TensorBoard(logs)
     say = Lines(config.log_file)

@@ -1,7 +1,7 @@
 """What callbacks have to remember when a training goes on."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,20 +10,47 @@ import numpy as np
 SIMPLE = (bool, int, float, type(None), np.number)
 
 
-def get_callback_state(
-    callback: keras.callbacks.Callback, prefix: str
-) -> tuple[Any, dict[str, np.ndarray]]:
-    """Reads what a callback remembers.
+def get_states(
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """Reads what callbacks remember.
 
     Args:
-        callback: One with a method `get_state`, whose answer is the state; or any: then the numbers
-            among its attributes, but for its arguments, and lists of arrays, such as the best
+        callbacks: Those with a method `get_state`, whose answer is the state; of any others, the
+            numbers among the attributes, but for arguments, and lists of arrays, such as the best
             weights.
-        prefix: Of the names of the arrays.
 
     Returns:
-        The state, which JSON can hold, and {name: array}.
+        The states, which JSON can hold, and {name: array}.
     """
+    states: list[Any] = []
+    arrays: dict[str, np.ndarray] = {}
+    for number, callback in enumerate(callbacks):
+        state, more = _get_state(callback, f"callbacks/{number}")
+        states.append(state)
+        arrays |= more
+    return states, arrays
+
+
+def set_states(
+    callbacks: Sequence[keras.callbacks.Callback],
+    states: Sequence[Any],
+    arrays: Mapping[str, np.ndarray],
+) -> None:
+    """Has callbacks remember what `get_states` has read.
+
+    Args:
+        callbacks: Such as those that were read.
+        states: What was read.
+        arrays: {name: array}, those that were read among others.
+    """
+    for number, (callback, state) in enumerate(zip(callbacks, states, strict=True)):
+        _set_state(callback, state, arrays, f"callbacks/{number}")
+
+
+def _get_state(
+    callback: keras.callbacks.Callback, prefix: str
+) -> tuple[Any, dict[str, np.ndarray]]:
     if hasattr(callback, "get_state"):
         return callback.get_state(), {}
     state: dict[str, Any] = {}
@@ -37,17 +64,9 @@ def get_callback_state(
     return state, arrays
 
 
-def set_callback_state(
+def _set_state(
     callback: keras.callbacks.Callback, state: Any, arrays: Mapping[str, np.ndarray], prefix: str
 ) -> None:
-    """Has a callback remember what `get_callback_state` has read.
-
-    Args:
-        callback: One like that which was read.
-        state: What was read.
-        arrays: {name: array}, those that were read among others.
-        prefix: Of their names.
-    """
     if hasattr(callback, "set_state"):
         callback.set_state(state)
         return

@@ -78,7 +78,7 @@ class RunCheckpoint(ResumeTraining):
         """Goes on from what was saved; a row of the history that a kill has kept out is in it."""
         self.state = state
         self.ended = self.impatient  # by the patience that this training has
-        if state["history"]:
+        if state["history"] and self.points.writes:
             write_history(self.run, state["history"])
 
     def get_files(self) -> dict[str, str]:
@@ -107,7 +107,8 @@ class RunCheckpoint(ResumeTraining):
         self.state |= {"epoch": epoch + 1, "finished": False}
         self.state["history"].append(self._history_row(logs))
         self._save_checkpoint(epoch + 1)
-        write_history(self.run, self.state["history"])
+        if self.points.writes:
+            write_history(self.run, self.state["history"])
         self.model.stop_training = self.model.stop_training or self.impatient
         super().on_epoch_end(epoch, logs)
 
@@ -115,7 +116,7 @@ class RunCheckpoint(ResumeTraining):
         """Makes the mean of the checkpoints the model, unless it is worse than the best of them."""
         best, last = self._ranked()[: self.keep], self.state["checkpoints"][-self.keep :]
         chosen = {"none": [], "best": best, "last": last}[self.average]
-        if len(chosen) >= 2:
+        if len(chosen) >= 2 and self.points.writes:
             self._average(chosen, best)
         self.state["finished"] = True
         self.points.amend(more=self.get_state())
@@ -124,8 +125,8 @@ class RunCheckpoint(ResumeTraining):
     def _average(self, chosen, best):
         twin = self._twin()
         load_mean(self.run, twin, chosen)
-        self.model.set_weights(twin.get_weights())
-        scores, joined = self.validate(self.model), members(self.state, chosen)
+        twin.compile(loss=self.model.loss, jit_compile=False)  # by itself, without other workers
+        scores, joined = self.validate(twin), members(self.state, chosen)
         described = {"metrics": scores, "mean_of": joined}
         if is_worse(self.state, scores, joined):
             load_mean(self.run, twin, best[:1])
@@ -160,14 +161,15 @@ class RunCheckpoint(ResumeTraining):
 
     def _save_checkpoint(self, epoch):
         """Writes the weights, drops those that are neither good nor new, renews the model."""
-        twin = self._twin()
+        twin, name = self._twin(), f"{epoch:06}.weights.h5"
         with averaged_weights(self.model):
             twin.set_weights(self.model.get_weights())
-        name = f"{epoch:06}.weights.h5"
-        checksum = write_weights(os.path.join(self.folder, name), twin)
+        checksum = ""
+        if self.points.writes:
+            checksum = write_weights(os.path.join(self.folder, name), twin)
         checkpoints = self.state["checkpoints"]
         checkpoints.append({"file": name, "epoch": epoch, "sha256": checksum})
         last, best = checkpoints[-self.keep :], self._ranked()[: self.keep]
         self.state["checkpoints"] = [one for one in checkpoints if one in last or one in best]
-        if best[0]["epoch"] == epoch:  # else the model is what it was
+        if best[0]["epoch"] == epoch and self.points.writes:  # else the model is what it was
             write_model(self.run, twin, {"metrics": self.state["history"][-1]})

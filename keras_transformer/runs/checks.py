@@ -20,6 +20,7 @@ from keras_transformer.runs import files
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.prepared import VOCABULARY, check_corpora
 from keras_transformer.tokenizers.sentencepiece_training import check_vocabulary
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Path
 
 # What may change when a run goes on; texts if they are the same in another place.
@@ -45,9 +46,10 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> N
             or the configuration contradicts the run that goes on or that is started from.
     """
     check_values(config)
+    cluster = cluster_of(config.strategy)
     if resume:
         _check_same(config, files.read_config(output))
-    else:
+    elif cluster is None or cluster.is_chief:
         _check_free(output)
     begun = resume and files.read_state(output) is not None
     if config.start_from is not None and not begun:

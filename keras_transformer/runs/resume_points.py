@@ -37,6 +37,7 @@ class ResumePoints:
         folder: Name of the directory.
         owned: Regular expression of the names of further files that belong to points: what no point
             names is removed.
+        writes: Whether this process is the one of several that writes; others only read.
 
     Attributes:
         points: List of dicts as `write` takes them; of those on the disk, once `read` has read it.
@@ -45,7 +46,8 @@ class ResumePoints:
     KEPT = 2  # should the last one be damaged
     OWN = r"\d{6}-\d{8}\.safetensors"
 
-    def __init__(self, folder: Path, owned: str | None = None) -> None:
+    def __init__(self, folder: Path, owned: str | None = None, writes: bool = True) -> None:
+        self.writes = writes
         self.folder = os.fspath(folder)
         self.points: list[dict[str, Any]] = []
         names = "|".join(filter(None, (self.OWN, owned)))
@@ -59,6 +61,8 @@ class ResumePoints:
         Raises:
             ValueError: If another one does, or nothing can be written there.
         """
+        if not self.writes:
+            return
         name = os.path.realpath(os.path.join(self.folder, LOCK))
         try:
             os.makedirs(self.folder, exist_ok=True)
@@ -178,6 +182,8 @@ class ResumePoints:
         Raises:
             ValueError: If something cannot be written; the points from before are whole then.
         """
+        if not self.writes:
+            return
         file = f"{name}.safetensors"
         checksum = write_arrays(os.path.join(self.folder, file), arrays)
         point = {"arrays": file, "sha256": checksum, "state": state, "files": dict(files or {})}
@@ -198,6 +204,8 @@ class ResumePoints:
 
     def clean(self) -> None:
         """Removes what belongs to no point: of points that are gone, or of killed processes."""
+        if not self.writes:
+            return
         named = {name for point in self.points for name in (point["arrays"], *point["files"])}
         for name in self._strangers(named):
             try:
@@ -208,6 +216,8 @@ class ResumePoints:
                 ) from error
 
     def _write(self):
+        if not self.writes:
+            return
         # As it will be read: JSON has no tuples.
         points = json.loads(json.dumps(self.points, default=_plain))
         with replacing(os.path.join(self.folder, STATE)) as name:

@@ -9,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.kernels.backend import require_tensorflow
-from keras_transformer.runs.callback_state import get_callback_state, set_callback_state
+from keras_transformer.runs.callback_state import get_states, set_states
 from keras_transformer.runs.resume_points import ResumePoints
 from keras_transformer.runs.variables import read_variables, write_variables
+from keras_transformer.runs.worker_metrics import of_all_workers, of_this_worker
 from keras_transformer.training.first_step import begin_at, build_ahead
+from keras_transformer.training.workers import check_equal, is_chief, is_multiworker
 from keras_transformer.typing import Path
 
 
@@ -39,6 +41,7 @@ class ResumeTraining(keras.callbacks.Callback):
             batch, such as `dataset.take(…)`.
         every: Updates from one point to the next. By default so many that saving takes at most 2 %
             of the time. The end of `fit` is always one; with a number, the end of each epoch too.
+            Of several workers the chief saves, without a number at the ends of epochs alone.
         callbacks: Others that go on too. What those return from a method `get_state`, which JSON
             must be able to hold, their `set_state` is given; of others, such as Keras'
             `EarlyStopping`, the numbers and lists of arrays among their attributes. In the list
@@ -146,6 +149,8 @@ class ResumeTraining(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores everything but the metrics, which Keras is going to reset."""
         try:
+            self._several = is_multiworker(self.model.distribute_strategy)
+            self.points.writes = is_chief(self.model.distribute_strategy)
             if not self._opened:
                 self.open()
             self._restore_all()
@@ -156,6 +161,8 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def _restore_all(self):
         found, self._found = self._found, None
+        strategy = self.model.distribute_strategy
+        check_equal(strategy, "points to go on from", f"{self.epoch} {self.update}")
         try:
             build_ahead(self.model, self.dataset.element_spec)
         except Exception as error:
@@ -167,13 +174,10 @@ class ResumeTraining(keras.callbacks.Callback):
                 ) from error
         if found is None:
             return
-        state, arrays = found
+        state, arrays = found[0], of_this_worker(strategy, found[1])
         self._position, self._updates = self._place(state), state["updates"]
         write_variables(self.model, arrays, False, str(self.path))
-        for number, (callback, of_it) in enumerate(
-            zip(self.callbacks, state["callbacks"], strict=True)
-        ):
-            set_callback_state(callback, of_it, arrays, f"callbacks/{number}")
+        set_states(self.callbacks, state["callbacks"], arrays)
         self._metrics, self._logs = arrays, state["logs"]
         begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
 
@@ -206,7 +210,8 @@ class ResumeTraining(keras.callbacks.Callback):
         count, before = done - self.update, self._updates
         self.update, self._updates, self._logs = done, before + count, dict(logs or {})
         self._position = stream.after(self._position, count)
-        if self._exit is not None or self._is_due(before):
+        # A worker that is told to end cannot have the others save with it.
+        if self._is_due(before) or (self._exit is not None and not self._several):
             self.save()
         self._leave()
 
@@ -219,9 +224,9 @@ class ResumeTraining(keras.callbacks.Callback):
         self._stop_passing()
         self.epoch, self.update, self.passed, self._logs = epoch + 1, 0, 0, {}
         self.ended = bool(self.model.stop_training)
-        always = self.EVERY_EPOCH or self.every is not None or self._exit is not None
+        due = self.EVERY_EPOCH, self.every is not None, self._several, self._exit is not None
         last = self.ended or self.epoch == self.params["epochs"]
-        if always or last or self._is_due(self._updates):
+        if any(due) or last or self._is_due(self._updates):
             self.save()
         self._leave()
 
@@ -240,11 +245,8 @@ class ResumeTraining(keras.callbacks.Callback):
             ValueError: If it cannot be written; the points from before are whole then.
         """
         begun = time.monotonic()
-        arrays, states = read_variables(self.model), []
-        for number, callback in enumerate(self.callbacks):
-            state, more = get_callback_state(callback, f"callbacks/{number}")
-            states.append(state)
-            arrays |= more
+        arrays = of_all_workers(self.model.distribute_strategy, read_variables(self.model))
+        states, more = get_states(self.callbacks)
         state = {
             "epoch": self.epoch,
             "update": self.update,
@@ -256,7 +258,8 @@ class ResumeTraining(keras.callbacks.Callback):
             "callbacks": states,
             "more": self.get_state(),
         }
-        self.points.write(f"{self.epoch:06}-{self.update:08}", state, arrays, self.get_files())
+        name = f"{self.epoch:06}-{self.update:08}"
+        self.points.write(name, state, arrays | more, self.get_files())
         self._saved = time.monotonic()
         self._seconds = self._saved - begun
 
@@ -279,7 +282,7 @@ class ResumeTraining(keras.callbacks.Callback):
         if self.every is not None:
             return self._updates // self.every > before // self.every
         pause = self.FIRST if self._seconds is None else self._seconds / self.SHARE
-        return time.monotonic() - self._saved >= pause
+        return not self._several and time.monotonic() - self._saved >= pause
 
     def _stop_passing(self):
         if self._learn is not None:

@@ -21,6 +21,7 @@ from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.runs.prepared import VOCABULARY, parse_corpora
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Pairs, Path
 
 # Bytes of text, about, up to which it is read into memory: half a million pairs, which take some
@@ -44,6 +45,12 @@ class TrainingData:
     valid: list[Pair]
     tokenizers: tuple[SubwordTokenizer, SubwordTokenizer]
     fingerprints: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """A string that is another where text or vocabularies are."""
+        models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
+        return json.dumps([self.fingerprints, models], sort_keys=True)
 
 
 def open_data(
@@ -128,6 +135,11 @@ def _prepared(config, output, resume):
         return [(PreparedCorpus(inside), 1.0)]
     if _size(config) <= MOST_IN_MEMORY:
         return []
+    if cluster_of(config.strategy) is not None:
+        raise ValueError(
+            f"{config.train_source} is too large for each worker to read it into memory: prepare "
+            "it first (keras-transformer prepare), and give all of them the corpus by --corpus."
+        )
     path = inside if resume else _beside(output)
     prepare_corpus(_preparation(config, output if resume else config.start_from), path)
     return [(PreparedCorpus(path), 1.0)]
