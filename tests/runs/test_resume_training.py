@@ -56,9 +56,9 @@ class Logs(keras.callbacks.Callback):
 class Own(keras.Model):
     """A user's own model of Keras' layers, which is built by its first batch."""
 
-    def __init__(self, size, **kwargs):
+    def __init__(self, size, width, **kwargs):
         super().__init__(**kwargs)
-        self.embedding = keras.layers.Embedding(size, 6)
+        self.embedding = keras.layers.Embedding(size, width)
         self.dropout = keras.layers.Dropout(0.3)
         self.normalization = keras.layers.BatchNormalization()
         self.dense = keras.layers.Dense(size)
@@ -77,24 +77,13 @@ def text(tmp_path_factory):
     return pairs, kt.SubwordTokenizer.train(lines, 290)
 
 
-def own_model(tokenizer, **options):
-    model = Own(tokenizer.vocabulary_size)
+def own_model(tokenizer, width=6, **options):
+    model = Own(tokenizer.vocabulary_size, width)
     optimizer = keras.optimizers.Adam(
         keras.optimizers.schedules.CosineDecay(0.02, 30), use_ema=True, ema_momentum=0.8
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False, **options)
-    return model
-
-
-def transformer(tokenizer, **options):
-    size = tokenizer.vocabulary_size
-    model = kt.Transformer(size, size, 1, 8, 2, 16, dropout=0.3, share_embeddings="all")
-    optimizer = kt.MeanAdam(0.02, use_ema=True, ema_momentum=0.8, weight_decay=0.01)
-    metrics = [kt.MaskedAccuracy(), kt.Perplexity(), kt.TargetTokens()]
-    model.compile(
-        optimizer, kt.SmoothedCrossEntropy(0.1), metrics=metrics, jit_compile=False, **options
-    )
     return model
 
 
@@ -208,16 +197,6 @@ def test_other_ways_to_fit(text, tmp_path, data, options, compiled):
     assert_same(resumed, expected)
 
 
-def test_transformer_with_all_options(text, tmp_path):
-    def make_model(tokenizer):
-        return transformer(tokenizer, accumulation_steps=2, clip_norm=0.5)
-
-    expected = fit(tmp_path / "whole", text, make_model, epochs=2)
-    steps = len(expected[1].updates) // 2
-    assert fit(tmp_path / "one", text, make_model, 0, 3, [Interrupting(steps + 5)])[1] is None
-    assert_same(fit(tmp_path / "one", text, make_model, 2, 3, epochs=2), expected)
-
-
 # Other callbacks.
 
 
@@ -280,7 +259,7 @@ def test_what_cannot_go_on(text, tmp_path):
     with pytest.raises(ValueError, match="must stand behind the callbacks that it saves"):
         own_model(tokenizer).fit(dataset, callbacks=[resume, stopping], shuffle=False)
     with pytest.raises(ValueError, match="was saved by another model, optimizer or strategy"):
-        fit(tmp_path, text, transformer)
+        fit(tmp_path, text, lambda tokenizer: own_model(tokenizer, width=5))
     with pytest.raises(ValueError, match="batches in a pass, this dataset has"):
         fit(tmp_path, (pairs[:40], tokenizer), own_model)
 
