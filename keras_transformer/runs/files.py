@@ -78,6 +78,14 @@ def read_data(path: Path) -> dict[str, Any]:
     return data
 
 
+def write_data(data: dict[str, Any], path: Path) -> None:
+    """Writes the fingerprints that `read_data` reads; where they are there, nothing is written."""
+    if read_data(path) != data:
+        with replacing(os.path.join(path, DATA)) as name:
+            with open(name, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=1)
+
+
 def read_scores(path: Path) -> dict[str, Any]:
     """Reads what `write_scores` has written; empty where there is no model.
 
