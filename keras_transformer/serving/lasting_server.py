@@ -1,12 +1,12 @@
 """What answers requests to an exported version, from the first of them on."""
 
-import os
 import re
 import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer.kernels.cores import available_cores
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.typing import Path
 
@@ -25,8 +25,7 @@ class LastingServer:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        has_affinity = hasattr(os, "sched_getaffinity")
-        self.threads = len(os.sched_getaffinity(0)) if has_affinity else 1
+        self.threads = available_cores()
         self._lock = threading.Lock()
         self._texts = 0
         self._run: Any = None

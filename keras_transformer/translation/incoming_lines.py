@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 BLOCK = 1 << 16  # bytes read at once
-AHEAD = 64  # blocks that are read ahead
-LARGEST = 1 << 22  # bytes of lines that are handed out together
+AHEAD = 128  # blocks that are read ahead
+LARGEST = 1 << 23  # bytes of lines that are handed out together
 IDLE = 0.2  # seconds without a line after which those that are there are handed out
 LONGEST = 1.0  # seconds after the first of them, if lines keep coming slowly
 

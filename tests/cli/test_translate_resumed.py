@@ -33,7 +33,6 @@ def folder(tmp_path_factory):
 def small_windows(monkeypatch):
     monkeypatch.setattr(translate_stream, "FIRST", 2)
     monkeypatch.setattr(translate_stream, "WINDOW", 5)
-    monkeypatch.setattr(translate_stream, "WINDOW_OF_CORE", 0)
     monkeypatch.setattr(load, "FEW", 100)  # graphs would take longer to make
 
 

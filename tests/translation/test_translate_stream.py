@@ -18,7 +18,6 @@ DRAWN = SearchConfig(sample=True, temperature=1.3, seed=3)
 def small_windows(monkeypatch):
     monkeypatch.setattr(module, "FIRST", 3)
     monkeypatch.setattr(module, "WINDOW", 5)
-    monkeypatch.setattr(module, "WINDOW_OF_CORE", 0)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ import os
 
 import tensorflow as tf
 
+from keras_transformer.kernels.cores import available_cores
+
 # Cores that a batch of a training is cut up for: with more, parts would be few tokens each, and the
 # graph, which has them all side by side, would take long to make. Measured with two only.
 MOST_PARTS = 8
@@ -35,7 +37,7 @@ def work_apart(most: int | None = None) -> int:
     Returns:
         `operations_at_once()`.
     """
-    threading, cores = tf.config.threading, available()
+    threading, cores = tf.config.threading, available_cores()
     chosen = (
         threading.get_intra_op_parallelism_threads()
         or threading.get_inter_op_parallelism_threads()
@@ -56,11 +58,4 @@ def operations_at_once() -> int:
     threading = tf.config.threading
     if threading.get_intra_op_parallelism_threads() != 1:
         return 1
-    return threading.get_inter_op_parallelism_threads() or available()
-
-
-def available() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return threading.get_inter_op_parallelism_threads() or available_cores()
