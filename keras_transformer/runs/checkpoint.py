@@ -125,14 +125,20 @@ class RunCheckpoint(ResumeTraining):
     def _average(self, chosen, best):
         twin = self._twin()
         load_mean(self.run, twin, chosen)
-        twin.compile(loss=self.model.loss, jit_compile=False)  # by itself, without other workers
-        scores, joined = self.validate(twin), members(self.state, chosen)
+        scores, joined = self._validated(twin), members(self.state, chosen)
         described = {"metrics": scores, "mean_of": joined}
         if is_worse(self.state, scores, joined):
             load_mean(self.run, twin, best[:1])
             alone = self.state["history"][best[0]["epoch"] - 1]
             described = {"metrics": alone, "worse_mean": scores | {"mean_of": list(joined)}}
         write_model(self.run, twin, described)
+
+    def _validated(self, model):
+        """The scores of a model by itself, without other workers: of a copy, which is compiled."""
+        copy = self._twin()
+        copy.set_weights(model.get_weights())
+        copy.compile(loss=self.model.loss, jit_compile=False)
+        return self.validate(copy)
 
     def _minutes(self):
         return self._before + (time.monotonic() - self._started) / 60
