@@ -51,7 +51,7 @@ def test_loss_falls(whole):
 def test_run_directory_is_complete_and_can_be_moved(whole, config, tmp_path):
     output, _ = whole
     names = {"model.keras", "source.spm", "target.spm", "config.yaml", "history.csv"}
-    names |= {"logs", "checkpoints", "data.json", "model.json"}
+    names |= {"logs", "checkpoints", "data.json", "model.json", "examples.json"}
     assert {entry.name for entry in output.iterdir()} == names
     assert any("tfevents" in name for _, _, files in os.walk(output / "logs") for name in files)
     assert files.read_config(output) == config

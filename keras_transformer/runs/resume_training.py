@@ -96,6 +96,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self._logs: dict[str, Any] = {}
         self._learn: Any = None
         self._exit: int | None = None
+        self._several = False  # workers
         self._seconds: float | None = None  # that saving took
 
     # --- what a subclass adds ---
@@ -126,8 +127,7 @@ class ResumeTraining(keras.callbacks.Callback):
             self.points.begin()
         else:
             state = self._found[0]
-            self.epoch, self.update = state["epoch"], state["update"]
-            self.ended = state["ended"]
+            self.epoch, self.update, self.ended = (state[x] for x in ("epoch", "update", "ended"))
             self.set_state(state["more"])
         self.points.clean()
         return self._found is not None

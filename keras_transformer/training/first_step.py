@@ -64,8 +64,8 @@ class FirstStep(Model):
         if data_batch is None:
             data_batch = iterator._get_iterator().element_spec
         with self.distribute_strategy.scope():
-            if not self.built:
-                self.build()
+            if not self.built and hasattr(self, "build_if_needed"):  # by itself, without shapes
+                self.build_if_needed()
             try:
                 build_ahead(self, data_batch)
             except Exception:

@@ -184,10 +184,7 @@ def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
     figure = plot_runs({n: read_history(path) for n, path in zip(names, paths, strict=True)})
     try:
         with replacing(output) as temporary:
-            figure.savefig(temporary, dpi=150)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{output} cannot be written: {reason}.") from error
+            _save(figure, temporary, output)
     finally:
         plt.close(figure)
     return output
@@ -197,3 +194,11 @@ def _points(history, over, name):
     """Pairs of numbers, where both are known."""
     pairs = [(row.get(over), row.get(name)) for row in history]
     return [pair for pair in pairs if None not in pair]
+
+
+def _save(figure, name, output):
+    """Writes a picture as `name`, which is going to be `output`."""
+    try:
+        figure.savefig(name, dpi=150)
+    except ValueError as error:
+        raise ValueError(f"{output} cannot be written: {error}.") from error

@@ -108,8 +108,11 @@ def test_the_last_point_is_damaged(run, config, capsys):
         (lambda run: [path.unlink() for path in points_of(run)], "nothing whole to go on from"),
         (lambda run: (run / "checkpoints/resume.json").unlink(), "resume.json is missing, though"),
         (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is damaged"),
-        (lambda run: (run / "data.json").write_text('{"train": '), "data.json cannot be read"),
-        (lambda run: (run / "data.json").write_text("[]"), "data.json is damaged"),
+        (
+            lambda run: (run / "data.json").write_text('{"train": '),
+            "data.json is damaged: it is no JSON",
+        ),
+        (lambda run: (run / "data.json").write_text("[]"), "data.json holds no JSON object"),
         (lambda run: (run / "config.yaml").write_text("{"), "config.yaml is not YAML"),
         (lambda run: shutil.rmtree(run / "checkpoints"), "resume.json is missing, though"),
     ],

@@ -46,7 +46,7 @@ def test_a_process_that_has_died_is_replaced(toy_version):
     expected = server.predict_all(requests, 30)
     process = server._run.__self__._process
     os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="ended with status -9"):
+    with pytest.raises(ValueError, match="ended with status -9"):
         server.predict_all(requests, 30)
     assert [x["text"] for x in server.predict_all(requests, 30)] == [x["text"] for x in expected]
     process = server._run.__self__._process

@@ -60,4 +60,6 @@ def sentences_before_tensorflow(commands):
         text=True,
     )
     assert process.returncode == 0, process.stderr
-    return process.stderr.splitlines()
+    # Runs of other tests are made up, without checksums: a warning, no answer.
+    lines = process.stderr.splitlines()
+    return [line for line in lines if "was written without checksums" not in line]

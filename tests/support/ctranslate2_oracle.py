@@ -26,6 +26,7 @@ def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1):
         [[piece.decode() for piece in row] for row in pieces],
         max_batch_size=64,
         beam_size=beam_size,
+        min_decoding_length=0,  # else END cannot come first, and the others share its probability
         length_penalty=0,
         max_decoding_length=max_length,
         return_scores=True,

@@ -12,7 +12,8 @@ from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 WORDS = ["one", "two", "three", "four"]
 # What the example is made of, beside what an export always is.
-OPS = ["StringSplitV2"]
+OPS = "BroadcastTo DenseBincount HashTableV2 LookupTableFindV2 LookupTableImportV2".split()
+OPS += ["StringSplitV2", "UnsortedSegmentJoin"]
 SIZES = dict(num_layers=1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, max_length=8)
 
 

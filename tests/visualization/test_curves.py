@@ -149,7 +149,9 @@ def test_picture_of_a_run(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", broken)
-    with pytest.raises(ValueError, match="curves.png cannot be written: No space left on device"):
+    with pytest.raises(
+        ValueError, match=r"curves.png cannot be written \(No space left on device\)"
+    ):
         kt.save_run_plot(path)
     assert (tmp_path / "run" / "curves.png").read_bytes() == picture
     assert plt.get_fignums() == []

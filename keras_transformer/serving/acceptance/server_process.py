@@ -181,6 +181,7 @@ class ServerProcess:
             return _from_json(reply)
         self._process.kill()
         status = self._process.wait()
+        self.close()
         raise RuntimeError(f"The server process ended with status {status}:\n{self.log[-2000:]}")
 
 

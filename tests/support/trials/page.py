@@ -32,8 +32,10 @@ def row(kind, trial, error, output):
     if trial.status == 1:
         lines = output.decode().splitlines()
         sentence = next(line.strip() for line in lines if trial.message in line)
-    # Keras numbers what a process makes.
-    sentence = re.sub(r"(positional_embedding)_\d+", r"\1", sentence)
+    # Keras and TensorFlow number what a process makes.
+    sentence = re.sub(r"(positional_embedding|signature_wrapper)_\d+", r"\1", sentence)
+    # Cut at so many characters, the number's among them.
+    sentence = re.sub(r"(expected 1 variables).*?\)", r"\1 …)", sentence)
     sentence = sentence.replace("|", "\\|").replace("<", "&lt;")
     return f"| {trial.title} | `{command}` | {sentence} |"
 
