@@ -22,9 +22,9 @@ def creating(output: Path) -> Iterator[str]:
         yield temporary
         for folder, _, names in os.walk(temporary):
             for name in (*names, ""):
-                _flush(os.path.join(folder, name))
+                flush(os.path.join(folder, name))
         os.replace(temporary, output)
-        _flush(os.path.dirname(os.path.abspath(output)))
+        flush(os.path.dirname(os.path.abspath(output)))
     except OSError as error:
         raise ValueError(f"{output} cannot be made: {reason(error)}.") from error
     finally:
@@ -53,9 +53,9 @@ class replacing:
     ) -> None:
         try:
             if error is None:
-                _flush(self.name)
+                flush(self.name)
                 os.replace(self.name, self.path)
-                _flush(os.path.dirname(os.path.abspath(self.path)))
+                flush(os.path.dirname(os.path.abspath(self.path)))
                 return
         except OSError as late:
             error = late
@@ -80,7 +80,7 @@ def reason(error: OSError) -> str:
     return error.strerror or " ".join(str(error).split())
 
 
-def _flush(path):
+def flush(path: Path) -> None:
     """Has a file or directory written to the disk, which else may come after its renaming."""
     number = os.open(path, os.O_RDONLY)
     try:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.atomic_files import flush
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.opening import inspect_version
@@ -260,20 +261,12 @@ def _publish(temporary, target):
             f"{target} could not be published ({error.strerror}), perhaps because another "
             "export took the version meanwhile; export again without a version."
         ) from error
-    _flush(os.path.dirname(target))
+    flush(os.path.dirname(target))
 
 
 def _flush_tree(directory):
     """Makes the kernel write a tree to disk, files before the directories that name them."""
     for parent, _, names in os.walk(directory, topdown=False):
         for name in names:
-            _flush(os.path.join(parent, name))
-        _flush(parent)
-
-
-def _flush(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            flush(os.path.join(parent, name))
+        flush(parent)
