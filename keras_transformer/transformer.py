@@ -16,6 +16,7 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.position_schemes import RELATIVE, check_positions
 from keras_transformer.presets import FORMAT, ModelConfig, check_format, check_sharing
 from keras_transformer.training.freezing import Freezing
 from keras_transformer.training.self_building import SelfBuilding
@@ -46,7 +47,12 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
             (§5.4).
         norm: `"post"` (the paper) or `"pre"`.
         activation: Of the feed-forward networks.
-        positions: `"sinusoidal"` or `"learned"`.
+        positions: How it is said where a token is: `"sinusoidal"` or `"learned"`, added to the
+            embeddings; `"relative"`, `"bucketed"`, `"rotary"` or `"disentangled"`, told to the
+            self-attention of both stacks; `"alibi"`, to that of the decoder, with sinusoidal
+            positions in the encoder; or `"none"`.
+        max_distance: From which on all distances count as one, of `"relative"` (16 when left out),
+            `"bucketed"` and `"disentangled"` (128).
         share_embeddings: `"none"`; `"target"`, the target embedding is the softmax's matrix too;
             or `"all"`, one matrix for source, target and softmax (§3.4).
         max_length: Longest sentence in tokens: what decoding is bounded by, and the number of
@@ -99,11 +105,13 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         positions: str = "sinusoidal",
         share_embeddings: str = "none",
         max_length: int = 512,
+        max_distance: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         arguments.check_sizes(max_length=max_length)
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
+        check_positions(positions, max_distance, d_model, num_heads)
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.num_layers = num_layers
@@ -116,21 +124,25 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         self.positions = positions
         self.share_embeddings = share_embeddings
         self.max_length = max_length
+        self.max_distance = max_distance
 
         def own(names):
-            return {name: getattr(self, name) for name in names.split()} | {"dtype": policy}
+            return {name: getattr(self, name) for name in names.split()}
 
         policy = self.dtype_policy
-        stack = own("num_layers d_model num_heads d_ff dropout norm activation")
-        embedding = own("d_model positions max_length dropout")
+        stack = own("num_layers d_model num_heads d_ff dropout norm activation") | {"dtype": policy}
+        embedding = own("d_model max_length dropout") | {"dtype": policy}
+        # Sources alone have them with alibi: a shared embedding is called with start=None.
+        embedding["positions"] = "sinusoidal" if positions == "alibi" else positions
+        told = own("positions max_distance") if positions in RELATIVE else {}
         self.target_embedding = PositionalEmbedding(target_vocabulary_size, **embedding)
         self.source_embedding = (
             self.target_embedding
             if share_embeddings == "all"
             else PositionalEmbedding(source_vocabulary_size, **embedding)
         )
-        self.encoder = self.encoder_class(**stack)
-        self.decoder = self.decoder_class(**stack)
+        self.encoder = self.encoder_class(**stack, **({} if positions == "alibi" else told))
+        self.decoder = self.decoder_class(**stack, **told)
         self.output_projection = (
             Dense(target_vocabulary_size, dtype=policy) if share_embeddings == "none" else None
         )
@@ -237,7 +249,7 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
-            x = self.target_embedding(ids, start=position)[:, 0]
+            x = self.target_embedding(ids, start=self._target_start(position))[:, 0]
             x, state = step_of_decoder(x, position, state)
             return ops.cast(project(x), "float32"), state
 
@@ -279,12 +291,16 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         self.build_if_needed()
         arguments.check_rows(target=target, memory=memory, source=source)
         target = arguments.as_ids(target)
-        x = self.target_embedding(target, training=training)
+        x = self.target_embedding(target, start=self._target_start(0), training=training)
         # A target is padded at its end, where causality hides it already. Saying that every
         # position is a key keeps `step`, which has no mask to carry, equal at every position.
         everything = ops.ones(ops.shape(target), dtype="bool")
         masks = everything, padding_mask(arguments.as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
+
+    def _target_start(self, position):
+        """Position of the first target id, None where the embedding is not to add it."""
+        return None if self.positions == "alibi" else position
 
     def _logits(self, x):
         """Logits, float32 `(..., V)`."""
