@@ -162,7 +162,8 @@ class MultiHeadAttention(AttendingLayer):
         )
         self.output_dense.build((*query_shape[:-1], heads, value_dim))
         if self.positions:
-            self.positions.prepare(heads, self.key_dim, value_dim, query_shape[-1])
+            sizes = heads, self.key_dim, value_dim, query_shape[-1]
+            self.positions.prepare(*sizes, self.dtype_policy)
         self.built = True
 
     def call(

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.kernels import products
@@ -73,12 +74,14 @@ def make_step(
     relate = _make_relate(decoder, operations)
 
     def step(x, position, state):
-        add, past_mask, num_keys = _grow, None, position + 1
+        add, past_mask = _grow, None
+        num_keys = ops.shape(state["past"][0][0])[2]
         if "positions" in state:
-            num_keys = ops.shape(state["positions"])[1]
             _check_room(position, state["positions"].shape[1])
             add = functools.partial(_put, position)
             past_mask = key_mask(ops.less_equal(state["positions"], position))
+        else:
+            num_keys = num_keys + 1
         past, memories = [], state.get("memory", [None] * len(steps))
         relations = relate(num_keys, position)
         layers = zip(steps, state["past"], memories, relations, strict=True)
@@ -121,6 +124,21 @@ def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor],
         itself knows what it computes.
     """
     return projection(*matrix_and_bias(dense), loop) if _is_plain(dense) else None
+
+
+def make_logits(
+    embedding: keras.layers.Layer, dense: Dense | None, loop: str
+) -> Callable[[Tensor], Tensor]:
+    """The softmax's inputs of one position: a function from `(B, D)` to `(B, V)`.
+
+    Args:
+        embedding: `PositionalEmbedding` that they come from where there is no layer for them.
+        dense: That layer, or None.
+        loop: As `projection` has it.
+    """
+    if dense:
+        return make_projection(dense, loop) or dense
+    return projection(embedding.softmax_matrix(), loop=loop)
 
 
 def _make_layer_step(layer, loop, operations):

@@ -63,6 +63,7 @@ class DisentangledPositions(Positions):
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
         if not self.table.built:
+            self.table.dtype_policy = self.dtype_policy
             self.table.build((2 * self.max_distance, width))
         self.key_dense, self.query_dense = (
             EinsumDense(

@@ -54,18 +54,27 @@ class Positions(keras.layers.Layer):
         """
         return lambda num_queries, num_keys, start: Relation()
 
-    def prepare(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
+    def prepare(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int,
+        width: int | None,
+        policy: keras.DTypePolicy,
+    ) -> None:
         """Builds the scheme for an attention, if no other has that shares it.
 
         Args:
             num_heads, key_dim, value_dim: H, K and K' of the attention.
             width: D of its queries.
+            policy: Its precision, which the scheme takes on.
 
         Raises:
             ValueError: If the attention does not fit the scheme, or the one that it was built for.
         """
         sizes = num_heads, key_dim, value_dim, width
         if self.built_for is None:
+            self.dtype_policy = policy
             self.build_for(*sizes)
             self.built_for = sizes
             self.built = True
