@@ -150,7 +150,7 @@ def test_buckets_equal_keras_hub(bidirectional):
 
     distance = np.arange(-300, 301)
     bucket = T5MultiHeadAttention._relative_position_bucket
-    expected = bucket(None, distance, bidirectional, num_buckets=32, max_distance=128)
+    expected = bucket(distance, bidirectional, num_buckets=32, max_distance=128)
     found = bucketed.buckets(32, 128, bidirectional)[np.clip(distance, -128, 128) + 128]
     np.testing.assert_array_equal(found, expected)
 

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.kernels import products
 from keras_transformer.layers.relation import Relation
-from keras_transformer.typing import Shape, Tensor
+from keras_transformer.typing import Config, Shape, Tensor
 
 # From the numbers of queries and keys and the first query's position to a Relation.
 Relate = Callable[[int | Tensor, int | Tensor, int | Tensor], Relation]
@@ -93,6 +93,9 @@ class Positions(keras.layers.Layer):
     def add_table(self, name: str, shape: Shape, initializer: Any) -> keras.Variable:
         """A weight that Keras never casts, whichever layer reads it."""
         return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
+
+    def get_config(self) -> Config:
+        return super().get_config()  # said here, or Keras would guess from the arguments
 
     def load_own_variables(self, store: Any) -> None:
         expected = len(self._trainable_variables)
