@@ -108,6 +108,19 @@ def test_padding_changes_nothing(positions, norm):
     assert_close(alone, full(made)[1:])
 
 
+@each
+def test_nothing_at_all(positions):
+    """No sentence, none with a token, none with a target: known at once, or in the graph only."""
+    made = model(positions)
+    ids = tf.TensorSpec([None, None], "int32")
+    traced = tf.function(lambda source, target: made((source, target)), input_signature=[ids] * 2)
+    for rows, source, target in ((0, 0, 0), (2, 0, 0), (2, 0, 3), (2, 3, 0), (0, 2, 2), (2, 1, 1)):
+        inputs = np.full((rows, source), 5, "int32"), np.full((rows, target), 5, "int32")
+        expected = made(inputs)
+        assert expected.shape == (rows, target, VOCABULARY)
+        assert_close(traced(*inputs), expected)
+
+
 @every
 def test_no_position_sees_the_future(positions, norm):
     made = model(positions, norm)

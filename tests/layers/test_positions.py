@@ -1,5 +1,6 @@
 """Relative positions in one attention: the papers' equations, and other implementations."""
 
+import keras
 import keras_nlp
 import numpy as np
 import pytest
@@ -139,6 +140,69 @@ def test_gradients(name):
         for weight, way in zip(layer.weights, direction, strict=True):
             weight.assign(weight - step * way)
     assert slope == pytest.approx((losses[0] - losses[1]) / 2e-3, rel=5e-3)
+
+
+# What does not go together.
+
+
+class KerasAttention(kt.EncoderLayer):
+    def make_attention(self):
+        return keras.layers.MultiHeadAttention(2, 4)
+
+
+class ToldOfTheMemory(kt.DecoderLayer):
+    def make_attention(self):
+        return kt.MultiHeadAttention(2, 4, positions="rotary")
+
+
+def shared_by_others():
+    shared = kt.RelativePositions(3)
+    for heads in (2, 4):
+        kt.MultiHeadAttention(heads, 4, positions=shared).build((None, 3, 8), (None, 3, 8))
+
+
+MISTAKES = {
+    "scheme": (lambda: kt.MultiHeadAttention(2, 4, positions="rope"), "one of sinusoidal, learned"),
+    "no name": (lambda: kt.Encoder(1, 8, 2, 16, positions=3), "one of sinusoidal, .* received 3"),
+    "embedding": (lambda: kt.PositionalEmbedding(9, 8, "rope"), "one of sinusoidal, learned"),
+    "odd heads": (
+        lambda: kt.Decoder(1, 6, 2, 16, positions="rotary").build((1, 2, 6), (1, 2, 6)),
+        "pairs of entries, received heads of odd width 3",
+    ),
+    "no distance": (lambda: kt.RelativePositions(0), "positive integer, received 0"),
+    "half a distance": (lambda: kt.DisentangledPositions(1.5), "positive integer, received 1.5"),
+    "distance of none": (
+        lambda: kt.Encoder(1, 8, 2, 16, positions="rotary", max_distance=4),
+        "max_distance=4 says nothing for positions='rotary'",
+    ),
+    "distance of an object": (
+        lambda: kt.MultiHeadAttention(2, 4, positions=kt.RelativePositions(3), max_distance=4),
+        "max_distance=4 goes with the name of a scheme",
+    ),
+    "three buckets": (lambda: kt.BucketedPositions(3), "at least 4 and even, .* received 3"),
+    "one bucket": (lambda: kt.BucketedPositions(1, bidirectional=False), "at least 2, received 1"),
+    "buckets of one each": (lambda: kt.BucketedPositions(32, 8), "must be more than 8, for of 32"),
+    "encoder": (
+        lambda: kt.Encoder(1, 8, 2, 16, positions="alibi"),
+        "alibi is for causal attention",
+    ),
+    "other sizes": (shared_by_others, "was built for an attention of 2 heads, .* one of 4 heads"),
+    "Keras' attention": (
+        lambda: KerasAttention(8, 2, 16, positions="relative").build((1, 3, 8)),
+        "MultiHeadAttention cannot be told RelativePositions",
+    ),
+    "of the memory": (
+        lambda: ToldOfTheMemory(8, 2, 16).build((1, 3, 8), (1, 3, 8)),
+        "has positions, which are for self-attention",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name):
+    make, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 # Other implementations.

@@ -139,6 +139,7 @@ class _DistanceTable(keras.layers.Layer):
 def _by_heads(x, rows, multiply):
     """The products of `(B, H, N, K)` and, head by head, `(H, R, K)`: `(B, H, N, R)`."""
     batch, heads, length, width = ops.shape(x)
-    by_heads = ops.reshape(ops.transpose(x, (1, 0, 2, 3)), (heads, -1, width))
+    by_heads = ops.reshape(ops.transpose(x, (1, 0, 2, 3)), (heads, batch * length, width))
     product = multiply(by_heads, rows, transpose_y=True)  # (H, B·N, R)
-    return ops.transpose(ops.reshape(product, (heads, batch, length, -1)), (1, 0, 2, 3))
+    product = ops.reshape(product, (heads, batch, length, ops.shape(rows)[1]))
+    return ops.transpose(product, (1, 0, 2, 3))

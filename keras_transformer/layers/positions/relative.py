@@ -3,6 +3,7 @@
 Shapes: as in `scheme.py`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,14 @@ from keras import ops
 
 from keras_transformer.kernels import products
 from keras_transformer.layers.arguments import check_sizes
-from keras_transformer.layers.positions.scheme import Positions, Relate, distances, gather, spread
+from keras_transformer.layers.positions.scheme import (
+    Positions,
+    Relate,
+    count_distances,
+    distances,
+    gather,
+    spread,
+)
 from keras_transformer.layers.relation import Relation
 from keras_transformer.position_schemes import MAX_DISTANCES
 from keras_transformer.typing import Config, Tensor
@@ -57,6 +65,7 @@ class RelativePositions(Positions):
 
         def relate(num_queries, num_keys, start):
             lengths = num_queries, num_keys
+            count = count_distances(*lengths)
             index = ops.clip(distances(*lengths, start), -self.max_distance, self.max_distance)
             index = index + self.max_distance
             keys, values = (ops.take(x, index, axis=0) for x in tables)  # (R, K)
@@ -64,12 +73,12 @@ class RelativePositions(Positions):
             def add_scores(scores, query, key):
                 *batch, width = ops.shape(query)
                 product = multiply(ops.reshape(query, (1, -1, width)), keys[None], transpose_y=True)
-                product = ops.reshape(product, (*batch, -1))  # (B, H, T, R)
+                product = ops.reshape(product, (*batch, count))  # (B, H, T, R)
                 return scores + ops.cast(spread(product, *lengths), "float32")
 
             def add_values(output, weights):
-                weights = gather(weights, *lengths)
-                weights = ops.reshape(weights, (1, -1, ops.shape(weights)[-1]))
+                rows = math.prod(ops.shape(output)[:-1])
+                weights = ops.reshape(gather(weights, *lengths), (1, rows, count))
                 return output + ops.reshape(multiply(weights, values[None]), ops.shape(output))
 
             return Relation(add_scores=add_scores, add_values=add_values)

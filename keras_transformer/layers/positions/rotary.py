@@ -47,9 +47,9 @@ class RotaryPositions(Positions):
         def relate(num_queries, num_keys, start):
             def rotate(heads):
                 turns = sinusoidal_encoding(ops.shape(heads)[1], heads.shape[-1], start)
-                turns = ops.reshape(turns, (-1, 1, heads.shape[-1] // 2, 2))
+                turns = ops.reshape(turns, (ops.shape(heads)[1], 1, heads.shape[-1] // 2, 2))
                 sines, cosines = turns[..., :1], turns[..., 1:]  # (T, 1, K/2, 1)
-                pairs = ops.reshape(heads, (*ops.shape(heads)[:-1], -1, 2))
+                pairs = ops.reshape(heads, (*ops.shape(heads)[:-1], heads.shape[-1] // 2, 2))
                 pairs = ops.cast(pairs, "float32")
                 turned = pairs * cosines + ops.flip(pairs, axis=-1) * (sines * SIGNS)
                 return ops.cast(ops.reshape(turned, ops.shape(heads)), heads.dtype)

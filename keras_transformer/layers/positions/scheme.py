@@ -108,6 +108,11 @@ class Positions(keras.layers.Layer):
         super().load_own_variables(store)
 
 
+def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | Tensor:
+    """R, the number of distances that occur; none where there is neither query nor key."""
+    return _at_least_0(num_queries + num_keys - 1)
+
+
 def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Tensor = 0) -> Tensor:
     """All distances that occur, key minus query, ascending.
 
@@ -120,7 +125,7 @@ def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Te
         int32 `(R,)`: -(start + T - 1) … S - 1 - start.
     """
     last = ops.cast(start, "int32") + (num_queries - 1)
-    return ops.arange(num_queries + num_keys - 1, dtype="int32") - last
+    return ops.arange(count_distances(num_queries, num_keys), dtype="int32") - last
 
 
 def spread(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
@@ -138,13 +143,14 @@ def spread(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tens
     """
     if isinstance(num_queries, int) and num_queries == 1:
         return x
-    *batch, rows, width = ops.shape(x)
+    *batch, rows, _ = ops.shape(x)
+    width = count_distances(num_queries, num_keys)
     if isinstance(rows, int) and rows == 1:
         x = ops.broadcast_to(x, (*batch, num_queries, width))
-    x = _pad_last(x, 0, 1)
-    x = ops.reshape(x, (*batch, num_queries * (width + 1)))
-    x = x[..., num_queries - 1 : num_queries * (width + 1) - 1]
-    return ops.reshape(x, (*batch, num_queries, width))[..., :num_keys]
+    x = ops.reshape(_pad_last(x, 0, 1), (*batch, num_queries * (width + 1)))
+    first = _at_least_0(num_queries - 1)
+    x = ops.reshape(x[..., first : first + num_queries * width], (*batch, num_queries, width))
+    return x[..., :num_keys]
 
 
 def gather(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
@@ -160,11 +166,14 @@ def gather(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tens
     if isinstance(num_queries, int) and num_queries == 1:
         return x
     *batch, _, _ = ops.shape(x)
-    width = num_queries + num_keys - 1
-    x = _pad_last(x, 0, num_queries - 1)
-    x = ops.reshape(x, (*batch, num_queries * width))
-    x = _pad_last(x, num_queries - 1, 1)
+    width, first = count_distances(num_queries, num_keys), _at_least_0(num_queries - 1)
+    x = ops.reshape(_pad_last(x, 0, first), (*batch, num_queries * width))
+    x = _pad_last(x, first, num_queries - first)
     return ops.reshape(x, (*batch, num_queries, width + 1))[..., :-1]
+
+
+def _at_least_0(size):
+    return max(size, 0) if isinstance(size, int) else ops.maximum(size, 0)
 
 
 def _pad_last(x, before, after):
