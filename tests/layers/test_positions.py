@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.layers.positions import alibi, bucketed, disentangled, relative, rotary
+from keras_transformer.layers.positions import alibi, bucketed, disentangled, relative
 from keras_transformer.layers.relation import Relation
 from tests.support import position_oracle
 from tests.support.layer_harness import TOLERANCES, assert_close, normal
@@ -66,7 +66,8 @@ def removed(positions, monkeypatch):
 
 
 def sign_flipped(positions, monkeypatch):
-    monkeypatch.setattr(rotary, "SIGNS", -rotary.SIGNS)
+    if isinstance(positions, kt.RotaryPositions):
+        monkeypatch.setattr(positions, "quarter_turn", -positions.quarter_turn)
     for module in (relative, bucketed, disentangled):
         monkeypatch.setattr(module, "distances", lambda *a, old=module.distances: -old(*a))
     if isinstance(positions, kt.AlibiPositions):
@@ -219,18 +220,24 @@ def test_buckets_equal_keras_hub(bidirectional):
     np.testing.assert_array_equal(found, expected)
 
 
+def rotation(width, policy="float32"):
+    positions = kt.RotaryPositions()
+    positions.prepare(1, width, width, width, keras.DTypePolicy(policy))
+    return positions
+
+
 def test_rotation_equals_keras_hub():
     """Theirs pairs entries half a head apart: the same with the columns in another order."""
     heads = normal(2, 500, 3, 16)
     halves = np.concatenate([np.arange(0, 16, 2), np.arange(1, 16, 2)])
     theirs = keras_nlp.layers.RotaryEmbedding()(heads[..., halves])
-    ours = kt.RotaryPositions().lay_out()(500, 500, 0).rotate(heads)
+    ours = rotation(16).lay_out()(500, 500, 0).rotate(heads)
     assert_close(np.array(ours)[..., halves], theirs, 1e-4)  # theirs rounds angles as they come
 
 
 def test_rotation_is_exact_at_any_position():
     """Angles are float32 in every precision, and as exact far away as near."""
-    rotate = kt.RotaryPositions(dtype="mixed_bfloat16").lay_out()(3, 3, 9_998).rotate
+    rotate = rotation(4, "mixed_bfloat16").lay_out()(3, 3, 9_998).rotate
     heads = normal(1, 3, 1, 4)
     turns = (np.arange(9_998, 10_001)[:, None] / [1, 100]).astype("float64")
     points = heads[0, :, 0, 0::2] + 1j * heads[0, :, 0, 1::2]

@@ -40,23 +40,31 @@ class RotaryPositions(Positions):
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
         check_rotary(key_dim)
+        # (x, y) to (-y, x), for each pair.
+        quarter_turn = np.kron(np.eye(key_dim // 2), [[0, 1], [-1, 0]])
+        self.quarter_turn = quarter_turn.astype("float32")
 
     def lay_out(
         self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
     ) -> Relate:
         def relate(num_queries, num_keys, start):
+            of_step = self._turns(1, start) if loop else None  # the same for all layers
+
             def rotate(heads):
-                turns = sinusoidal_encoding(ops.shape(heads)[1], heads.shape[-1], start)
-                turns = ops.reshape(turns, (ops.shape(heads)[1], 1, heads.shape[-1] // 2, 2))
-                sines, cosines = turns[..., :1], turns[..., 1:]  # (T, 1, K/2, 1)
-                pairs = ops.reshape(heads, (*ops.shape(heads)[:-1], heads.shape[-1] // 2, 2))
-                pairs = ops.cast(pairs, "float32")
-                turned = pairs * cosines + ops.flip(pairs, axis=-1) * (sines * SIGNS)
-                return ops.cast(ops.reshape(turned, ops.shape(heads)), heads.dtype)
+                shape, x = ops.shape(heads), ops.cast(heads, "float32")
+                cosines, sines = of_step or self._turns(shape[1], start)
+                # A product: to swap entries one by one takes six times as long.
+                turned = multiply(ops.reshape(x, (-1, shape[-1])), self.quarter_turn)
+                x = x * cosines + ops.reshape(turned, shape) * sines
+                return ops.cast(x, heads.dtype)
 
             return Relation(rotate=rotate)
 
         return relate
 
-
-SIGNS = np.array([-1.0, 1.0], "float32")  # (x, y) turns to (x cos - y sin, y cos + x sin)
+    def _turns(self, length, start):
+        """Cosines and sines `(T, 1, K)`, float32, those of a pair twice."""
+        width = len(self.quarter_turn)
+        turns = sinusoidal_encoding(length, width, start)
+        turns = ops.reshape(turns, (length, 1, width // 2, 2))
+        return [ops.repeat(turns[..., i], 2, axis=-1) for i in (1, 0)]
