@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning test test-all test-numerical parity ordeal lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions test test-all test-numerical parity ordeal lint bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -66,6 +66,10 @@ ablations: .venv/installed
 # Trained on half of the pairs and fine-tuned on the other, against all at once, in short trainings.
 fine-tuning: .venv/installed
 	$(BIN)/python -m tests.benchmark.fine_tuning $(TOK) runs/fine-tuning $(RECIPE)
+
+# What ways to say where a token is are worth, on Multi30k and in texts longer than any in training.
+positions: .venv/installed
+	$(BIN)/python -m tests.benchmark.position_trainings $(TOK) runs/positions $(RECIPE)
 
 # A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
 test: .venv/installed-test
