@@ -16,11 +16,14 @@ from typing import Literal
 import tyro
 
 from tests.benchmark import corpora, load, workers
+from tests.benchmark.positions import positions
 from tests.benchmark.report import bars, plot_scaling, table
 from tests.benchmark.side_by_side import System, time_systems
 
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
-PART = Literal["training", "decoding", "beam", "text", "scaling", "load", "corpora", "workers"]
+PART = Literal[
+    "training", "decoding", "beam", "text", "scaling", "load", "corpora", "workers", "positions"
+]
 SHAPE = Literal["small", "base", "toy"]
 
 
@@ -104,6 +107,7 @@ def under_load(options):
 def measurements(options):
     """(title, systems) of everything that is asked for."""
     parts = {"training": training, "decoding": decoding, "beam": beam, "scaling": scaling}
+    parts |= {"positions": positions}
     for part, make in parts.items():
         if part in options.parts:
             for shape in options.shapes:

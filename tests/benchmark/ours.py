@@ -28,11 +28,13 @@ def make_model(shape, precision="float32", **options):
     return model
 
 
-def training(shape, precision="float32", jit_compile=False, apart=False, steps=1):
+def training(
+    shape, precision="float32", jit_compile=False, apart=False, steps=1, positions="sinusoidal"
+):
     """`steps` updates of `model.fit` in one call; `apart`: on a part of the batch for each core."""
     shape = SHAPES[shape]
     parallel_microbatches = kt.work_apart() if apart else 1
-    model = make_model(shape, precision)
+    model = make_model(shape, precision, positions=positions)
     model.parallel_microbatches = parallel_microbatches
     how = dict(jit_compile=jit_compile, steps_per_execution=steps)
     model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
@@ -44,10 +46,10 @@ def training(shape, precision="float32", jit_compile=False, apart=False, steps=1
     return fit
 
 
-def decoding(shape, rows, beam_size=1, jit_compile=False, precision="float32"):
-    """Decoding in memory, ids to ids."""
+def decoding(shape, rows, beam_size=1, jit_compile=False, precision="float32", **options):
+    """Decoding in memory, ids to ids; options of the model."""
     shape = SHAPES[shape]
-    model = make_model(shape, precision)
+    model = make_model(shape, precision, **options)
     config = kt.SearchConfig(beam_size=beam_size)
 
     @tf.function(jit_compile=jit_compile, autograph=False)

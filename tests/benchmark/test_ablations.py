@@ -6,6 +6,7 @@ import pytest
 
 from tests.benchmark.ablations import VARIANTS, training
 from tests.benchmark.fine_tuning import split, trainings
+from tests.benchmark.position_trainings import LENGTHS, copying, multi30k, write_letters
 from tests.support.command_line import run
 
 
@@ -31,3 +32,16 @@ def test_fine_tuning_reads_each_half_once(tmp_path):
         result = run("train", *training(text, tmp_path / name, changes), "--bleu-tokenize", "x")
         expected = "one-half is no run directory" if "then" in name else "no tokenizer 'x'"
         assert result.returncode == 2 and expected in result.stderr.decode()
+
+
+def test_trainings_of_positions(tmp_path):
+    """`make positions` too; and no text of letters is longer in training than it says."""
+    folder = write_letters(tmp_path / "letters")
+    lines = {part: (folder / f"{part}.tsv").read_text().split() for part in ("train", "valid")}
+    assert max(map(len, lines["train"])) == 20 and len(lines["valid"]) == 1000
+    for length in LENGTHS:
+        assert {len(word) for word in (folder / f"{length}.tsv").read_text().split()} == {length}
+    none, new = tmp_path / "none", tmp_path / "run"
+    for options in (copying(none, new, "alibi"), training(none, new, multi30k("rotary", "2"))):
+        result = run("train", *options)
+        assert result.returncode == 2 and "cannot be read" in result.stderr.decode()
