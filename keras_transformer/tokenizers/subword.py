@@ -14,6 +14,7 @@ from tensorflow_text.python.ops import sentencepiece_tokenizer
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.byte_strings import to_bytes
 from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge, train_model
+from keras_transformer.tokenizers.tensors import as_tensor, close
 from keras_transformer.typing import Path, Tensor, Texts
 
 
@@ -75,8 +76,8 @@ class SubwordTokenizer(tf.Module):
     def __call__(
         self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False
     ) -> tf.Tensor | tf.RaggedTensor:
-        ids = self._processor.tokenize(_as_tensor(text))
-        return _close(ids) if end else ids
+        ids = self._processor.tokenize(as_tensor(text))
+        return close(ids) if end else ids
 
     def tokenize(
         self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False
@@ -137,7 +138,7 @@ class SubwordTokenizer(tf.Module):
         flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
         lengths = [len(row) for row in ids]
         ragged = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-        return _close(ragged) if end else ragged
+        return close(ragged) if end else ragged
 
     @classmethod
     def train(
@@ -210,23 +211,6 @@ class _LastingModel(tf.saved_model.experimental.TrackableResource):
         return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
             model=self._model, shared_name=name
         )
-
-
-def _close(ids):
-    """Ids `(T,)` or ragged `(B, None)` with END after them."""
-    if ids.shape.rank == 1:
-        return tf.concat([ids, [END]], axis=0)
-    return tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
-
-
-def _as_tensor(text):
-    """Strings to a tensor; a lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
-    if isinstance(text, str):
-        text = to_bytes(text)
-    elif isinstance(text, (list, tuple)):
-        text = [to_bytes(t) for t in text]
-        return tf.constant(text, tf.string, shape=[len(text)])
-    return tf.convert_to_tensor(text, tf.string)
 
 
 def _abbreviate(value):

@@ -1,0 +1,126 @@
+"""A WordPiece vocabulary, read from a file or kept in one; needs no TensorFlow."""
+
+import collections
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from keras_transformer.special_ids import UNK
+from keras_transformer.typing import Path
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # by our ids: START is BERT's [CLS], END its [SEP]
+INSIDE = "##"  # begins a piece that continues a word
+LONGEST_PIECE = 256  # bytes
+FORMAT = "wordpiece 1"
+
+
+def read_pieces(path: Path) -> list[str]:
+    """Reads a `vocab.txt`: a piece on each line, whose number, from 0, is its id.
+
+    White space around a piece is dropped, as BERT's own readers do: the published file of its
+    uncased vocabulary has some. A piece with a space inside, of which that has four, keeps its
+    number and matches nothing.
+
+    Args:
+        path: Name of the file, UTF-8; lines may end as on Windows.
+
+    Returns:
+        The pieces.
+
+    Raises:
+        ValueError: If the file cannot be read or is not UTF-8; if it begins with a byte order mark,
+            has an empty piece, one of more than 256 bytes, one twice, or no `[UNK]`.
+    """
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    if lines[0].startswith(b"\xef\xbb\xbf"):
+        raise ValueError(
+            f"{path} begins with a byte order mark, which would be part of its first piece: save "
+            "it as UTF-8 without one."
+        )
+    if not lines[-1]:
+        lines.pop()
+    try:
+        pieces = [line.decode().strip() for line in lines]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: expected a piece of text on each line.") from error
+    check_pieces(pieces, path)
+    return pieces
+
+
+def check_pieces(pieces: Sequence[str], where: Path) -> None:
+    """Refuses what no vocabulary could be.
+
+    Args:
+        pieces: The pieces, by their numbers in the file.
+        where: What an error calls them.
+
+    Raises:
+        ValueError: If there is an empty piece, a longer one than 256 bytes, one twice, no `[UNK]`,
+            or nothing else.
+    """
+    for number, piece in enumerate(pieces, start=1):
+        if not piece.strip():
+            raise ValueError(f"{where}: line {number} holds no piece: take the empty line out.")
+        if len(piece.encode()) > LONGEST_PIECE:
+            raise ValueError(
+                f"{where}: the piece on line {number} has {len(piece.encode())} bytes, expected at "
+                f"most {LONGEST_PIECE}: is this a vocabulary, with a piece on each line?"
+            )
+    twice = [piece for piece, count in collections.Counter(pieces).items() if count > 1]
+    if twice:
+        raise ValueError(f"{where}: {twice[0]!r} is there twice: every piece must have one id.")
+    if SPECIAL[UNK] not in pieces:
+        raise ValueError(
+            f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell: it "
+            "is no WordPiece vocabulary, or one that lacks this line."
+        )
+    if set(pieces) <= set(SPECIAL):
+        raise ValueError(f"{where} has special pieces only: there are none to spell words with.")
+
+
+def renumber(pieces: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Gives the pieces of a file the package's ids: 0–3 are special, the others keep their order.
+
+    Args:
+        pieces: The pieces, by their numbers in the file.
+
+    Returns:
+        The pieces by our ids; and of each its number in the file, -1 where that lacks it.
+    """
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    ours = [*SPECIAL, *(piece for piece in pieces if piece not in SPECIAL)]
+    return ours, [numbers.get(piece, -1) for piece in ours]
+
+
+def to_model(pieces: Sequence[str], lowercase: bool) -> bytes:
+    """Serialises a vocabulary, in the order of its file, and whether it is for lower-cased text."""
+    content = {"format": FORMAT, "lowercase": lowercase, "pieces": list(pieces)}
+    return json.dumps(content, ensure_ascii=False, indent=0).encode() + b"\n"
+
+
+def from_model(model: bytes) -> tuple[list[str], bool]:
+    """The pieces, by their numbers in the file, and whether text is lower-cased.
+
+    Raises:
+        ValueError: If it is nothing that `to_model` makes.
+    """
+    try:
+        content: Any = json.loads(model)
+        if content["format"] != FORMAT:
+            raise ValueError(f"expected the format {FORMAT!r}, received {content['format']!r}")
+        pieces, lowercase = content["pieces"], content["lowercase"]
+        if not all(isinstance(piece, str) for piece in pieces) or not isinstance(lowercase, bool):
+            raise TypeError("pieces must be strings")
+        check_pieces(pieces, "The model")
+    except (KeyError, TypeError, ValueError) as error:
+        text = repr(model)
+        text = text if len(text) <= 40 else f"{text[:40]}…"
+        raise ValueError(
+            f"Expected the bytes of a WordPiece model, received {text} ({error}): "
+            "WordPieceTokenizer.train and from_vocabulary make one, load reads one."
+        ) from error
+    return pieces, lowercase
