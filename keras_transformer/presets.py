@@ -84,7 +84,8 @@ class TrainConfig:
     """One training: its data, vocabulary, model and recipe."""
 
     # --- data: the built-in dates when no file is named ---
-    train_source: str | None = None  # text, .gz, or a .tsv with both columns
+    corpus: tuple[str, ...] = ()  # prepared, instead of text; path:weight mixes several
+    train_source: str | None = None  # text, .gz, or .tsv with both columns; 'part-*.gz' for several
     train_target: str | None = None  # the translations, line by line
     valid_source: str | None = None  # what the best checkpoint is chosen by
     valid_target: str | None = None  # its translations, line by line
@@ -93,6 +94,7 @@ class TrainConfig:
 
     # --- vocabulary ---
     vocabulary_size: int | None = 8000  # ids per vocabulary; none: all characters (type char)
+    vocabulary_sample: int = 1_000_000  # pairs it is learned from, drawn where there are more
     model_type: str = "bpe"  # bpe, unigram, char or word
     lowercase: bool = False  # lower-case text before it is cut into pieces
     nfkc: bool = True  # normalise text to Unicode NFKC

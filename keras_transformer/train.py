@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.atomic_files import creating
 from keras_transformer.corpora.configured import load_corpus
 from keras_transformer.corpora.corpus import Corpus, fingerprint
 from keras_transformer.corpora.pair import Pair
@@ -23,7 +24,6 @@ from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
-from keras_transformer.runs.atomic_files import creating
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import summarize
@@ -76,7 +76,8 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
     )
     options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
-    steps = config.steps_per_epoch or len(make_dataset(corpus.train, *tokenizers, **options))
+    dataset = make_dataset(corpus.train, *tokenizers, **options, repeat=True)
+    steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
     with strategy.scope():
@@ -100,7 +101,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
             print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
             return {}
         _introduce(config, corpus, model, steps, first_epoch)
-        dataset = make_dataset(corpus.train, *tokenizers, **options, first_step=first_epoch * steps)
+        dataset.stream.position = dataset.stream.after((0, 0), first_epoch * steps)
         valid = validation.dataset
         return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
 

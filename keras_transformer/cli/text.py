@@ -115,7 +115,8 @@ def align(
         tokens: Print the tokens that are counted as well: "source ||| target ||| pairs".
         precision: What to compute in, as `translate` has it.
     """
-    from keras_transformer.corpora.text_files import is_table, read_lines, read_pairs
+    from keras_transformer.corpora.lines import is_table
+    from keras_transformer.corpora.text_files import read_lines, read_pairs
     from keras_transformer.runs.files import is_run
 
     if is_run(path) or target or is_table(source):

@@ -11,7 +11,7 @@ from keras_transformer.presets import PRESETS, TrainConfig, get_preset
 
 DEFAULT = "dates"
 # What a training on other text does not have from the run that it starts from, beside the text.
-OTHER_TEXT = ("valid_fraction", "languages", "start_from", "freeze", "log_file")
+OTHER_TEXT = ("corpus", "valid_fraction", "languages", "start_from", "freeze", "log_file")
 
 
 @dataclasses.dataclass(frozen=True)

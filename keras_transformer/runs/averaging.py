@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from keras_transformer.runs.atomic_files import creating, replacing
+from keras_transformer.atomic_files import creating, replacing
 from keras_transformer.runs.files import (
     CHECKPOINTS,
     CONFIG,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_transformer.atomic_files import replacing
 from keras_transformer.runs import files
-from keras_transformer.runs.atomic_files import replacing
 from keras_transformer.runs.averaging import is_worse, load_mean, members, write_model
 from keras_transformer.runs.history import COLUMNS, SCORES, write_history
 from keras_transformer.runs.validation import averaged_weights

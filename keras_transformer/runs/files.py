@@ -12,15 +12,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from keras_transformer.atomic_files import replacing
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.atomic_files import replacing
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
 from keras_transformer.typing import Path
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
 MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
+CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
 HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 TEXTS = ("train_source", "train_target", "valid_source", "valid_target")  # fields that name files
@@ -43,7 +44,7 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in (*TEXTS, "start_from", "log_file", "log_every", *MACHINE):
+    for field in (*TEXTS, "corpus", "start_from", "log_file", "log_every", *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
     return {"recipe": recipe, "data": read_data(path)} | scores
@@ -61,8 +62,14 @@ def valid_pairs(path: Path) -> list[Pair]:
         ValueError: If the files are not where they were.
     """
     from keras_transformer.corpora.configured import load_valid
+    from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+    from keras_transformer.runs.prepared import parse_corpora
 
-    return load_valid(read_config(path))
+    config, kept = read_config(path), os.path.join(path, CORPUS)
+    if config.valid_source is None and (config.corpus or os.path.isdir(kept)):
+        first = parse_corpora(config.corpus)[0][0] if config.corpus else kept
+        return PreparedCorpus(first).valid
+    return load_valid(config)
 
 
 def write_config(config: TrainConfig, path: Path) -> None:

@@ -48,13 +48,13 @@ def train_model(
             them.
 
     Returns:
-        The serialised model. Of the type char, it may have fewer ids than were asked for.
+        The serialised model.
 
     Raises:
         ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
             text allows.
     """
-    _check_text(lines, files)
+    check_text(lines, files)
     check_vocabulary(vocabulary_size, model_type)
     options: dict[str, Any] = dict(
         model_type=model_type,
@@ -74,7 +74,7 @@ def train_model(
     if files:
         options["input"] = [os.fspath(path) for path in files]
     else:
-        options["sentence_iterator"] = _nonempty(lines)
+        options["sentence_iterator"] = nonempty(lines)
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         options |= _normalization(lowercase, nfkc, folder)
@@ -82,10 +82,14 @@ def train_model(
             sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
         except (RuntimeError, OSError) as error:
             raise _explain(error, vocabulary_size) from error
-    return model.getvalue()
+    learned = model.getvalue()
+    size = sentencepiece.SentencePieceProcessor(model_proto=learned).vocab_size()
+    if vocabulary_size and size < vocabulary_size:  # of the type char, nothing was said of it
+        raise VocabularyTooLarge(size, vocabulary_size)
+    return learned
 
 
-def _nonempty(lines):
+def nonempty(lines):
     """Passes lines on and refuses to pass none, which would end the process inside C++."""
     empty = True
     for line in lines:
@@ -113,7 +117,7 @@ def _normalization(lowercase, nfkc, folder):
     return {"normalization_rule_tsv": rules}
 
 
-def _check_text(lines, files):
+def check_text(lines, files):
     """Refuses one string for many, and what says not, or twice, where the text is."""
     if isinstance(lines, (str, bytes, os.PathLike)):
         raise ValueError(
@@ -171,7 +175,7 @@ def _explain(error, vocabulary_size):
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(NO_TEXT)
-    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_nonempty`
+    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `nonempty`
         return ValueError(match[1])
     message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
     return ValueError(f"No vocabulary could be learned: {message or type(error).__name__}.")

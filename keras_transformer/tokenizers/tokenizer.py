@@ -20,7 +20,7 @@ class Tokenizer(Protocol):
     it in a graph, with string tensors: there it is made of TensorFlow's operations, and to be
     exported it is a `tf.Module`, which holds its tables.
 
-    Two more methods are used where a tokenizer has them, as `SubwordTokenizer` does: `sample`, by
+    Two more methods are used where a tokenizer has them, as `SubwordTokenizer` does: `sampler`, by
     `make_dataset(…, subword_sampling=…)`, and `save`, by `export_ctranslate2`.
 
     Attributes:

@@ -202,24 +202,15 @@ def test_order_is_that_of_the_seed():
     assert lengths != sorted(lengths) and len(set(lengths[:8])) > 3
 
 
-@pytest.mark.parametrize("first_step", [None, 0])
-def test_order_of_the_batches_is_that_of_the_seed(first_step):
+def test_order_of_the_batches_is_that_of_the_seed():
     # Each length has a bucket of its own: what belongs together is the same for every seed.
     pairs = pairs_of_lengths([(length, length) for length in range(1, 15)])
-    steps = len(dataset_of(pairs, 15, 15))
 
     def run(seed):
-        return batches_of(dataset_of(pairs, 15, 15, seed=seed, first_step=first_step).take(steps))
+        return batches_of(dataset_of(pairs, 15, 15, seed=seed))
 
     assert run(1) == run(1) != run(2)
     assert sorted(run(1)) == sorted(run(2))
-
-
-def test_passes_differ_in_order_only():
-    dataset = dataset_of(random_pairs())
-    first, second, third = (batches_of(dataset) for _ in range(3))
-    assert first != second and second != third and first != third
-    assert sorted(first) == sorted(second) == sorted(third)
 
 
 def test_no_shuffling():
@@ -231,27 +222,6 @@ def test_no_shuffling():
     assert lengths == sorted(lengths)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_first_step(shuffle):
-    pairs = random_pairs(40)
-    steps = len(dataset_of(pairs, 100))
-    assert steps > 10
-
-    def run(first_step, count):
-        tf.random.set_seed(first_step)  # nobody else's seed has a say
-        dataset = dataset_of(pairs, 100, seed=5, shuffle=shuffle, first_step=first_step)
-        return batches_of(dataset.take(count))
-
-    uninterrupted = run(0, 3 * steps)
-    assert len(uninterrupted) == 3 * steps
-    passes = [uninterrupted[i : i + steps] for i in range(0, 3 * steps, steps)]
-    assert sorted(passes[0]) == sorted(passes[1]) == sorted(passes[2])
-    assert (passes[0] != passes[1] and passes[1] != passes[2]) == shuffle
-    for first_step in (1, steps // 2, steps - 1, steps, steps + 3, 2 * steps, 2 * steps + 7):
-        rest = 3 * steps - first_step
-        assert run(first_step, rest) == uninterrupted[first_step:]
-
-
 def test_length_and_shapes():
     dataset = dataset_of(random_pairs(), 100)
     assert len(dataset) == len(batches_of(dataset)) > 20
@@ -261,10 +231,10 @@ def test_length_and_shapes():
     assert len(dataset_of(random_pairs(1), 30)) == 1
 
 
-@pytest.mark.parametrize("first_step", [None, 0])
-def test_pipelines_are_not_tuned(first_step):
+@pytest.mark.parametrize("repeat", [False, True])
+def test_pipelines_are_not_tuned(repeat):
     """TensorFlow's tuner makes the end of a pipeline wait, for as long again as it ran at worst."""
-    dataset = dataset_of(random_pairs(40), 100, first_step=first_step)
+    dataset = dataset_of(random_pairs(40), 100, repeat=repeat)
     assert dataset.options().autotune.enabled is False
     assert dataset.take(2).options().autotune.enabled is False
 
