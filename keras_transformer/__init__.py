@@ -37,6 +37,7 @@ _HOMES = {
     "corpora.text_files": ("read_pairs",),
     "tokenizers.subword": ("SubwordTokenizer",),
     "tokenizers.tokenizer": ("Tokenizer",),
+    "tokenizers.wordpiece": ("WordPieceTokenizer",),
     "data.dataset": ("make_dataset",),
     "training.strategies": ("make_strategy",),
     "kernels.tensorflow.threads": ("operations_at_once", "work_apart"),

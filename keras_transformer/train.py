@@ -30,9 +30,9 @@ from keras_transformer.runs.configuration import summarize
 from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.runs.progress import Lines, Progress
 from keras_transformer.runs.validation import RunValidation
-from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.tokenizers.vocabulary_checks import VocabularyTooLarge
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens

@@ -20,7 +20,7 @@ from keras_transformer.presets import (
 from keras_transformer.runs import files
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.prepared import VOCABULARY, check_corpora
-from keras_transformer.tokenizers.sentencepiece_training import check_vocabulary
+from keras_transformer.tokenizers.vocabulary_checks import check_vocabulary
 from keras_transformer.typing import Path
 
 # What may change when a run goes on; texts if they are the same in another place.

@@ -10,7 +10,7 @@ from keras_transformer.data.prepared.prepare import prepare_corpus, read_vocabul
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.prepared import VOCABULARY, vocabulary_options
-from keras_transformer.tokenizers.sentencepiece_training import check_vocabulary
+from keras_transformer.tokenizers.vocabulary_checks import check_vocabulary
 from keras_transformer.typing import Path
 
 

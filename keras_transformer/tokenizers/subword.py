@@ -171,7 +171,7 @@ class SubwordTokenizer(tf.Module):
         Args:
             lines: Iterable of strings; None when `files` are given.
             vocabulary_size: Number of ids, special ids and, where the type has them, 256 bytes
-                included. With model_type "char", None takes every character.
+                included. None takes every character or word, with model_type "char" or "word".
             model_type: `"bpe"`, `"unigram"`, `"char"` or `"word"`.
             lowercase: Whether text is lower-cased first.
             nfkc: Whether text is normalised to Unicode's NFKC first.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-from keras_transformer.tokenizers.sentencepiece_training import (
+from keras_transformer.tokenizers.vocabulary_checks import (
     NO_TEXT,
     VocabularyTooLarge,
     check_text,
@@ -21,6 +21,7 @@ from keras_transformer.tokenizers.wordpiece_vocabulary import INSIDE, SPECIAL, t
 
 CHUNK = 8192  # lines that are cut into words at once
 MOST_WORDS = 100_000  # different ones that pieces are learned from, of which the learner takes 20 s
+MOST_SURPLUS = 1.1  # times as many pieces as wanted, of which the rarest are left out
 LONGEST_WORD = 50  # characters, of those
 IDEOGRAPHS = [  # as BERT has them: every one is a word
     *(range(0x4E00, 0xA000), range(0x3400, 0x4DC0), range(0x20000, 0x2A6E0)),
@@ -37,8 +38,8 @@ def train_model(
 ) -> bytes:
     """Learns a vocabulary: every letter of the text, and what is frequent in it.
 
-    tensorflow_text's learner keeps what occurs so many times; here it is asked for the most that
-    still gives as many pieces as wanted, of which the rarest are then left out.
+    tensorflow_text's learner keeps what occurs so many times. Here that threshold is sought which
+    gives as many pieces as wanted or a few more, of which the rarest are left out.
 
     Args:
         lines, files, vocabulary_size, lowercase: As `WordPieceTokenizer.train` has them.
@@ -105,35 +106,39 @@ def _is_word(character):
 def _learn(counts: Mapping[str, int], letters: list[str], size: int) -> list[str]:
     """The letters and the most frequent of the longer pieces, `size` if the text has as many."""
     words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_WORDS]
-
-    def learn(threshold):
-        pieces = learner.learn(
-            words,
-            0,  # as many as there are
-            [],
-            upper_thresh=threshold,
-            lower_thresh=threshold,
-            max_input_tokens=-1,
-            max_token_length=LONGEST_WORD,
-            max_unique_chars=len(letters),
-            slack_ratio=0,
-        )
-        # The learner adds each character with ##, of those that are words by themselves too.
-        of_one = len(INSIDE) + 1
-        longer = (p for p in pieces if len(p) > (of_one if p.startswith(INSIDE) else 1))
-        return [*letters, *longer]
-
-    enough, threshold = learn(1), 2
-    while len(enough) >= size and threshold <= words[0][1]:  # doubled, then halved
-        pieces = learn(threshold)
-        if len(pieces) < size:
-            break
-        enough, threshold = pieces, 2 * threshold
-    low, high = max(threshold // 2, 1), threshold
+    low, high = 0, words[0][1] + 2  # thresholds that give enough, and too few
+    enough: list[str] = []
+    # So frequent a word that with it there are as many words as pieces: most likely enough.
+    threshold = words[min(size, len(words)) - 1][1]
     while high - low > 1:
-        middle = (low + high) // 2
-        pieces = learn(middle)
-        low, high, enough = (
-            (middle, high, pieces) if len(pieces) >= size else (low, middle, enough)
-        )
+        pieces = _learn_by(threshold, words, letters)
+        if len(pieces) >= size:
+            low, enough = threshold, pieces
+            if len(pieces) <= MOST_SURPLUS * size:
+                break
+        elif threshold == 1:
+            return pieces
+        else:
+            high = threshold
+        # There are about as many as the threshold^-0.6.
+        guess = round(threshold * (len(pieces) / size) ** 1.6)
+        threshold = min(max(guess, low + 1), high - 1)
     return enough[:size]
+
+
+def _learn_by(threshold, words, letters):
+    """The letters, and longer pieces that occur so many times, the most frequent first."""
+    pieces = learner.learn(
+        words,
+        0,  # as many as there are
+        [],
+        upper_thresh=threshold,
+        lower_thresh=threshold,
+        max_input_tokens=-1,
+        max_token_length=LONGEST_WORD,
+        max_unique_chars=len(letters),
+        slack_ratio=0,
+    )
+    # The learner adds each character with ##, of those that are words by themselves too.
+    of_one = len(INSIDE) + 1
+    return [*letters, *(p for p in pieces if len(p) > (of_one if p.startswith(INSIDE) else 1))]
