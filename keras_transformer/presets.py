@@ -84,13 +84,13 @@ class TrainConfig:
     """One training: its data, vocabulary, model and recipe."""
 
     # --- data: the built-in dates when no file is named ---
-    corpus: tuple[str, ...] = ()  # prepared, instead of text; path:weight mixes several
     train_source: str | None = None  # text, .gz, or .tsv with both columns; 'part-*.gz' for several
     train_target: str | None = None  # the translations, line by line
     valid_source: str | None = None  # what the best checkpoint is chosen by
     valid_target: str | None = None  # its translations, line by line
     valid_fraction: float | None = None  # instead of files: share of the training text cut off
     languages: tuple[str, ...] = ()  # of the dates; none: the default ones
+    corpus: tuple[str, ...] = ()  # prepared, instead of text; path:weight mixes several
 
     # --- vocabulary ---
     vocabulary_size: int | None = 8000  # ids per vocabulary; none: all characters (type char)

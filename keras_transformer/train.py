@@ -11,15 +11,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import keras
 
 from keras_transformer.atomic_files import creating
-from keras_transformer.corpora.configured import load_corpus
-from keras_transformer.corpora.corpus import Corpus, fingerprint
-from keras_transformer.corpora.pair import Pair
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
 from keras_transformer.presets import TrainConfig
@@ -27,12 +23,10 @@ from keras_transformer.runs import files
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import summarize
-from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.runs.progress import Lines, Progress
+from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.tokenizers.vocabulary_checks import VocabularyTooLarge
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
@@ -67,21 +61,16 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
-    corpus = load_corpus(config)
+    data = open_data(config, output, resume)
     if resume:
-        check_same_text(output, corpus)
-    tokenizers = _open_tokenizers(config, corpus, output, resume)
-    validation = RunValidation(config, corpus.valid, *tokenizers)
-    options: dict[str, Any] = dict(
-        tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
-    )
-    options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
-    dataset = make_dataset(corpus.train, *tokenizers, **options, repeat=True)
+        check_same_text(output, data.fingerprints)
+    validation = RunValidation(config, data.valid, *data.tokenizers)
+    dataset = _training_dataset(config, data)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
     with strategy.scope():
-        model = build_model(config, *tokenizers)
+        model = build_model(config, *data.tokenizers)
         if config.start_from is not None and not _has_checkpoint(output):
             model.load_weights(os.path.join(config.start_from, files.MODEL))
         _compile_model(model, config, steps * config.epochs)
@@ -91,7 +80,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     if resume:
         files.write_config(config, output)
     else:
-        _create(output, config, tokenizers, corpus)
+        _create(output, config, data)
 
     # --- fit ---
     with contextlib.nullcontext() if resume else _gone_by_failure(output):
@@ -100,10 +89,22 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         if first_epoch >= config.epochs or checkpoint.impatient:
             print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
             return {}
-        _introduce(config, corpus, model, steps, first_epoch)
+        _introduce(config, data, model, steps, first_epoch)
         dataset.stream.position = dataset.stream.after((0, 0), first_epoch * steps)
         valid = validation.dataset
         return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+
+
+def _training_dataset(config, data):
+    """The batches to train on, pass after pass."""
+    return make_dataset(
+        **data.source,
+        tokens_per_batch=config.tokens_per_batch,
+        max_length=config.model.max_length,
+        seed=config.seed,
+        subword_sampling=config.subword_sampling,
+        repeat=True,
+    )
 
 
 def _has_checkpoint(output):
@@ -117,15 +118,17 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
         yield
     except Exception:
         if not _has_checkpoint(output):
+            move_out(output)
             shutil.rmtree(output)
         raise
 
 
-def _introduce(config, corpus, model, steps, first_epoch):
+def _introduce(config, data, model, steps, first_epoch):
     """Says what is going to be done."""
     say = Lines(config.log_file)
     say(summarize(config))
-    say(f"{len(corpus.train):,} pairs to train on, {len(corpus.valid):,} to validate by")
+    pairs = data.fingerprints["train"]["pairs"]
+    say(f"{pairs:,} pairs to train on, {len(data.valid):,} to validate by")
     begin = f", from update {first_epoch * steps:,}" if first_epoch else ""
     say(f"{model.count_params():,} weights, {steps:,} updates an epoch{begin}")
 
@@ -181,37 +184,6 @@ def _make_callbacks(config, output, validation, steps):
     return checkpoint, [*validation.callbacks, checkpoint, board, progress]
 
 
-def train_tokenizers(
-    config: TrainConfig, pairs: Sequence[Pair]
-) -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
-
-    Args:
-        config: `TrainConfig`.
-        pairs: The training pairs.
-
-    Returns:
-        The source and the target `SubwordTokenizer`.
-    """
-
-    def learn(*sides, size=config.vocabulary_size):
-        lines = (pair[side] for pair in pairs for side in sides)
-        try:
-            return SubwordTokenizer.train(
-                lines, size, config.model_type, config.lowercase, config.nfkc
-            )
-        except VocabularyTooLarge as error:
-            print(
-                f"vocabulary: {error.limit} ids instead of {size}, all that the text allows",
-                file=sys.stderr,
-            )
-            return learn(*sides, size=error.limit)
-
-    if config.model.share_embeddings == "all":
-        return (learn(0, 1),) * 2
-    return learn(0), learn(1)
-
-
 def build_model(
     config: TrainConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
 ) -> Transformer:
@@ -257,25 +229,14 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _open_tokenizers(
-    config: TrainConfig, corpus: Corpus, output: Path, resume: bool
-) -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    """The vocabularies: those of the run that goes on or is started from, else new ones."""
-    if resume:
-        return load_tokenizers(output)
-    if config.start_from is not None:
-        return load_tokenizers(config.start_from)
-    return train_tokenizers(config, corpus.train)
-
-
-def _create(output, config, tokenizers, corpus):
+def _create(output, config, data):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
-        data = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
         with open(os.path.join(temporary, files.DATA), "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
+            json.dump(data.fingerprints, file, indent=1)
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         files.write_config(config, temporary)
-        for name, tokenizer in zip((files.SOURCE, files.TARGET), tokenizers, strict=True):
+        for name, tokenizer in zip((files.SOURCE, files.TARGET), data.tokenizers, strict=True):
             tokenizer.save(os.path.join(temporary, name))
+        move_in(output, temporary)

@@ -85,10 +85,22 @@ def _defaults(arguments):
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "output", "start-from"):
         parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}")
+    parser.add_argument("--corpus", nargs="*", action="extend")
     parser.add_argument("--resume", action="store_true")
     named = parser.parse_known_args(arguments)[0]
     if named.preset and named.config:
         raise ValueError("--preset and --config both say how to train: leave out one of the two.")
+    config = _named(named)
+    if named.corpus and named.corpus != ["none"] and not named.resume:
+        from keras_transformer.runs.prepared import parse_corpora, vocabulary_options
+
+        first = parse_corpora(named.corpus)[0][0]
+        config = dataclasses.replace(config, **vocabulary_options(first))
+    return config
+
+
+def _named(named):
+    """The configuration of the preset, the file or the run that is named."""
     if named.preset:
         return get_preset(named.preset)
     from keras_transformer.runs import configuration, files

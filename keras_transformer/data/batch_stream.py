@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from keras_transformer.data.batch_plan import BatchPlan
 from keras_transformer.data.batch_planner import BatchPlanner
 from keras_transformer.data.encoded_pairs import EncodedPairs
+from keras_transformer.data.mix import Mix
 from keras_transformer.data.piece_sampling import PieceSampling
-from keras_transformer.data.sentences import spread
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.random_keys import pair_keys
+from keras_transformer.tokenizers.words_of_pieces import spread
 
 # ((source (B, S), target_in (B, T)), target_out (B, T)), int32.
 Batch: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], np.ndarray]
@@ -30,8 +31,7 @@ class BatchStream:
     made at a position gives what any other has given from there.
 
     Args:
-        corpora: `EncodedPairs`, one or several.
-        weights: Positive numbers; of each corpus, its share in a pass as a part of their sum.
+        mix: `Mix`, what is read.
         tokens_per_batch: Budget: rows × padded length of the longer side.
         max_length: Pairs with a side longer than this, its END counted, are left out, and so are
             pairs with an empty side; how many and why goes to the log.
@@ -54,8 +54,7 @@ class BatchStream:
 
     def __init__(
         self,
-        corpora: Sequence[EncodedPairs],
-        weights: Sequence[float],
+        mix: Mix,
         tokens_per_batch: int,
         max_length: int,
         boundaries: np.ndarray,
@@ -70,6 +69,7 @@ class BatchStream:
         self.shard = shard
         self.limit: int | None = None
         self._sampling = sampling
+        corpora = mix.corpora
         self._pairs = EncodedPairs.joined(corpora)
         kept = [_kept(corpus, max_length) for corpus in corpora]
         self._starts = np.cumsum([0, *map(len, corpora)])
@@ -80,7 +80,7 @@ class BatchStream:
             planned = (np.arange(1, max_length + 1),) * 2
         counts = [len(numbers) for numbers in kept]
         self._planner = BatchPlanner(
-            *(self._pairs, self._rows, counts, weights),
+            *(self._pairs, self._rows, counts, mix.weights),
             *(tokens_per_batch, boundaries, planned, seed),
         )
         self._position: Position = (0, 0)

@@ -7,8 +7,9 @@ import numpy as np
 
 from keras_transformer.data.batch_planner import GROWTH
 from keras_transformer.data.encoded_pairs import EncodedPairs
-from keras_transformer.data.sentences import spread
 from keras_transformer.tokenizers.random_keys import pair_keys
+from keras_transformer.tokenizers.tokenizer import check_tokenizer
+from keras_transformer.tokenizers.words_of_pieces import spread
 
 MEASURED = 1000  # pairs that tell how much longer sentences get
 FITTING = 0.9  # the part of them that fits into what is planned
@@ -24,9 +25,14 @@ class PieceSampling:
         tokenizers: The source and the target `Tokenizer`, which have a `sampler`.
         strength: How much is drawn, as their `sampler` understands it.
         seed: Non-negative int.
+
+    Raises:
+        ValueError: If a tokenizer has no `sampler`.
     """
 
     def __init__(self, tokenizers: Sequence[Any], strength: float, seed: int) -> None:
+        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+            check_tokenizer(side, tokenizer, ["sampler"])
         self.seed = seed
         self._samplers = [tokenizer.sampler(strength) for tokenizer in tokenizers]
 

@@ -5,6 +5,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from keras_transformer.tokenizers.words_of_pieces import spread
+
 # Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
 # one ends, (N + 1,) integers. Memory-mapped or not.
 Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -72,12 +74,6 @@ class Sentences:
             places = spread(ends[chosen] - lengths[chosen], lengths[chosen])
             gathered[places] = ids[spread(starts, lengths[chosen])]
         return gathered, lengths
-
-
-def spread(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers from each start on, as many as its length says, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def _small(lengths):

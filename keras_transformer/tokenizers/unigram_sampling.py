@@ -10,7 +10,7 @@ from keras_transformer.tokenizers.model_pieces import ModelPieces
 from keras_transformer.tokenizers.random_keys import drawn, mixed
 from keras_transformer.tokenizers.words_of_pieces import Spelling, Words
 
-_CACHED = 1 << 20  # pieces at places of remembered words, 24 bytes each
+_CACHED = 1 << 20  # words that are remembered, and pieces at places of them, 24 bytes each
 _BITS = 32  # of a random number
 
 
@@ -95,7 +95,7 @@ class UnigramSampling:
         hashes = mixed(mixed(words.ids.astype(np.uint64)) + turn)
         hashes = np.add.reduceat(hashes, words.firsts)
         distinct, examples, number = np.unique(hashes, return_index=True, return_inverse=True)
-        if self._ways_in.shape[1] > _CACHED:
+        if max(len(self._words), self._ways_in.shape[1]) > _CACHED:
             self._forget()
         keys = distinct.tolist()
         missing = [i for i, key in enumerate(keys) if key not in self._words]

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge, train_model
+from keras_transformer.tokenizers.sentencepiece_training import train_model
+from keras_transformer.tokenizers.vocabulary_checks import VocabularyTooLarge
 
 # (source, target) texts, read anew each time that it is called.
 ReadPairs: TypeAlias = Callable[[], Iterable[Sequence[str | bytes]]]

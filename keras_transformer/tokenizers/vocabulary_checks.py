@@ -26,14 +26,14 @@ class VocabularyTooLarge(ValueError):
         self.limit = limit
 
 
-def nonempty(lines: Iterable[str | bytes]) -> Iterator[bytes]:
+def nonempty(lines: Iterable[str | bytes] | None) -> Iterator[bytes]:
     """Passes lines on, but for empty ones, and refuses to pass none.
 
     Raises:
         ValueError: If all are empty, or one is no string.
     """
     empty = True
-    for line in lines:
+    for line in lines or ():
         if not isinstance(line, (str, bytes)):
             kind = type(line).__name__
             raise ValueError(f"Every line must be a string, received a {kind}: {line!r:.40}.")

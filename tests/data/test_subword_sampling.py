@@ -3,7 +3,6 @@
 import collections
 import itertools
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -22,40 +21,6 @@ PAIRS = [(line, line[::-1]) for line in LINES]
 def tokenizer(request):
     lines = [side for pair in PAIRS for side in pair]
     return SubwordTokenizer.train(lines, 285, request.param)
-
-
-def test_samples_spell_the_same_text(tokenizer):
-    plain = tokenizer(LINES)
-    sampled = tokenizer.sample(LINES, 0.2, seed=1)
-    assert sampled.dtype == tf.int32 and sampled.nrows() == len(LINES)
-    assert tokenizer.detokenize(sampled).numpy().tolist() == [line.encode() for line in LINES]
-    assert sampled.flat_values.shape[0] > plain.flat_values.shape[0]
-
-
-def test_samples_are_those_of_the_seed(tokenizer):
-    one, same, other = (tokenizer.sample(LINES, 0.2, seed).to_list() for seed in (1, 1, 2))
-    assert one == same != other
-
-
-def test_dropout_of_merges():
-    """A word of three merges stays whole with a probability of (1 − p)³."""
-    tokenizer = SubwordTokenizer.train(["abc"] * 9 + ["ab"] * 9, 267, "bpe")
-    count, dropout = 20_000, 0.3
-    (whole,) = tokenizer(["abc"]).to_list()
-    assert len(whole) == 1
-    drawn = collections.Counter(
-        tuple(row) for row in tokenizer.sample(["abc"] * count, dropout, seed=3).to_list()
-    )
-    merges = 3  # of ▁, a, b and c
-    share = drawn[tuple(whole)] / count
-    expected = (1 - dropout) ** merges
-    assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / count)
-
-
-@pytest.mark.parametrize("strength", [0.0, -0.1, 1.1])
-def test_strength_out_of_range(tokenizer, strength):
-    with pytest.raises(ValueError, match="strength must be above 0"):
-        tokenizer.sample(["low"], strength, seed=1)
 
 
 def dataset_of(tokenizer, first_step=None, **options):

@@ -59,8 +59,10 @@ class EncodingProcess:
             raise self._gone() from error
 
     def _gone(self):
+        status = self._process.wait()
+        self.close()
         return ValueError(
-            f"A process that tokenizes has ended (exit status {self._process.wait()}; out of "
+            f"A process that tokenizes has ended (exit status {status}; out of "
             "memory?): prepare the corpus again with fewer processes, which goes on from here."
         )
 

@@ -1,9 +1,11 @@
 """Prepares a corpus: reads text, learns or takes vocabularies, tokenizes, writes shards."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,7 +17,14 @@ from keras_transformer.corpora.parallel_text import Block, ParallelText
 from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.corpora.training_text import TrainingText
 from keras_transformer.data.prepared.encoding import encode_blocks
-from keras_transformer.data.prepared.manifest import FORMAT, SOURCE, TARGET
+from keras_transformer.data.prepared.manifest import (
+    FORMAT,
+    MANIFEST,
+    SOURCE,
+    TARGET,
+    check_file,
+    read_manifest,
+)
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.served_ids import ServedIds
 from keras_transformer.data.prepared.writing import CHUNK, SHARD, CorpusWriter
@@ -33,7 +42,7 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
 
     Args:
         config: `PrepareConfig`.
-        output: Directory to make; it must not be there.
+        output: Directory to make; if there is another corpus, that is replaced.
         processes: How many tokenize; by default one for each core.
 
     Raises:
@@ -47,7 +56,10 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
         valid = read_pairs(config.valid_source, config.valid_target)
     _say(f"{len(text):,} pairs to train on, {len(valid):,} to validate by")
     try:
-        writer = CorpusWriter(output, _request(config, text, valid))
+        request = _request(config, text, valid)
+        if _is_there(output, request):
+            return
+        writer = CorpusWriter(output, request)
         if writer.is_begun:
             _say(f"going on after {len(writer.content['shards'])} whole shards")
         else:
@@ -69,6 +81,20 @@ def _request(config, text, valid):
         models = read_vocabularies(config.vocabularies)
         request["vocabularies"] = [hashlib.sha256(model).hexdigest() for model in models]
     return request
+
+
+def _is_there(output, request):
+    """Tells whether the corpus has been prepared before; another one in its place is removed."""
+    if not os.path.exists(os.path.join(output, MANIFEST)):
+        return False
+    with contextlib.suppress(ValueError):
+        manifest = read_manifest(output)
+        for name, described in manifest["files"].items():
+            check_file(output, name, described)
+        if request.items() <= manifest.items():
+            return True
+    shutil.rmtree(output)
+    return False
 
 
 def _vocabularies(config, text):
