@@ -26,6 +26,7 @@ from keras_transformer.runs.configuration import summarize
 from keras_transformer.runs.progress import Lines, Progress
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
+from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import SmoothedCrossEntropy
@@ -237,6 +238,5 @@ def _create(output, config, data):
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         files.write_config(config, temporary)
-        for name, tokenizer in zip((files.SOURCE, files.TARGET), data.tokenizers, strict=True):
-            tokenizer.save(os.path.join(temporary, name))
+        saved.write(temporary, data.tokenizers)
         move_in(output, temporary)

@@ -110,6 +110,7 @@ def _named(named):
     if named.resume and named.output:
         return files.read_config(named.output)
     if named.start_from:
-        fresh = {name: getattr(TrainConfig(), name) for name in (*files.TEXTS, *OTHER_TEXT)}
+        other = (*files.TEXTS, *files.VOCABULARIES, *OTHER_TEXT)
+        fresh = {name: getattr(TrainConfig(), name) for name in other}
         return dataclasses.replace(files.read_config(named.start_from), **fresh)
     return PRESETS[DEFAULT]

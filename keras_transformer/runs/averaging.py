@@ -16,8 +16,6 @@ from keras_transformer.runs.files import (
     CONFIG,
     DATA,
     MODEL,
-    SOURCE,
-    TARGET,
     demerit,
     rank,
     read_state,
@@ -25,6 +23,7 @@ from keras_transformer.runs.files import (
 )
 from keras_transformer.runs.history import SCORES
 from keras_transformer.runs.load import load
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
@@ -160,9 +159,9 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     if scores:
         is_worse(state, scores, joined)
     with creating(output) as temporary:
-        for name in (CONFIG, SOURCE, TARGET, DATA):
-            if os.path.exists(os.path.join(path, name)):
-                shutil.copy(os.path.join(path, name), temporary)
+        for name in (*saved.paths(path), *(os.path.join(path, name) for name in (CONFIG, DATA))):
+            if os.path.exists(name):
+                shutil.copy(name, temporary)
         write_model(temporary, translator.model, {"metrics": scores, "mean_of": joined})
 
 

@@ -1,9 +1,9 @@
 """The files of a training's directory: everything needed to translate, to resume and to look back.
 
-`model.keras` (the best weights) and `model.json` (what these are, and how good), `source.spm` and
-`target.spm` (equal when shared), `config.yaml`, `data.json`, `history.csv` (a row per validation),
-`logs/` (TensorBoard) and `checkpoints/`. Nothing in it names another place on the machine that
-loading would need, so it can be moved.
+`model.keras` (the best weights) and `model.json` (what these are, and how good), `source.spm` or
+`source.wordpiece` and the target's (equal when shared), `config.yaml`, `data.json`, `history.csv`
+(a row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing in it names another place
+on the machine that loading would need, so it can be moved.
 """
 
 import dataclasses
@@ -16,20 +16,22 @@ from keras_transformer.atomic_files import replacing
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
-MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
+MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
 CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
 HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 TEXTS = ("train_source", "train_target", "valid_source", "valid_target")  # fields that name files
+VOCABULARIES = ("source_vocabulary", "target_vocabulary")  # as well
 
 
 def is_run(path: Path) -> bool:
     """Tells whether `path` is a run directory with a model to translate with."""
-    return os.path.isfile(os.path.join(path, MODEL)) and os.path.isfile(os.path.join(path, SOURCE))
+    return os.path.isfile(os.path.join(path, MODEL)) and bool(saved.paths(path))
 
 
 def describe(path: Path) -> dict[str, dict[str, Any]]:
@@ -44,7 +46,7 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in (*TEXTS, "corpus", "start_from", "log_file", "log_every", *MACHINE):
+    for field in (*TEXTS, *VOCABULARIES, "corpus", "start_from", "log_file", "log_every", *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
     return {"recipe": recipe, "data": read_data(path)} | scores

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import GREEDY, SearchConfig, check_precision
-from keras_transformer.runs.files import CONFIG, MODEL, SOURCE, TARGET, describe, is_run
+from keras_transformer.runs.files import CONFIG, MODEL, describe, is_run
+from keras_transformer.tokenizers import saved
 from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
     from keras_transformer.serving.exported_translator import ExportedTranslator
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
     from keras_transformer.translation.translator import Translator
 
 FEW = 2  # sentences, so few that decoding them takes less time than making a graph of it
@@ -41,7 +41,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     """
     if not is_run(path):
         raise ValueError(
-            f"{path} is no run directory (no {MODEL} and {SOURCE} in it): give the --output of a "
+            f"{path} is no run directory (no {MODEL} and source.spm in it): give the --output of a "
             "training that has finished an epoch."
         )
     check_precision(precision)
@@ -52,7 +52,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     from keras_transformer.translation.translator import Translator
 
     model = keras.saving.load_model(os.path.join(path, MODEL), compile=False)
-    translator = Translator(model, *load_tokenizers(path))
+    translator = Translator(model, *saved.load(path))
     translator = translator.in_precision(choose(precision, model.dtype_policy.name))
     translator.card = describe(path)
     return translator
@@ -123,11 +123,3 @@ def open_translator(
         return method(texts, search=search, prefixes=prefixes)
 
     return translate
-
-
-def load_tokenizers(path: Path) -> "tuple[SubwordTokenizer, SubwordTokenizer]":
-    """Reads a run's source and target tokenizer: one object if they are the same."""
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
-
-    source, target = (SubwordTokenizer.load(os.path.join(path, name)) for name in (SOURCE, TARGET))
-    return source, source if source.model == target.model else target

@@ -71,10 +71,7 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
     Raises:
         ValueError: If it is one.
     """
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
-        )
+    check_type(model_type)
     if vocabulary_size is None:
         if model_type not in WHOLE:
             raise ValueError(
@@ -95,4 +92,16 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
         raise ValueError(
             f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
             f"vocabulary are {what}, and the text needs some."
+        )
+
+
+def check_type(model_type: str) -> None:
+    """Refuses an unknown type of vocabulary.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    if model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
         )

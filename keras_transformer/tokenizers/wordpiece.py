@@ -14,6 +14,7 @@ from keras_transformer.tokenizers.wordpiece_vocabulary import (
     INSIDE,
     LONGEST_PIECE,
     SPECIAL,
+    detokenizing_loses,
     from_model,
     read_pieces,
     renumber,
@@ -86,7 +87,7 @@ class WordPieceTokenizer(tf.Module):
     @property
     def detokenizing_loses(self) -> str:
         """What text has no more when it comes back from ids, in words."""
-        return "spaces around punctuation" + (", capitals, accents" if self.lowercase else "")
+        return detokenizing_loses(self.lowercase)
 
     def __call__(
         self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False

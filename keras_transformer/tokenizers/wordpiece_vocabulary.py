@@ -96,6 +96,11 @@ def renumber(pieces: Sequence[str]) -> tuple[list[str], list[int]]:
     return ours, [numbers.get(piece, -1) for piece in ours]
 
 
+def detokenizing_loses(lowercase: bool) -> str:
+    """What text has no more when it comes back from ids, in words."""
+    return "spaces around punctuation" + (", capitals, accents" if lowercase else "")
+
+
 def to_model(pieces: Sequence[str], lowercase: bool) -> bytes:
     """Serialises a vocabulary, in the order of its file, and whether it is for lower-cased text."""
     content = {"format": FORMAT, "lowercase": lowercase, "pieces": list(pieces)}

@@ -22,10 +22,11 @@ NOT_FOR_REQUESTS = frozenset({"__saved_model_init_op", "__saved_model_train_op"}
 # `tf.raw_ops` is the list of TensorFlow's own ops. The op registry is not: it also holds
 # whatever libraries this process happens to have loaded.
 CORE_OPS = frozenset(vars(tf.raw_ops))
-# Older servers carry older tensorflow-text kernels; these four are in all of them, unchanged.
+# Older servers carry older tensorflow-text kernels; these are in all of them, unchanged: of
+# SentencePiece, and of WordPiece.
 CUSTOM_OPS = frozenset(
     f"Sentencepiece{name}Op" for name in ("", "Tokenize", "Detokenize", "IdToString")
-)
+) | {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"}
 PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 WHILE_OPS = frozenset({"While", "StatelessWhile"})
 # TensorFlow 1 wrote loops as cycles in the graph, where a bound cannot be read off.
@@ -45,7 +46,7 @@ def check_structure(version_dir: Path) -> list[str]:
 
     What is looked at: `saved_model.pb` holds one MetaGraph, tagged `serve`; `serving_default` has
     the inputs and outputs of the contract; in the graph and in every function of its library the
-    ops are TensorFlow's own or one of three of SentencePiece, none of them Python's or XLA's, no
+    ops are TensorFlow's own or of SentencePiece or WordPiece, none of them Python's or XLA's, no
     function or call is to be compiled by XLA, devices are the CPU or none, loops are bounded, and
     no string constant or string attribute is an absolute path or a URL; asset names are relative
     and the assets are there; the variables' index and all its shards are there, and every variable
