@@ -35,6 +35,7 @@ _HOMES = {
     "decoding.sampling": ("sample",),
     "decoding.search": ("search",),
     "corpora.text_files": ("read_pairs",),
+    "tokenizers.embedding_initialization": ("Coverage", "initialize_embeddings"),
     "tokenizers.subword": ("SubwordTokenizer",),
     "tokenizers.tokenizer": ("Tokenizer",),
     "tokenizers.wordpiece": ("WordPieceTokenizer",),

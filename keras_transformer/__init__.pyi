@@ -47,6 +47,10 @@ from keras_transformer.special_ids import END as END
 from keras_transformer.special_ids import PAD as PAD
 from keras_transformer.special_ids import START as START
 from keras_transformer.special_ids import UNK as UNK
+from keras_transformer.tokenizers.embedding_initialization import Coverage as Coverage
+from keras_transformer.tokenizers.embedding_initialization import (
+    initialize_embeddings as initialize_embeddings,
+)
 from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as WordPieceTokenizer

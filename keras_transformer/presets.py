@@ -51,6 +51,20 @@ def check_sharing(
         )
 
 
+def check_frozen_vectors(side: str, share_embeddings: str) -> None:
+    """Refuses to freeze the embeddings of a side where their matrix is the softmax's too.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if share_embeddings == "all" or (side, share_embeddings) == ("target", "target"):
+        apart = "target" if side == "source" else "none"
+        raise ValueError(
+            f"--freeze-vectors would freeze the softmax, which shares the matrix of the {side} "
+            f"embeddings (share_embeddings={share_embeddings}): give --share-embeddings {apart}."
+        )
+
+
 def check_precision(precision: str | None) -> None:
     """Refuses what is neither None nor the name of a precision.
 
@@ -102,6 +116,9 @@ class TrainConfig:
     target_vocabulary: str | None = None  # the target's
     lowercase: bool = False  # lower-case text before it is cut into pieces
     nfkc: bool = True  # normalise text to Unicode NFKC; wordpiece cleans it in its own way
+    source_vectors: str | None = None  # GloVe, word2vec or fastText .vec: embeddings begin as these
+    target_vectors: str | None = None  # the target's
+    freeze_vectors: bool = False  # embeddings that began so keep what they began as
     subword_sampling: float = 0.0  # in training: dropout of merges (bpe), sharpness (unigram)
 
     # --- start: from fresh weights, or those of a run, with its vocabulary and architecture ---

@@ -26,9 +26,10 @@ from keras_transformer.runs.configuration import summarize
 from keras_transformer.runs.progress import Lines, Progress
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
+from keras_transformer.runs.vectors import begin_with_vectors, sides_of
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.training.freezing import freeze
+from keras_transformer.training.freezing import freeze, freeze_vectors
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.training.optimizer import MeanAdam
@@ -72,8 +73,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     # --- model ---
     with strategy.scope():
         model = build_model(config, *data.tokenizers)
-        if config.start_from is not None and not _has_checkpoint(output):
-            model.load_weights(os.path.join(config.start_from, files.MODEL))
+        coverage = {} if _has_checkpoint(output) else _begin(model, config, data, dataset)
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
@@ -81,7 +81,7 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     if resume:
         files.write_config(config, output)
     else:
-        _create(output, config, data)
+        _create(output, config, data, coverage)
 
     # --- fit ---
     with contextlib.nullcontext() if resume else _gone_by_failure(output):
@@ -106,6 +106,13 @@ def _training_dataset(config, data):
         subword_sampling=config.subword_sampling,
         repeat=True,
     )
+
+
+def _begin(model, config, data, dataset):
+    """Weights that are not drawn: those of a run, or word vectors; what these cover."""
+    if config.start_from is not None:
+        model.load_weights(os.path.join(config.start_from, files.MODEL))
+    return begin_with_vectors(config, model, data.tokenizers, dataset.stream.pairs)
 
 
 def _has_checkpoint(output):
@@ -197,6 +204,7 @@ def build_model(
     )
     model.build()
     freeze(model, config.freeze)
+    freeze_vectors(model, sides_of(config) if config.freeze_vectors else ())
     return model
 
 
@@ -230,11 +238,11 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _create(output, config, data):
+def _create(output, config, data, coverage):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
         with open(os.path.join(temporary, files.DATA), "w", encoding="utf-8") as file:
-            json.dump(data.fingerprints, file, indent=1)
+            json.dump(data.fingerprints | coverage, file, indent=1)
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         files.write_config(config, temporary)

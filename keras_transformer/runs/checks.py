@@ -17,7 +17,7 @@ from keras_transformer.presets import (
     check_precision,
     check_sharing,
 )
-from keras_transformer.runs import files
+from keras_transformer.runs import files, vectors
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.prepared import VOCABULARY, check_corpora
 from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
@@ -57,6 +57,8 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> N
     check_corpora(config)
     if not resume:
         check_files(config, config.start_from or next(iter(config.corpus), None))
+    if not begun:
+        vectors.check_files(config)
     _check_files(config, output)
     if config.languages:
         parse_locales(config.languages)
@@ -76,6 +78,7 @@ def check_values(config: TrainConfig) -> None:
     joint = config.model.share_embeddings == "all"
     check_vocabularies(config, joint, "--share-embeddings target")
     check_sharing(config.model.share_embeddings, 0, 0)
+    vectors.check(config)
     if config.strategy not in STRATEGIES:
         raise ValueError(
             f"There is no strategy {config.strategy!r}: choose one of {', '.join(STRATEGIES)}."

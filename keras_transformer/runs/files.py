@@ -27,6 +27,7 @@ HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 TEXTS = ("train_source", "train_target", "valid_source", "valid_target")  # fields that name files
 VOCABULARIES = ("source_vocabulary", "target_vocabulary")  # as well
+VECTORS = ("source_vectors", "target_vectors")  # as well
 
 
 def is_run(path: Path) -> bool:
@@ -46,7 +47,16 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in (*TEXTS, *VOCABULARIES, "corpus", "start_from", "log_file", "log_every", *MACHINE):
+    for field in (
+        *TEXTS,
+        *VOCABULARIES,
+        *VECTORS,
+        "corpus",
+        "start_from",
+        "log_file",
+        "log_every",
+        *MACHINE,
+    ):
         del recipe[field]
     scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
     return {"recipe": recipe, "data": read_data(path)} | scores
