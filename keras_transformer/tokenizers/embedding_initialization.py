@@ -64,9 +64,9 @@ def initialize_embeddings(
     would be five times as loud as the positions added to them, and as logits of a shared softmax
     put all probability on a word or two. One factor for all keeps angles and ratios of lengths.
 
-    Vectors wider than D, as the usual 300 numbers are for every preset but the larger ones, are
-    reduced to it by PCA of those that are used: their mean is taken off, and what is kept is the
-    part of the rest that varies most.
+    Vectors wider than D, as the usual 300 numbers are for the presets up to `small`, are reduced to
+    it by PCA of those that are used: their mean is taken off, and what is kept is the part of the
+    rest that varies most. Narrower ones, as these are for `base` and `big`, are refused.
 
     Args:
         embedding: `PositionalEmbedding`, or whatever has its `vocabulary_size`, `d_model` and
@@ -86,7 +86,7 @@ def initialize_embeddings(
     Example:
 
     >>> print(initialize_embeddings(model.source_embedding, tokenizer, "glove.6B.300d.txt"))
-    3,210 of 7,996 (40.1 %) of the vocabulary have a vector of 300 numbers, reduced by PCA, ...
+    3,210 of 7,996 (40.1%) of the vocabulary have a vector of 300 numbers, reduced by PCA, ...
     """
     words = _words(tokenizer)
     found = read_vectors(path, words, least_width=embedding.d_model)

@@ -1,4 +1,4 @@
-"""Word vectors in files: each format is read as what it is, and what is wrong said in a sentence."""
+"""Word vectors in files: each format is read as what it is, what is wrong said in a sentence."""
 
 import gzip
 import struct
