@@ -36,6 +36,7 @@ from keras_transformer.presets import get_preset as get_preset
 from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
 from keras_transformer.runs.load import load as load
 from keras_transformer.runs.preparing import prepare as prepare
+from keras_transformer.runs.resume_training import ResumeTraining as ResumeTraining
 from keras_transformer.runs.validation import AveragedValidation as AveragedValidation
 from keras_transformer.runs.validation import TranslationScores as TranslationScores
 from keras_transformer.runs.validation import averaged_weights as averaged_weights
@@ -47,13 +48,13 @@ from keras_transformer.special_ids import END as END
 from keras_transformer.special_ids import PAD as PAD
 from keras_transformer.special_ids import START as START
 from keras_transformer.special_ids import UNK as UNK
-from keras_transformer.tokenizers.embedding_initialization import Coverage as Coverage
-from keras_transformer.tokenizers.embedding_initialization import (
-    initialize_embeddings as initialize_embeddings,
-)
 from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as WordPieceTokenizer
+from keras_transformer.training.embedding_initialization import Coverage as Coverage
+from keras_transformer.training.embedding_initialization import (
+    initialize_embeddings as initialize_embeddings,
+)
 from keras_transformer.training.losses import SmoothedCrossEntropy as SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy as MaskedAccuracy
 from keras_transformer.training.metrics import Perplexity as Perplexity

@@ -8,7 +8,7 @@ import dataclasses
 import math
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
-STRATEGIES = ("auto", "one", "mirrored")
+STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
 
 FORMAT = 1  # of what run directories and .keras files hold
@@ -48,20 +48,6 @@ def check_sharing(
             'share_embeddings="all" needs one vocabulary for both sides, received '
             f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
             'joint vocabulary or share_embeddings="target".'
-        )
-
-
-def check_frozen_vectors(side: str, share_embeddings: str) -> None:
-    """Refuses to freeze the embeddings of a side where their matrix is the softmax's too.
-
-    Raises:
-        ValueError: If it is.
-    """
-    if share_embeddings == "all" or (side, share_embeddings) == ("target", "target"):
-        apart = "target" if side == "source" else "none"
-        raise ValueError(
-            f"--freeze-vectors would freeze the softmax, which shares the matrix of the {side} "
-            f"embeddings (share_embeddings={share_embeddings}): give --share-embeddings {apart}."
         )
 
 
@@ -142,7 +128,7 @@ class TrainConfig:
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
     ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
     precision: str = "float32"  # float32, mixed_bfloat16, mixed_float16 or auto (timed here)
-    strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
+    strategy: str = "auto"  # auto (all there is), one, mirrored or multiworker (by TF_CONFIG)
     logical_devices: int = 1  # replicas that the CPU plays, to try mirrored without GPUs
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape
     seed: int = 1  # of everything random
@@ -154,6 +140,9 @@ class TrainConfig:
     patience: int | None = None  # epochs without a new best after which training ends
     keep_checkpoints: int = 1  # so many of the best, and of the last
     average: str = "none"  # the model: none, the best; best or last, mean of those, if no worse
+
+    # --- what is saved to go on from ---
+    save_every: int | None = None  # updates from one point to the next; none: 2 % of the time
 
     # --- what is told meanwhile ---
     log_every: float = 60.0  # seconds between lines of progress, where stderr is no terminal

@@ -15,40 +15,47 @@ from collections.abc import Iterator
 
 import keras
 
-from keras_transformer.atomic_files import creating
+from keras_transformer.atomic_files import creating, remove_leftovers
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
-from keras_transformer.presets import TrainConfig
+from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import summarize
 from keras_transformer.runs.progress import Lines, Progress
+from keras_transformer.runs.signals import saved_by_signals
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.runs.vectors import begin_with_vectors, sides_of
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.training.freezing import freeze, freeze_vectors
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.training.optimizer import MeanAdam
 from keras_transformer.training.schedules import WarmupInverseSqrt
 from keras_transformer.training.strategies import make_strategy
+from keras_transformer.training.workers import agree, check_equal, is_chief
 from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
 
 
-def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, list[float]]:
+def train(
+    config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
+) -> dict[str, list[float]]:
     """Trains a model into a run directory.
 
     Args:
         config: `TrainConfig`, such as `presets.dates`; `dataclasses.replace` changes fields.
         output: Directory to make. It may exist only if it is empty, or with `resume`.
-        resume: Whether to go on with the training in `output`: from its last whole epoch, on the
-            same data and vocabulary, with the loss curve it would have had without the stop.
+        resume: Whether to go on with the training in `output`: from the last point that was saved,
+            on the same data and vocabulary, to the weights that it would have had without the stop.
             `config` is that run's (`runs.files.read_config`), but for what may change
             (`runs.checks.MAY_CHANGE`): the curve is the same until a cooldown begins.
+        accept_changed_text: Whether to go on though the text is another than the run was begun
+            with.
 
     Returns:
         Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
@@ -57,15 +64,23 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         ValueError: If the data, the configuration or the directory is at fault.
     """
     check_training(config, output, resume)
+    cluster = cluster_of(config.strategy)
+    writes = cluster is None or cluster.is_chief
+    with files.locked(output) if resume and writes else contextlib.nullcontext():
+        return _train(config, output, resume, accept_changed_text)
+
+
+def _train(config, output, resume, accept_changed_text):
     parallel_microbatches = _parallel_microbatches(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
-    config = _choose_precision(config, output, resume)
+    config = _choose_precision(config, output, resume, strategy)
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
-    data = open_data(config, output, resume)
-    if resume:
+    data = open_data(config, output, resume, accept_changed_text)
+    if resume and not accept_changed_text:
         check_same_text(output, data.fingerprints)
+    check_equal(strategy, "texts and vocabularies", data.digest)
     validation = RunValidation(config, data.valid, *data.tokenizers)
     dataset = _training_dataset(config, data)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
@@ -73,27 +88,34 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     # --- model ---
     with strategy.scope():
         model = build_model(config, *data.tokenizers)
-        coverage = {} if _has_checkpoint(output) else _begin(model, config, data, dataset)
+        coverage = {} if _has_checkpoint(output) else _begin(model, config, data, dataset, strategy)
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
     # --- run directory: nothing is written before everything above has succeeded ---
-    if resume:
+    writes = is_chief(strategy)
+    if not writes:
+        pass
+    elif resume:
+        remove_leftovers(output)
         files.write_config(config, output)
+        files.write_data(data.fingerprints | coverage, output)
     else:
         _create(output, config, data, coverage)
 
     # --- fit ---
-    with contextlib.nullcontext() if resume else _gone_by_failure(output):
-        checkpoint, callbacks = _make_callbacks(config, output, validation, steps)
-        first_epoch = checkpoint.restore(model)
-        if first_epoch >= config.epochs or checkpoint.impatient:
-            print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
+    begins = writes and not resume
+    with _gone_by_failure(output) if begins else contextlib.nullcontext():
+        checkpoint, callbacks = _make_callbacks(config, output, dataset, validation, steps, writes)
+        checkpoint.accept_changes = accept_changed_text
+        checkpoint.open()
+        if checkpoint.is_finished(config.epochs):
+            print(f"{output} has its {checkpoint.epoch} epochs already", file=sys.stderr)
+            checkpoint.close()
             return {}
-        _introduce(config, data, model, steps, first_epoch)
-        dataset.stream.position = dataset.stream.after((0, 0), first_epoch * steps)
-        valid = validation.dataset
-        return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+        _introduce(config, data, model, steps, checkpoint)
+        with saved_by_signals(checkpoint):
+            return _fit(model, dataset, steps, validation.dataset, callbacks, config.epochs)
 
 
 def _training_dataset(config, data):
@@ -108,11 +130,14 @@ def _training_dataset(config, data):
     )
 
 
-def _begin(model, config, data, dataset):
+def _begin(model, config, data, dataset, strategy):
     """Weights that are not drawn: those of a run, or word vectors; what these cover."""
     if config.start_from is not None:
         model.load_weights(os.path.join(config.start_from, files.MODEL))
-    return begin_with_vectors(config, model, data.tokenizers, dataset.stream.pairs)
+    coverage = begin_with_vectors(config, model, data.tokenizers, dataset.stream.pairs)
+    if coverage:
+        check_equal(strategy, "word vectors", json.dumps(coverage, sort_keys=True))
+    return coverage
 
 
 def _has_checkpoint(output):
@@ -131,13 +156,14 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
         raise
 
 
-def _introduce(config, data, model, steps, first_epoch):
+def _introduce(config, data, model, steps, checkpoint):
     """Says what is going to be done."""
     say = Lines(config.log_file)
     say(summarize(config))
     pairs = data.fingerprints["train"]["pairs"]
     say(f"{pairs:,} pairs to train on, {len(data.valid):,} to validate by")
-    begin = f", from update {first_epoch * steps:,}" if first_epoch else ""
+    done = checkpoint.epoch * steps + checkpoint.update
+    begin = f", from update {done:,}" if done else ""
     say(f"{model.count_params():,} weights, {steps:,} updates an epoch{begin}")
 
 
@@ -151,22 +177,23 @@ def _parallel_microbatches(config):
     return parts or min(at_once, threads.MOST_PARTS)
 
 
-def _choose_precision(config, output, resume):
+def _choose_precision(config, output, resume, strategy):
     """The configuration with `auto` decided upon: by this machine, or by the run that goes on."""
     from keras_transformer.kernels.tensorflow.precision import choose
 
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=files.read_config(output).precision)
-    return dataclasses.replace(config, precision=choose(config.precision))
+    chosen = PRECISIONS.index(choose(config.precision))
+    chosen = int(agree(strategy, {"precision": chosen})["precision"])
+    return dataclasses.replace(config, precision=PRECISIONS[chosen])
 
 
-def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
-    """`model.fit` on an endless dataset, from one epoch to another."""
+def _fit(model, dataset, steps, valid, callbacks, epochs):
+    """`model.fit` on an endless dataset, from the epoch on that is under way."""
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
         return model.fit(
-            dataset.take((epochs - first_epoch) * steps),
+            dataset,
             validation_data=valid,
-            initial_epoch=first_epoch,
             epochs=epochs,
             steps_per_epoch=steps,
             shuffle=False,  # the dataset shuffles by itself
@@ -175,20 +202,25 @@ def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
         ).history
 
 
-def _make_callbacks(config, output, validation, steps):
+def _make_callbacks(config, output, dataset, validation, steps, writes):
     """Makes the callbacks, in the order in which they add to and read the logs."""
     checkpoint = RunCheckpoint(
         output,
+        dataset,
         validation,
         f"val_{config.validate_by}",
         config.keep_checkpoints,
         config.average,
         config.patience,
+        config.save_every,
     )
+    checkpoint.points.writes = writes
+    if not writes:
+        return checkpoint, [*validation.callbacks, checkpoint]
     logs = os.path.join(output, "logs")
     board = keras.callbacks.TensorBoard(logs)
     say = Lines(config.log_file)
-    progress = Progress(steps, config.epochs, say, config.log_every, logs)
+    progress = Progress(steps, config.epochs, say, config.log_every, logs, checkpoint)
     return checkpoint, [*validation.callbacks, checkpoint, board, progress]
 
 
@@ -241,10 +273,10 @@ def _compile_model(model, config, total_steps):
 def _create(output, config, data, coverage):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
-        with open(os.path.join(temporary, files.DATA), "w", encoding="utf-8") as file:
-            json.dump(data.fingerprints | coverage, file, indent=1)
+        files.write_data(data.fingerprints | coverage, temporary)
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
+        files.resume_points(temporary).begin()
         files.write_config(config, temporary)
         saved.write(temporary, data.tokenizers)
         move_in(output, temporary)

@@ -28,7 +28,9 @@ class Train:
     config: str | None = None
     """File with the defaults instead, such as the config.yaml of a run, which it repeats."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on with the run in --output, as it was begun, from its last whole epoch."""
+    """Go on with the run in --output, as it was begun, from where it was saved last."""
+    accept_changed_text: tyro.conf.FlagCreatePairsOff[bool] = False
+    """With --resume: go on though the text is another than the run was begun with."""
     plot: tyro.conf.FlagCreatePairsOff[bool] = False
     """Draw learning rate, loss and BLEU into curves.png in --output."""
     training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS[DEFAULT]
@@ -41,7 +43,7 @@ class Train:
         check_training(self.training, self.output, self.resume)
         from keras_transformer.train import train
 
-        train(self.training, self.output, resume=self.resume)
+        train(self.training, self.output, self.resume, self.accept_changed_text)
         if self.plot:
             from keras_transformer.visualization.curves import save_run_plot
 

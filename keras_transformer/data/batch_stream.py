@@ -44,7 +44,9 @@ class BatchStream:
 
     Attributes:
         position: (pass, index): where the next iterator begins. One that hands out its last batch
-            moves it to behind that one; one that is dropped before leaves it as it is.
+            moves it to behind that one; one that is dropped before leaves it as it is. (A strategy
+            takes a few batches ahead: `fit` begins with the second pass over as few as that, unless
+            a callback sets the position in `on_train_begin`.)
         limit: Number of batches after which the next iterator ends at the latest, or None; holds
             for that one. A dataset that has a length (without `repeat`) must not end before it.
 

@@ -38,6 +38,10 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
     if not stream.repeat:
         length = tf.data.experimental.assert_cardinality(stream.batches_per_pass)
         dataset = dataset.apply(length)
+    options = tf.data.Options()
+    # Workers of a strategy read shards of each batch (`shard`), not each some of the batches.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = dataset.with_options(options)
     dataset.stream = stream
     return dataset
 

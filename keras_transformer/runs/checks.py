@@ -1,7 +1,6 @@
 """What can be wrong with a training, said before TensorFlow and the corpus are loaded."""
 
 import dataclasses
-import json
 import math
 import os
 from typing import Any
@@ -21,12 +20,13 @@ from keras_transformer.runs import files, vectors
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.prepared import VOCABULARY, check_corpora
 from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Path
 
 # What may change when a run goes on; texts if they are the same in another place.
 MAY_CHANGE = (
     *("epochs", "cooldown_steps", "patience", "bleu_tokenize", "validation_beam_size"),
-    *("log_every", "log_file"),
+    *("save_every", "log_every", "log_file"),
     *("strategy", "logical_devices", *MACHINE),
 )
 # What a fine-tuned model has from the run that it starts from, beside its vocabulary.
@@ -46,9 +46,10 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> N
             or the configuration contradicts the run that goes on or that is started from.
     """
     check_values(config)
+    cluster = cluster_of(config.strategy)
     if resume:
         _check_same(config, files.read_config(output))
-    else:
+    elif cluster is None or cluster.is_chief:
         _check_free(output)
     begun = resume and files.read_state(output) is not None
     if config.start_from is not None and not begun:
@@ -124,19 +125,16 @@ def check_same_text(path: Path, fingerprints: dict[str, Any]) -> None:
         fingerprints: Of the text now, as `data.json` has them.
 
     Raises:
-        ValueError: If its fingerprint is not the one in the run's `data.json`.
+        ValueError: If its fingerprint is not the one in the run's `data.json`, or that is damaged.
     """
-    name = os.path.join(path, files.DATA)
-    if not os.path.exists(name):
-        return
-    with open(name, encoding="utf-8") as file:
-        recorded = json.load(file)
+    recorded = files.read_data(path)
     for part, received in fingerprints.items():
-        if received != recorded[part]:
+        if recorded and received != recorded.get(part):
+            then = (recorded.get(part) or {}).get("pairs", "an unknown number")
             raise ValueError(
                 f"The {part} text is not what {path} was begun with ({received['pairs']} pairs, "
-                f"then {recorded[part]['pairs']}): resume it with the same text, wherever that "
-                "lies, or fine-tune it by --start-from."
+                f"then {then}): resume it with the same text, wherever that lies, fine-tune it by "
+                "--start-from, or go on all the same by --accept-changed-text."
             )
 
 
@@ -161,7 +159,7 @@ def _check_ranges(config: TrainConfig) -> None:
     values = _flat(config)
     counts = "epochs steps_per_epoch tokens_per_batch accumulation_steps parallel_microbatches "
     counts += "patience warmup_steps keep_checkpoints logical_devices num_layers d_model num_heads "
-    counts += "vocabulary_sample d_ff max_length validation_beam_size"
+    counts += "vocabulary_sample d_ff max_length validation_beam_size save_every"
     shares = ("ema", "subword_sampling", "label_smoothing", "dropout")
     ranges: dict[str, tuple[bool, str]] = {}
     for name in counts.split():

@@ -6,16 +6,18 @@
 on the machine that loading would need, so it can be moved.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keras_transformer.atomic_files import replacing
+from keras_transformer.atomic_files import reason, replacing
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
+from keras_transformer.runs.resume_points import STATE, ResumePoints
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
@@ -23,7 +25,8 @@ MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
 CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
-HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
+HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
+OWNED = r"\d{6}\.weights\.h5"  # further files in checkpoints/, as ResumePoints takes them
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 TEXTS = ("train_source", "train_target", "valid_source", "valid_target")  # fields that name files
 VOCABULARIES = ("source_vocabulary", "target_vocabulary")  # as well
@@ -47,24 +50,32 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in (
-        *TEXTS,
-        *VOCABULARIES,
-        *VECTORS,
-        "corpus",
-        "start_from",
-        "log_file",
-        "log_every",
-        *MACHINE,
-    ):
+    here = "corpus", "start_from", "save_every", "log_file", "log_every"
+    for field in (*TEXTS, *VOCABULARIES, *VECTORS, *here, *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | _read_json(path, MODEL_SCORES)
     return {"recipe": recipe, "data": read_data(path)} | scores
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """Reads the fingerprints of `train` and `valid` that a run was begun with; empty if unknown."""
+    """Reads the fingerprints of `train` and `valid` that a run was begun with; empty if unknown.
+
+    And what its word `vectors` covered, where it began with some (`begin_with_vectors`).
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
     return _read_json(path, DATA)
+
+
+def write_data(data: dict[str, Any], path: Path) -> None:
+    """Writes what `read_data` reads, beside what is there already."""
+    old = read_data(path)
+    data = old | data
+    if old != data:
+        with replacing(os.path.join(path, DATA)) as name:
+            with open(name, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=1)
 
 
 def valid_pairs(path: Path) -> list[Pair]:
@@ -85,7 +96,12 @@ def valid_pairs(path: Path) -> list[Pair]:
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
-    """Writes a `TrainConfig` as `config.yaml` into the directory `path`, whole or not at all."""
+    """Writes a `TrainConfig` as `config.yaml` into the directory `path`, whole or not at all.
+
+    Where it says the same already, nothing is written.
+    """
+    if os.path.exists(os.path.join(path, CONFIG)) and to_yaml(read_config(path)) == to_yaml(config):
+        return
     with replacing(os.path.join(path, CONFIG)) as name:
         with open(name, "w", encoding="utf-8") as file:
             file.write(to_yaml(config))
@@ -103,25 +119,44 @@ def read_config(path: Path) -> TrainConfig:
     return from_yaml(name)
 
 
+def resume_points(path: Path) -> ResumePoints:
+    """The points that the training of a run goes on from."""
+    return ResumePoints(os.path.join(path, CHECKPOINTS), OWNED)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from training into a run directory.
+
+    Raises:
+        ValueError: If one does.
+    """
+    points = resume_points(path)
+    points.lock()
+    try:
+        yield
+    finally:
+        points.release()
+
+
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Reads where a training stands, None before its first validation.
+    """Reads where a training stands, None before its first point.
 
     Returns:
-        Dict with `epoch`, the number of epochs done; `checkpoints`, a list of dicts of `file` and
-        `epoch`, in the order of the epochs; and `history`, the scores of each epoch, among others.
+        Dict with `epoch`, the number of epochs done; `checkpoints`, a list of dicts of `file`,
+        `epoch` and `sha256`, in the order of the epochs; and `history`, the scores of each epoch,
+        among others.
+
+    Raises:
+        ValueError: If the file that says so is damaged, or missing beside checkpoints.
     """
-    name = os.path.join(path, CHECKPOINTS, STATE)
-    if not os.path.exists(name):
-        return None
-    with open(name, encoding="utf-8") as file:
-        return json.load(file)
-
-
-def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Writes where a training stands, whole or not at all."""
-    with replacing(os.path.join(path, CHECKPOINTS, STATE)) as name:
-        with open(name, "w", encoding="utf-8") as file:
-            json.dump(state, file)
+    points, where = resume_points(path).read(), os.path.join(path, CHECKPOINTS, STATE)
+    if os.path.exists(os.path.join(path, HISTORY)) and not os.path.exists(where):
+        raise ValueError(
+            f"{where} is missing, though there is a {HISTORY}: put back a copy of it, or train "
+            "anew into another directory."
+        )
+    return points[-1]["state"]["more"] if points else None
 
 
 def write_scores(path: Path, scores: dict[str, Any]) -> None:
@@ -159,8 +194,15 @@ def _read_json(path, name):
     name = os.path.join(path, name)
     if not os.path.exists(name):
         return {}
-    with open(name, encoding="utf-8") as file:
-        return json.load(file)
+    try:
+        with open(name, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError) as error:
+        what = reason(error) if isinstance(error, OSError) else "it is not JSON"
+        raise ValueError(f"{name} cannot be read ({what}): put back a copy of it.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is damaged: put back a copy of it.")
+    return value
 
 
 def _plain(value):

@@ -102,8 +102,9 @@ def open_translator(
             string for each text.
 
     Returns:
-        Function from a list of strings, in any order, to the list of their translations; and from
-        `prefixes`, None or a list of what these begin with.
+        Function from a list of strings, in any order, to the list of their translations; from
+        `prefixes`, None or a list of what these begin with; and from the number of the `first`
+        string, where a list is a part of many, which are translated one part after the other.
 
     Raises:
         ValueError: As `open_model` does, or if a SavedModel is to search otherwise than it does.
@@ -117,9 +118,13 @@ def open_translator(
     if n_best is not None:
         method = functools.partial(model.translate_n_best, n_best=n_best)
 
-    def translate(texts, prefixes=None):
-        if run and len(texts) <= FEW:
-            model.run_eagerly()
-        return method(texts, search=search, prefixes=prefixes)
+    count = 0
+
+    def translate(texts, prefixes=None, first=0):
+        nonlocal count
+        count += len(texts)
+        if run:
+            model.run_eagerly(count <= FEW)
+        return method(texts, search=search, prefixes=prefixes, first=first)
 
     return translate

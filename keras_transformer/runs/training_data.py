@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 from typing import Any
 
 from keras_transformer.corpora.configured import load_corpus, load_valid
@@ -18,8 +19,8 @@ from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.prepared import VOCABULARY, parse_corpora
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Pairs, Path
 
 # Bytes of text, about, up to which it is read into memory: half a million pairs, which take some
@@ -41,11 +42,19 @@ class TrainingData:
 
     source: dict[str, Any]
     valid: list[Pair]
-    tokenizers: tuple[Tokenizer, Tokenizer]
+    tokenizers: "tuple[saved.Saved, saved.Saved]"
     fingerprints: dict[str, Any]
 
+    @property
+    def digest(self) -> str:
+        """A string that is another where text or vocabularies are."""
+        models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
+        return json.dumps([self.fingerprints, models], sort_keys=True)
 
-def open_data(config: TrainConfig, output: Path, resume: bool) -> TrainingData:
+
+def open_data(
+    config: TrainConfig, output: Path, resume: bool, accept_changed_text: bool = False
+) -> TrainingData:
     """Opens what a training reads. Whichever way that is, the training will be the same.
 
     Args:
@@ -53,10 +62,13 @@ def open_data(config: TrainConfig, output: Path, resume: bool) -> TrainingData:
         output: The run directory. Text that is larger than `MOST_IN_MEMORY` is prepared into
             `corpus` in it; into a directory beside it as long as there is none (`move_in`).
         resume: Whether to go on with the run in `output`.
+        accept_changed_text: Whether text is to be read anew that was prepared in it.
 
     Raises:
         ValueError: If the text or a corpus is at fault.
     """
+    if accept_changed_text:
+        shutil.rmtree(os.path.join(output, files.CORPUS), ignore_errors=True)
     if mix := _prepared(config, output, resume):
         return _of_corpora(config, mix)
     corpus = load_corpus(config)
@@ -66,7 +78,7 @@ def open_data(config: TrainConfig, output: Path, resume: bool) -> TrainingData:
     return TrainingData({"pairs": corpus.train} | source, corpus.valid, tokenizers, prints)
 
 
-def train_tokenizers(config: TrainConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer]:
+def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, saved.Saved]":
     """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
 
     Args:
@@ -120,6 +132,11 @@ def _prepared(config, output, resume):
         return [(PreparedCorpus(inside), 1.0)]
     if _size(config) <= MOST_IN_MEMORY:
         return []
+    if cluster_of(config.strategy) is not None:
+        raise ValueError(
+            f"{config.train_source} is too large for each worker to read it into memory: prepare "
+            "it first (keras-transformer prepare), and give all of them the corpus by --corpus."
+        )
     path = inside if resume else _beside(output)
     prepare_corpus(_preparation(config, output if resume else config.start_from), path)
     return [(PreparedCorpus(path), 1.0)]

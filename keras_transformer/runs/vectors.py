@@ -1,14 +1,18 @@
 """Word vectors in a training: whether they go together with it, and what they bring."""
 
 import dataclasses
+import hashlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.presets import TrainConfig, check_frozen_vectors
+import numpy as np
+
+from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.files import VECTORS
 from keras_transformer.tokenizers.saved import SIDES
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.word_vectors import check_vectors
+from keras_transformer.training.frozen_vectors import check_frozen_vectors
 
 if TYPE_CHECKING:
     from keras_transformer.data.encoded_pairs import EncodedPairs
@@ -68,13 +72,13 @@ def begin_with_vectors(
         pairs: What is trained on, for the coverage of running tokens.
 
     Returns:
-        Dict of `vectors`, for `data.json`: of each side that has some, its `Coverage` as a dict.
-        An empty one where no side has.
+        Dict of `vectors`, for `data.json`: of each side that has some, its `Coverage` as a dict and
+        the hash of the embeddings. An empty one where no side has.
 
     Raises:
         ValueError: As `initialize_embeddings` does.
     """
-    from keras_transformer.tokenizers.embedding_initialization import initialize_embeddings
+    from keras_transformer.training.embedding_initialization import initialize_embeddings
 
     covered = {}
     for side in sides_of(config):
@@ -83,5 +87,6 @@ def begin_with_vectors(
         embedding, path = getattr(model, f"{side}_embedding"), getattr(config, f"{side}_vectors")
         coverage = initialize_embeddings(embedding, tokenizers[number], path, counts)
         print(f"{side} vectors: {coverage}", file=sys.stderr)
-        covered[side] = dataclasses.asdict(coverage)
+        digest = hashlib.sha256(np.array(embedding.embeddings).tobytes()).hexdigest()
+        covered[side] = dataclasses.asdict(coverage) | {"sha256": digest}
     return {"vectors": covered} if covered else {}

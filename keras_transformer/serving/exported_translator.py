@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.presets import GREEDY, SearchConfig
-from keras_transformer.serving.acceptance.server_process import (
-    ServerProcess,
-    is_supported,
-    read_signatures,
-)
+from keras_transformer.serving.acceptance.server_process import read_signatures
+from keras_transformer.serving.lasting_server import LastingServer
 from keras_transformer.serving.versions import (
     CARD,
     DEFAULT,
@@ -30,14 +27,14 @@ from keras_transformer.translation.hypotheses import (
 from keras_transformer.translation.sentence_batches import as_bytes, in_order, sorted_batches
 from keras_transformer.typing import Path, Texts
 
-FEW = 256  # sentences, for which rewriting the graph takes longer than it saves
 DRAWN = ("temperature", "top_k", "top_p")  # what a request to `sample` may choose
 
 
 class ExportedTranslator:
     """What a version's signatures answer to lists of texts, as a `Translator` does in memory.
 
-    On Linux a process of its own answers, as a server would; elsewhere TensorFlow does.
+    On Linux a process of its own answers, as a server would, for as long as this object lives;
+    elsewhere TensorFlow does.
 
     Args:
         path: A version directory; or the one above, of which the highest version is taken.
@@ -48,6 +45,7 @@ class ExportedTranslator:
 
     def __init__(self, path: Path) -> None:
         self.directory = version_dir(os.fspath(path))
+        self._server = LastingServer(self.directory)
         self.signatures = read_signatures(self.directory)
         if self.signatures:  # what is wrong otherwise, loading says
             _, outputs = self.signatures.get(DEFAULT, (None, None))
@@ -89,6 +87,7 @@ class ExportedTranslator:
         batch_size: int = 256,
         search: SearchConfig = GREEDY,
         prefixes: None = None,
+        first: int = 0,
     ) -> list[str]:
         """Translates a list of sentences.
 
@@ -97,6 +96,7 @@ class ExportedTranslator:
             batch_size: Number of texts per batch; a beam search of N beams takes an N-th of it.
             search: `SearchConfig`, one that the export has a signature for.
             prefixes: None: there is no signature that takes them.
+            first: As `Translator.translate` has it.
 
         Returns:
             List of strings, in the same order.
@@ -104,7 +104,7 @@ class ExportedTranslator:
         Raises:
             ValueError: If the version cannot be loaded, or does not search so.
         """
-        n_best = self._search(texts, batch_size, search, prefixes, n_best=1)
+        n_best = self._search(texts, batch_size, search, prefixes, n_best=1, first=first)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
@@ -114,11 +114,12 @@ class ExportedTranslator:
         search: SearchConfig = GREEDY,
         prefixes: None = None,
         n_best: int | None = None,
+        first: int = 0,
     ) -> list[list[Hypothesis]]:
         """Translates a list of sentences, each in several ways.
 
         Args:
-            texts, batch_size, search, prefixes: As `translate` has them.
+            texts, batch_size, search, prefixes, first: As `translate` has them.
             n_best: As `Translator.translate_n_best` has it.
 
         Returns:
@@ -131,9 +132,9 @@ class ExportedTranslator:
             raise ValueError(
                 f"The signature beam of {self.directory} tells no scores: export the run anew."
             )
-        return self._search(texts, batch_size, search, prefixes, n_best)
+        return self._search(texts, batch_size, search, prefixes, n_best, first)
 
-    def _search(self, texts, batch_size, search, prefixes, n_best):
+    def _search(self, texts, batch_size, search, prefixes, n_best, first):
         """`Hypothesis`es for each text; where the signature tells no score, by their log_prob."""
         if prefixes is not None:
             self._refuse("takes no prefixes: leave out --prefix")
@@ -143,7 +144,7 @@ class ExportedTranslator:
         inputs: dict[str, list[Any]] = {"text": rows}
         if search.sample:
             places = [divmod(i, draws) for i in range(len(rows))]
-            inputs["seed"] = [draw_seed(search, number, draw) for number, draw in places]
+            inputs["seed"] = [draw_seed(search, first + number, draw) for number, draw in places]
             inputs |= {key: [getattr(search, key)] * len(rows) for key in DRAWN}
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
@@ -237,24 +238,12 @@ class ExportedTranslator:
     ) -> list[dict[str, Any]]:
         """One dict of outputs for each row of all inputs, in their order."""
         texts = next(iter(inputs.values()))
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        batches = sorted_batches([len(text) for text in texts], batch_size, threads)
+        batches = sorted_batches([len(text) for text in texts], batch_size, self._server.threads)
         requests = [
             ({key: [rows[i] for i in batch] for key, rows in inputs.items()}, name)
             for batch in batches
         ]
-        if is_supported():
-            optimize = len(texts) > FEW
-            with ServerProcess(self.directory, threads=threads, optimize=optimize) as server:
-                replies = server.predict_all(requests)
-        else:
-            from keras_transformer.serving.saved_model import load_signatures
-
-            run = load_signatures(self.directory)
-            replies = [run(inputs, name) for inputs, name in requests]
-        for reply in replies:
-            if "error" in reply:
-                raise ValueError(f"{self.directory} answers with an error: {reply['error']}")
+        replies = self._server.predict_all(requests, len(texts))
         rows = (zip(*reply.values(), strict=True) for reply in replies)
         names = next(iter(replies), {}).keys()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]

@@ -41,6 +41,7 @@ class Ties:
         is_byte = np.array([processor.is_byte(number) for number in range(size)])
         # What is spelled in bytes has been added up as an unknown character.
         self._costs = np.where(is_byte, np.max(-scores) + 10, np.abs(scores))
+        self._cost_list = self._costs.tolist()  # of a few pieces, faster than the array
         self._alone = np.full(size, np.nan)  # margins of words of one piece
         self._margins: dict[bytes, float] = {}  # of others
 
@@ -74,24 +75,20 @@ class Ties:
     def _margins_of(self, ids, starts, sizes):
         """By how much the best segmentation of each word is better than the second best."""
         firsts = ids[starts]
-        alone = np.unique(firsts[sizes == 1])
-        for piece in alone[np.isnan(self._alone[alone])].tolist():
-            self._alone[piece] = self._margin([piece])
         margins = self._alone[firsts]
+        for row in np.flatnonzero(np.isnan(margins) & (sizes == 1)).tolist():
+            margins[row] = self._alone[firsts[row]] = self._margin([int(firsts[row])])
         several = np.flatnonzero(sizes > 1)
+        begin = 4 * starts[several]
+        bounds = zip(begin.tolist(), (begin + 4 * sizes[several]).tolist(), strict=True)
+        data = ids.tobytes()
+        words = [data[start:end] for start, end in bounds]
         if len(self._margins) > MOST:
             self._margins.clear()
-        data = ids.tobytes()
-        bounds = zip((4 * starts[several]).tolist(), (4 * sizes[several]).tolist(), strict=True)
-        margins[several] = [self._remembered(data[at : at + size]) for at, size in bounds]
+        for word in set(words).difference(self._margins):
+            self._margins[word] = self._margin(np.frombuffer(word, np.int32).tolist())
+        margins[several] = list(map(self._margins.__getitem__, words))
         return margins
-
-    def _remembered(self, word):
-        """The margin of a word of several pieces, int32 as bytes."""
-        margin = self._margins.get(word)
-        if margin is None:
-            margin = self._margins[word] = self._margin(np.frombuffer(word, np.int32).tolist())
-        return margin
 
     def _margin(self, word):
         """Of one word; 0 where it cannot be told."""
@@ -105,4 +102,4 @@ class Ties:
         return min((self._score(word) - self._score(one) for one in others), default=np.inf)
 
     def _score(self, word):
-        return -self._costs[word].sum()
+        return -sum(map(self._cost_list.__getitem__, word))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 import keras
 
-from keras_transformer.presets import check_frozen_vectors
+from keras_transformer.training.frozen_vectors import check_frozen_vectors
 from keras_transformer.typing import Config
 
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into

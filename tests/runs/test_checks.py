@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -13,20 +11,10 @@ from keras_transformer.corpora.configured import load_corpus
 from keras_transformer.corpora.corpus import fingerprint
 from keras_transformer.runs import files
 from keras_transformer.runs.checks import check_same_text, check_training
+from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 
 RUN = str(FIXTURES / "format-1" / "run")  # of a vocabulary of characters, all embeddings shared
-EARLY = """
-import json, sys
-from keras_transformer.cli.main import main
-for arguments in json.load(sys.stdin):
-    sys.argv = ["keras-transformer", *arguments]
-    try:
-        main()
-    except SystemExit as end:
-        assert end.code == 2, arguments
-    assert not {"tensorflow", "keras"} & set(sys.modules), arguments
-"""
 
 
 @pytest.fixture
@@ -43,12 +31,6 @@ def mistakes(folder, text):
     begun = dataclasses.replace(files.read_config(RUN), train_source=text, valid_source=text)
     files.write_config(begun, shutil.copytree(RUN, run))
     start = [*out, "--start-from", run]
-    vectors, vocabulary = f"{folder}/vectors", f"{folder}/vocab.txt"
-    with open(vectors, "w") as file, open(vocabulary, "w") as other:
-        file.write("fox 0.1 0.2\n")
-        other.write("[UNK]\nfox\nfox\n")
-    own = [*out, *texts, "--preset", "tiny"]
-    apart = [*own, "--share-embeddings", "target", "--d-model", "8"]
     return [
         ([*out, "--preset", "tinny"], "no preset 'tinny'"),
         ([*out, "--preset", "tiny", "--config", "x"], "leave out one of the two"),
@@ -75,6 +57,21 @@ def mistakes(folder, text):
         ([*start, *texts, "--freeze", "source-embeddings"], "would freeze the softmax"),
         ([*start, *texts, "--freeze", "softmax"], "freeze takes encoder, decoder, source-emb"),
         ([*out, *texts, "--start-from", "/none"], "/none is no run directory"),
+    ]
+
+
+def mistakes_about_words(folder, text):
+    """The same for vocabularies and word vectors; after `mistakes`."""
+    out = ["--output", f"{folder}/new"]
+    texts = ["--train-source", text, "--valid-source", text]
+    start = [*out, "--start-from", f"{folder}/run"]
+    vectors, vocabulary = f"{folder}/vectors", f"{folder}/vocab.txt"
+    with open(vectors, "w") as file, open(vocabulary, "w") as other:
+        file.write("fox 0.1 0.2\n")
+        other.write("[UNK]\nfox\nfox\n")
+    own = [*out, *texts, "--preset", "tiny"]
+    apart = [*own, "--share-embeddings", "target", "--d-model", "8"]
+    return [
         ([*own, "--source-vocabulary-size", "60"], "both sides have one: give --vocabulary-size"),
         ([*own, "--source-vocabulary", vocabulary], "give the same file twice, or --share-embed"),
         ([*apart, "--source-vocabulary", vocabulary], "'fox' is there twice"),
@@ -117,17 +114,11 @@ def mistakes(folder, text):
 
 
 def test_mistakes_are_said_without_tensorflow(tmp_path, text):
-    commands, sentences = zip(*mistakes(tmp_path, text), strict=True)
+    everything = mistakes(tmp_path, text) + mistakes_about_words(tmp_path, text)
+    commands, sentences = zip(*everything, strict=True)
     before = sorted(tmp_path.rglob("*"))
-    process = subprocess.run(
-        [sys.executable, "-c", EARLY],
-        input=json.dumps([["train", *map(str, command)] for command in commands]),
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
-    said = process.stderr.splitlines()
-    assert len(said) == len(sentences), process.stderr
+    said = sentences_before_tensorflow([["train", *command] for command in commands])
+    assert len(said) == len(sentences), said
     for line, sentence in zip(said, sentences, strict=True):
         assert line.startswith("keras-transformer: ") and sentence in line
     assert sorted(tmp_path.rglob("*")) == before, "something was written"

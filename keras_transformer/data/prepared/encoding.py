@@ -33,7 +33,7 @@ def encode_blocks(
     Raises:
         ValueError: If one of the processes ends.
     """
-    processes = processes or len(os.sched_getaffinity(0))
+    processes = processes or os.cpu_count() or 1
     if processes == 1:
         encoder = Encoder(models)
         yield from ((block, encoder(block)) for block in blocks)

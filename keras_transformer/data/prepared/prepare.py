@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from keras_transformer import __version__
+from keras_transformer.atomic_files import reason
 from keras_transformer.corpora.corpus import fingerprint
 from keras_transformer.corpora.drawing import draw_rows
 from keras_transformer.corpora.parallel_text import Block, ParallelText
@@ -25,7 +26,7 @@ from keras_transformer.data.prepared.manifest import (
 )
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.served_ids import ServedIds
-from keras_transformer.data.prepared.writing import CHUNK, SHARD, CorpusWriter
+from keras_transformer.data.prepared.writing import CHUNK, SHARD, CorpusWriter, being_written
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.tokenizers.wordpiece_vocabulary import read_pieces
@@ -63,15 +64,16 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
         request = _request(config, text, valid)
         if _is_there(output, request):
             return
-        writer = CorpusWriter(output, request)
-        if writer.is_begun:
-            _say(f"going on after {len(writer.content['shards'])} whole shards")
-        else:
-            writer.begin(_vocabularies(config, text), valid)
-        _write_shards(writer, text, processes)
-        writer.finish()
+        with being_written(output):
+            writer = CorpusWriter(output, request)
+            if writer.is_begun:
+                _say(f"going on after {len(writer.content['shards'])} whole shards")
+            else:
+                writer.begin(_vocabularies(config, text), valid)
+            _write_shards(writer, text, processes)
+            writer.finish()
     except OSError as error:
-        raise ValueError(f"{output} cannot be made: {error.strerror}.") from error
+        raise ValueError(f"{output} cannot be made: {reason(error)}.") from error
     _report(writer.content, output)
 
 

@@ -40,7 +40,7 @@ class PreparedCorpus:
     Example:
 
     >>> corpus = keras_transformer.PreparedCorpus("corpora/ende")
-    >>> dataset = keras_transformer.make_dataset(corpus.pairs, *corpus.tokenizers, 8192)
+    >>> dataset = keras_transformer.make_dataset(corpus=corpus, tokens_per_batch=8192)
     """
 
     def __init__(self, path: Path) -> None:

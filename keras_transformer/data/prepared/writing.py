@@ -1,12 +1,17 @@
 """Writes a prepared corpus: shard after shard, whole or not at all."""
 
+import contextlib
 import json
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where nothing is locked
+    fcntl = None  # type: ignore[assignment]
 
 from keras_transformer.atomic_files import replacing
 from keras_transformer.corpora.pair import Pair
@@ -26,8 +31,37 @@ PROGRESS = "progress.json"  # the manifest, as far as it has come
 UNFINISHED = ".preparing"  # what the name of a directory ends with that is not a corpus yet
 
 
+@contextlib.contextmanager
+def being_written(output: Path) -> Iterator[None]:
+    """Makes the directory in which a corpus is written, and keeps other processes from it.
+
+    A process that is killed leaves no lock behind; one that fails before it has written anything,
+    no directory.
+
+    Raises:
+        ValueError: If another process writes it.
+    """
+    folder = _folder(output)
+    os.makedirs(folder, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ValueError(
+            f"{output} is being prepared by another process: wait for its end, or choose another "
+            "directory."
+        ) from error
+    finally:
+        if lock is not None:
+            os.close(lock)
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # if there is nothing in it
+
+
 class CorpusWriter:
-    """A corpus that is being written, in a directory beside its place.
+    """A corpus that is being written, in a directory beside its place, `being_written`.
 
     What was killed goes on after the last whole shard, if it is asked for the same; else it is
     begun anew.
@@ -42,8 +76,8 @@ class CorpusWriter:
     """
 
     def __init__(self, output: Path, request: dict[str, Any]) -> None:
-        self.output = os.fspath(output).rstrip("/")
-        self.folder = self.output + UNFINISHED
+        self.output = output
+        self.folder = _folder(output)
         self.content = _read_progress(self.folder)
         self.is_begun = request.items() <= self.content.items()
         if not self.is_begun:
@@ -61,8 +95,8 @@ class CorpusWriter:
 
     def begin(self, models: tuple[bytes, bytes], valid: list[Pair]) -> None:
         """Writes what is not text to train on, into a directory without anything else."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os.makedirs(self.folder)
+        for name in os.listdir(self.folder):
+            os.remove(os.path.join(self.folder, name))
         for side, model in zip(saved.SIDES, models, strict=True):
             self._write(side + saved.ending(model), model)
         for number, name in enumerate(VALID if valid else ()):
@@ -86,7 +120,7 @@ class CorpusWriter:
         for kind, array in arrays.items():
             name = shard[kind] = f"{len(self.content['shards']):05}.{kind}.npy"
             with replacing(os.path.join(self.folder, name)) as temporary:
-                np.save(temporary, array)
+                _save(temporary, array)
             self.content["files"][name] = describe_file(self.folder, name)
         self.content["shards"].append(shard)
         self._save()
@@ -106,6 +140,19 @@ class CorpusWriter:
             with open(temporary, "wb") as file:
                 file.write(data)
         self.content["files"][name] = describe_file(self.folder, name)
+
+
+def _save(name, array):
+    """What np.save does, which tells a full disk by numbers of bytes, and not for what it is."""
+    with open(name, "wb") as file:
+        header = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(np.ascontiguousarray(array).data)
+
+
+def _folder(output):
+    """Where a corpus is written."""
+    return os.fspath(output).rstrip("/") + UNFINISHED
 
 
 def _read_progress(folder):

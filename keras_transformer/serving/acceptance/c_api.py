@@ -20,21 +20,23 @@ format of TF Serving's REST API:
 
 A string may be {"b64": ...} for arbitrary bytes; the nesting of lists gives the tensor's rank.
 Output strings that are not UTF-8 come back so, too. A model that cannot be loaded gives
-the single line {"load_error": "..."}, any other one begins with {"load_seconds": ...}. With more
-than one thread, all requests are read before the first one is run. TensorFlow's log goes to stderr,
-and, at the end, the largest memory that the process had.
+the single line {"load_error": "..."}, any other one begins with {"load_seconds": ...}. Replies come
+in the order of the requests, each as soon as it can. TensorFlow's log goes to stderr, and, at the
+end, the largest memory that the process had.
 """
 
 import base64
 import concurrent.futures
 import contextlib
 import ctypes
-import itertools
 import json
 import math
 import os
+import queue
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -264,6 +266,29 @@ def answer(server: Server, line: str) -> str:
         return json.dumps({"error": str(error)})
 
 
+def answer_all(server: Server, threads: int) -> None:
+    """Replies to the requests on stdin in their order, working at several at once."""
+    replies: queue.SimpleQueue[concurrent.futures.Future[str] | None] = queue.SimpleQueue()
+
+    def print_replies():
+        try:
+            while reply := replies.get():
+                print(reply.result(), flush=True)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # the other thread may wait for ever for a request
+
+    printer = threading.Thread(target=print_replies)
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        printer.start()
+        try:
+            for line in sys.stdin:
+                replies.put(pool.submit(answer, server, line))
+        finally:
+            replies.put(None)
+    printer.join()
+
+
 def largest_memory() -> int:
     """The most this process has had, in MiB; getrusage counts the parent's before exec as well."""
     with open("/proc/self/status") as file:
@@ -286,10 +311,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     print(json.dumps({"load_seconds": time.perf_counter() - started}), flush=True)
     threads = int(options.get("--threads", 1))
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        run = pool.map if threads > 1 else map
-        for reply in run(answer, itertools.repeat(server), sys.stdin):
-            print(reply, flush=True)
+    answer_all(server, threads)
     print(f"largest memory: {largest_memory()} MiB", file=sys.stderr)
     return 3 if "tensorflow" in sys.modules else 0
 

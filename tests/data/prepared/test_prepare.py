@@ -182,6 +182,21 @@ def test_the_end_can_be_interrupted(text, tmp_path, monkeypatch):
     assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
 
 
+def test_two_at_once_are_one_too_many(text, tmp_path):
+    with writing.being_written(tmp_path / "corpus"):
+        with pytest.raises(ValueError, match="/corpus is being prepared by another process"):
+            kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus")
+    assert not list(tmp_path.iterdir())
+
+
+def test_text_without_a_vocabulary_leaves_nothing_behind(tmp_path):
+    """That there is none is found when the directory has been made."""
+    (tmp_path / "empty.tsv").write_text("\t\n \t \n")
+    with pytest.raises(ValueError, match="every line is empty"):
+        kt.prepare(kt.PrepareConfig(str(tmp_path / "empty.tsv")), tmp_path / "corpus")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.tsv"]
+
+
 def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
     from keras_transformer.data.prepared import encoding_process
 
@@ -189,6 +204,33 @@ def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding_process, "PROGRAM", program)
     with pytest.raises(ValueError, match=r"has ended \(exit status 3"):
         kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus", processes=2)
+
+
+FULL_DISK = """import resource, sys
+from keras_transformer.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.argv = ["keras-transformer", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_can_be_gone_on_from(text, tmp_path):
+    """Vocabularies of bytes and characters fit into the 20 kB that a file may have, ids do not."""
+    options = dict(vocabulary_size=300, vocabulary_sample=30, nfkc=False)
+    words = ["prepare", "--train-source", text[0], "--train-target", text[1]]
+    words += ["--vocabulary-size", "300", "--vocabulary-sample", "30", "--processes", "1"]
+    words += ["--no-nfkc", "--output", str(tmp_path / "corpus")]
+    process = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, *words], capture_output=True, text=True
+    )
+    assert process.returncode == 2
+    assert "ids.npy cannot be written (File too large): mend that" in process.stderr
+    assert "Traceback" not in process.stderr and not (tmp_path / "corpus").exists()
+    config = kt.PrepareConfig(*text, **options)
+    kt.prepare(config, tmp_path / "corpus", processes=1)
+    kt.prepare(config, tmp_path / "whole", processes=1)
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
 
 
 # What is wrong with the text leaves nothing behind.
@@ -221,7 +263,7 @@ def test_a_bad_line_in_the_middle(text, tmp_path):
         ({"valid_fraction": 0.1, "valid_source": "x.tsv"}, "leave out one of the two"),
         ({"vocabulary_size": 7}, "vocabulary_size=7 is too small"),
         ({"vocabulary_sample": 0}, "vocabulary_sample must be at least 1, received 0"),
-        ({"model_type": "wordpiece"}, "model_type must be one of"),
+        ({"model_type": "words"}, "model_type must be one of"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"vocabularies": "/none"}, "/none has no vocabularies"),
     ],

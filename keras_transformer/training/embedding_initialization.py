@@ -69,11 +69,9 @@ def initialize_embeddings(
     rest that varies most. Narrower ones, as these are for `base` and `big`, are refused.
 
     Args:
-        embedding: `PositionalEmbedding`, or whatever has its `vocabulary_size`, `d_model` and
-            `embeddings`.
+        embedding: `PositionalEmbedding`.
         tokenizer: The `Tokenizer` whose ids it embeds.
-        path: File with vectors: GloVe's text, word2vec's text or binary format, or fastText's
-            .vec; gzipped or not.
+        path: File of GloVe, word2vec (text or binary) or fastText (.vec), gzipped or not.
         counts: How often a text has each id, `(V,)` integers, for its coverage.
 
     Returns:
@@ -93,29 +91,34 @@ def initialize_embeddings(
     if not found.words:
         raise ValueError(
             f"{path} has a vector for none of the {tokenizer.vocabulary_size:,} pieces of the "
-            "vocabulary: is it of the language, the case and the kind of tokens (words)?"
+            "vocabulary: is it of this language and case, and are there whole words among these?"
         )
-    rows, kept = found.rows.astype(np.float64), None
-    if found.width > embedding.d_model:
-        rows, kept = _reduced(rows, embedding.d_model)
-    deviation = np.sqrt(np.mean(np.square(rows)))
-    if not deviation > 0:
-        raise ValueError(f"{path} has vectors of zeros only.")
+    rows, kept = _fitted(found.rows.astype(np.float64), embedding.d_model, path)
     ids = np.array([words[word] for word in found.words])
     if not embedding.built:
-        embedding.build((None, None))
+        embedding.build()
     table = np.array(embedding.embeddings)
-    table[ids] = rows * (embedding.d_model**-0.5 / deviation)
+    table[ids] = rows
     embedding.embeddings.assign(table)
-    special = END + 1
     return Coverage(
-        types=tokenizer.vocabulary_size - special,
+        types=tokenizer.vocabulary_size - (END + 1),
         types_covered=len(ids),
-        tokens=None if counts is None else int(counts[special:].sum() + counts[UNK]),
+        tokens=None if counts is None else int(counts[END + 1 :].sum() + counts[UNK]),
         tokens_covered=None if counts is None else int(counts[ids].sum()),
         width=found.width,
         kept_variance=kept,
     )
+
+
+def _fitted(rows, d_model, path):
+    """Vectors of the width and deviation of an embedding; the share of variance kept, or None."""
+    kept = None
+    if rows.shape[1] > d_model:
+        rows, kept = _reduced(rows, d_model)
+    deviation = np.sqrt(np.mean(np.square(rows)))
+    if not deviation > 0:
+        raise ValueError(f"{path} has vectors of zeros only.")
+    return rows * (d_model**-0.5 / deviation), kept
 
 
 def _words(tokenizer: Tokenizer) -> dict[bytes, int]:
