@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning test test-all test-numerical ordeal lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning word-vectors test test-all test-numerical ordeal lint bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -61,6 +61,10 @@ ablations: .venv/installed
 # Trained on half of the pairs and fine-tuned on the other, against all at once, in short trainings.
 fine-tuning: .venv/installed
 	$(BIN)/python -m tests.benchmark.fine_tuning $(TOK) runs/fine-tuning $(RECIPE)
+
+# Few pairs with and without word vectors of many sentences, in six short trainings.
+word-vectors: .venv/installed-test
+	$(BIN)/python -m tests.benchmark.word_vectors $(TOK) runs/word-vectors $(RECIPE)
 
 # A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
 test: .venv/installed-test
