@@ -20,6 +20,7 @@ _HOMES = {
     "transformer": ("Transformer",),
     "training.losses": ("SmoothedCrossEntropy",),
     "training.metrics": ("MaskedAccuracy", "Perplexity", "TargetTokens"),
+    "training.token_trainer": ("TokenTrainer",),
     "training.schedules": ("WarmupInverseSqrt",),
     "presets": (
         "ExportConfig",

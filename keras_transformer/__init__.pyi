@@ -62,6 +62,7 @@ from keras_transformer.training.metrics import TargetTokens as TargetTokens
 from keras_transformer.training.optimizer import MeanAdam as MeanAdam
 from keras_transformer.training.schedules import WarmupInverseSqrt as WarmupInverseSqrt
 from keras_transformer.training.strategies import make_strategy as make_strategy
+from keras_transformer.training.token_trainer import TokenTrainer as TokenTrainer
 from keras_transformer.transformer import Transformer as Transformer
 from keras_transformer.translation.translator import Translator as Translator
 from keras_transformer.visualization.attention import plot_attention as plot_attention

@@ -12,7 +12,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_all_blocks_are_run_here():
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
 
 
 def test_layer_in_another_model(tmp_path, monkeypatch):
@@ -57,3 +57,10 @@ def test_file_map_names_every_room():
     inside = [path for path in (ROOT / "keras_transformer").iterdir() if path.stem[0] != "_"]
     rooms = [path.stem for path in inside if path.is_dir() or path.suffix == ".py"]
     assert sorted(named) == sorted(rooms)
+
+
+def test_a_script_for_one_device_and_for_workers(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    names = {}
+    exec(BLOCKS[5], names)
+    assert names["model"].history.history["perplexity"][0] < names["tokenizer"].vocabulary_size

@@ -77,13 +77,13 @@ def translate(
             "the input that it was begun with."
         )
     prefixes = None
-    if prefix:
+    if prefix is not None:
         prefixes = itertools.chain.from_iterable(iterate_lines(prefix))
         collections.deque(itertools.islice(prefixes, first), maxlen=0)
         # Read now, for mistakes to be said now.
         prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
     set_threads(path, precision=precision)
-    translator = open_translator(path, config, n_best, precision)
+    translator = open_translator(path, config, n_best, precision, prefix is not None)
     with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
         for answers in translate_stream(translator, lines, prefixes, first):
             _write(file, answers, first, n_best)

@@ -92,6 +92,7 @@ def open_translator(
     search: SearchConfig = GREEDY,
     n_best: int | None = None,
     precision: str | None = None,
+    prefixes: bool = False,
 ) -> Callable[..., list[Any]]:
     """Opens whatever can translate, as a function.
 
@@ -100,6 +101,7 @@ def open_translator(
         search: `SearchConfig`.
         n_best: How many translations to find, as `Translator.translate_n_best` does; None for one
             string for each text.
+        prefixes: Whether what translations begin with will be given.
 
     Returns:
         Function from a list of strings, in any order, to the list of their translations; from
@@ -113,7 +115,7 @@ def open_translator(
     model = open_model(path, precision)
     run = is_run(path)
     if not run:
-        model.check_search(search)
+        model.check_search(search, prefixes)
     method: Callable[..., list[Any]] = model.translate
     if n_best is not None:
         method = functools.partial(model.translate_n_best, n_best=n_best)

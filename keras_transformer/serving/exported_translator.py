@@ -51,11 +51,12 @@ class ExportedTranslator:
             _, outputs = self.signatures.get(DEFAULT, (None, None))
             refuse_other(self.directory, outputs)
 
-    def check_search(self, search: SearchConfig) -> str:
+    def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
         """Refuses what the export does not do.
 
         Args:
             search: `SearchConfig`.
+            prefixes: Whether there are any, which no signature takes.
 
         Returns:
             Name of the signature that searches so.
@@ -65,6 +66,8 @@ class ExportedTranslator:
         """
         name = "sample" if search.sample else DEFAULT if search.beam_size == 1 else "beam"
         self._check_signature(name)
+        if prefixes:
+            self._refuse("takes no prefixes: leave out --prefix")
         own = GREEDY
         if name == "sample":
             chosen = {key: getattr(search, key) for key in ("seed", *DRAWN)}
@@ -136,10 +139,9 @@ class ExportedTranslator:
 
     def _search(self, texts, batch_size, search, prefixes, n_best, first):
         """`Hypothesis`es for each text; where the signature tells no score, by their log_prob."""
-        if prefixes is not None:
-            self._refuse("takes no prefixes: leave out --prefix")
         n_best = check_n_best(n_best, search)
-        name, draws = self.check_search(search), n_best if search.sample else 1
+        name = self.check_search(search, prefixes is not None)
+        draws = n_best if search.sample else 1
         rows = [row for row in as_bytes(texts) for _ in range(draws)]
         inputs: dict[str, list[Any]] = {"text": rows}
         if search.sample:

@@ -15,12 +15,12 @@ from typing import Literal
 
 import tyro
 
-from tests.benchmark import corpora, load
+from tests.benchmark import corpora, load, workers
 from tests.benchmark.report import bars, plot_scaling, table
 from tests.benchmark.side_by_side import System, time_systems
 
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
-PART = Literal["training", "decoding", "beam", "text", "scaling", "load", "corpora"]
+PART = Literal["training", "decoding", "beam", "text", "scaling", "load", "corpora", "workers"]
 SHAPE = Literal["small", "base", "toy"]
 
 
@@ -78,6 +78,9 @@ def main(options: Options) -> None:
     if "corpora" in options.parts:
         print("\ncorpora\n")
         loads["corpora"] = corpora.measure(*options.pairs, options.rounds, options.before)
+    if "workers" in options.parts:
+        loads["workers"] = [workers.table(shape, 10, options.rounds) for shape in ("tiny", "small")]
+        print("\nworkers\n", *loads["workers"], sep="\n\n")
     if not results and not loads:
         sys.exit("Nothing was measured.")
     _write(path, machine, options, results, loads)

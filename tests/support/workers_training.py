@@ -3,8 +3,8 @@
     python tests/support/workers_training.py '{"recipes": ["sgd"], "updates": 20, ...}'
 
 Options: `recipes`, some of "sgd", "adam" (at ε = 1, where rounding stays small) or "paper" (the
-recipe's optimizer); `precision`; `updates`; `points`, a directory to save to every third update, or none;
-`die`, the number of the update after which this process kills itself, or none.
+recipe's optimizer); `precision`; `updates`; `points`, a directory to save to every third update, or
+none; `die`, the number of the update after which this process kills itself, or none.
 """
 
 import json

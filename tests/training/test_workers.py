@@ -154,8 +154,9 @@ def test_two_workers_equal_one_device():
         np.testing.assert_allclose(two["logits"], one["logits"], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize(
+    "dead", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.ordeal)]
+)
 def test_a_worker_dies_and_all_go_on(dead, tmp_path):
     """The other one ends by itself, naming it; started again, they come to what they would have."""
     options = {"recipes": ["adam"], "points": str(tmp_path / "points")}

@@ -26,18 +26,15 @@ end, the largest memory that the process had.
 """
 
 import base64
-import concurrent.futures
 import contextlib
 import ctypes
 import json
 import math
 import os
-import queue
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 TF_STRING = 7  # TF_DataType
@@ -262,31 +259,8 @@ def answer(server: Server, line: str) -> str:
         request = json.loads(line, object_hook=bytes_from_json)
         outputs = server.run(request["inputs"], request.get("signature_name", DEFAULT))
         return json.dumps({"outputs": outputs}, default=bytes_to_json)
-    except TensorFlowError as error:
+    except Exception as error:  # of another kind than TensorFlowError: what is no request
         return json.dumps({"error": str(error)})
-
-
-def answer_all(server: Server, threads: int) -> None:
-    """Replies to the requests on stdin in their order, working at several at once."""
-    replies: queue.SimpleQueue[concurrent.futures.Future[str] | None] = queue.SimpleQueue()
-
-    def print_replies():
-        try:
-            while reply := replies.get():
-                print(reply.result(), flush=True)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)  # the other thread may wait for ever for a request
-
-    printer = threading.Thread(target=print_replies)
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        printer.start()
-        try:
-            for line in sys.stdin:
-                replies.put(pool.submit(answer, server, line))
-        finally:
-            replies.put(None)
-    printer.join()
 
 
 def largest_memory() -> int:
@@ -311,7 +285,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     print(json.dumps({"load_seconds": time.perf_counter() - started}), flush=True)
     threads = int(options.get("--threads", 1))
-    answer_all(server, threads)
+    with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as printer:
+        for line in sys.stdin:  # several at once; one after the other is printed
+            reply = pool.submit(answer, server, line)
+            printer.submit(lambda reply: print(reply.result(), flush=True), reply)
     print(f"largest memory: {largest_memory()} MiB", file=sys.stderr)
     return 3 if "tensorflow" in sys.modules else 0
 
