@@ -63,8 +63,8 @@ def write_text(folder, pairs):
     import pathlib
 
     from keras_transformer.data.prepared.prepare import prepare_corpus
-    from keras_transformer.tokenizers import saved
     from keras_transformer.data.prepared.prepare_config import PrepareConfig
+    from keras_transformer.tokenizers import saved
     from tests.support.made_up_text import write_text
 
     text = [
