@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions test test-all test-numerical parity ordeal lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical parity ordeal lint bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -70,6 +70,10 @@ fine-tuning: .venv/installed
 # What ways to say where a token is are worth, on Multi30k and in texts longer than any in training.
 positions: .venv/installed
 	$(BIN)/python -m tests.benchmark.position_trainings $(TOK) runs/positions $(RECIPE)
+
+# Few pairs with and without word vectors of many sentences, in six short trainings.
+word-vectors: .venv/installed-test
+	$(BIN)/python -m tests.benchmark.word_vectors $(TOK) runs/word-vectors $(RECIPE)
 
 # A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
 test: .venv/installed-test

@@ -12,7 +12,7 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf  # noqa: E402
-import tensorflow_text  # noqa: E402, F401, registers the SentencePiece ops
+import tensorflow_text  # noqa: E402, F401, registers the tokenizers' ops
 
 
 def main():

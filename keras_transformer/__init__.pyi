@@ -56,6 +56,11 @@ from keras_transformer.special_ids import START as START
 from keras_transformer.special_ids import UNK as UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as WordPieceTokenizer
+from keras_transformer.training.embedding_initialization import Coverage as Coverage
+from keras_transformer.training.embedding_initialization import (
+    initialize_embeddings as initialize_embeddings,
+)
 from keras_transformer.training.losses import SmoothedCrossEntropy as SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy as MaskedAccuracy
 from keras_transformer.training.metrics import Perplexity as Perplexity

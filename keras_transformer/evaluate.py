@@ -62,6 +62,31 @@ def bleu_tokenizer(path: Path) -> str:
     return card.get("recipe", {}).get("bleu_tokenize", "13a")
 
 
+def lossy_target(path: Path) -> str | None:
+    """What the translations of a model lack by its target's vocabulary, in words.
+
+    Args:
+        path: A run directory or a SavedModel, as `open_system` takes them.
+
+    Returns:
+        A few words where that is WordPiece, whose detokenizing is lossy; else None.
+    """
+    from keras_transformer.runs.files import is_run
+    from keras_transformer.serving.versions import read_card, version_dir
+    from keras_transformer.tokenizers import saved
+    from keras_transformer.tokenizers.wordpiece_vocabulary import detokenizing_loses, from_model
+
+    if os.path.isfile(path):
+        return None
+    if not is_run(path):
+        target = read_card(version_dir(path)).get("vocabulary", {}).get("target", {})
+        return target.get("detokenizing_loses")
+    model = saved.read(path)[1]
+    if saved.ending(model) == saved.SUBWORD:
+        return None
+    return detokenizing_loses(from_model(model)[1])
+
+
 def evaluate(
     translate: System,
     pairs: Pairs,

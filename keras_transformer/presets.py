@@ -94,11 +94,18 @@ class TrainConfig:
     corpus: tuple[str, ...] = ()  # prepared, instead of text; path:weight mixes several
 
     # --- vocabulary ---
-    vocabulary_size: int | None = 8000  # ids per vocabulary; none: all characters (type char)
+    vocabulary_size: int | None = 8000  # ids per vocabulary; none: all (types char and word)
+    source_vocabulary_size: int | None = None  # of the source, where it has another one
+    target_vocabulary_size: int | None = None  # of the target, where it has another one
     vocabulary_sample: int = 1_000_000  # pairs it is learned from, drawn where there are more
-    model_type: str = "bpe"  # bpe, unigram, char or word
+    model_type: str = "bpe"  # bpe, unigram, char, word or wordpiece
+    source_vocabulary: str | None = None  # WordPiece vocab.txt to take, such as BERT's; none: learn
+    target_vocabulary: str | None = None  # the target's
     lowercase: bool = False  # lower-case text before it is cut into pieces
-    nfkc: bool = True  # normalise text to Unicode NFKC
+    nfkc: bool = True  # normalise text to Unicode NFKC; wordpiece cleans it in its own way
+    source_vectors: str | None = None  # GloVe, word2vec or fastText .vec: embeddings begin as these
+    target_vectors: str | None = None  # the target's
+    freeze_vectors: bool = False  # embeddings that began so keep what they began as
     subword_sampling: float = 0.0  # in training: dropout of merges (bpe), sharpness (unigram)
 
     # --- start: from fresh weights, or those of a run, with its vocabulary and architecture ---

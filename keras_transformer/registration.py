@@ -29,8 +29,9 @@ MODULES = (
 
 # Their names: what a file may name before any of them has been imported.
 CLASSES = """
-Decoder DecoderLayer Dense Dropout EinsumDense Encoder EncoderLayer FeedForward
-LayerNormalization MaskedAccuracy MeanAdam MultiHeadAttention Perplexity PositionalEmbedding
+AlibiPositions BucketedPositions Decoder DecoderLayer Dense DisentangledPositions Dropout
+EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy MeanAdam
+MultiHeadAttention Perplexity PositionalEmbedding RelativePositions RotaryPositions
 SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt
 """.split()
 

@@ -7,6 +7,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import sys
@@ -26,9 +27,11 @@ from keras_transformer.runs.progress import Lines, Progress
 from keras_transformer.runs.signals import saved_by_signals
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
+from keras_transformer.runs.vectors import begin_with_vectors, sides_of
+from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.cluster import cluster_of
-from keras_transformer.training.freezing import freeze
+from keras_transformer.training.freezing import freeze, freeze_vectors
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.training.optimizer import MeanAdam
@@ -85,8 +88,7 @@ def _train(config, output, resume, accept_changed_text):
     # --- model ---
     with strategy.scope():
         model = build_model(config, *data.tokenizers)
-        if config.start_from is not None and not _has_checkpoint(output):
-            model.load_weights(os.path.join(config.start_from, files.MODEL))
+        coverage = {} if _has_checkpoint(output) else _begin(model, config, data, dataset, strategy)
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
@@ -97,9 +99,9 @@ def _train(config, output, resume, accept_changed_text):
     elif resume:
         remove_leftovers(output)
         files.write_config(config, output)
-        files.write_data(data.fingerprints, output)
+        files.write_data(data.fingerprints | coverage, output)
     else:
-        _create(output, config, data)
+        _create(output, config, data, coverage)
 
     # --- fit ---
     begins = writes and not resume
@@ -126,6 +128,16 @@ def _training_dataset(config, data):
         subword_sampling=config.subword_sampling,
         repeat=True,
     )
+
+
+def _begin(model, config, data, dataset, strategy):
+    """Weights that are not drawn: those of a run, or word vectors; what these cover."""
+    if config.start_from is not None:
+        model.load_weights(os.path.join(config.start_from, files.MODEL))
+    coverage = begin_with_vectors(config, model, data.tokenizers, dataset.stream.pairs)
+    if coverage:
+        check_equal(strategy, "word vectors", json.dumps(coverage, sort_keys=True))
+    return coverage
 
 
 def _has_checkpoint(output):
@@ -224,6 +236,7 @@ def build_model(
     )
     model.build()
     freeze(model, config.freeze)
+    freeze_vectors(model, sides_of(config) if config.freeze_vectors else ())
     return model
 
 
@@ -257,15 +270,14 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _create(output, config, data):
+def _create(output, config, data, coverage):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
-        files.write_data(data.fingerprints, temporary)
+        files.write_data(data.fingerprints | coverage, temporary)
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
         files.resume_points(temporary).begin()
         files.write_config(config, temporary)
         files.write_examples(temporary, data.valid)
-        for name, tokenizer in zip((files.SOURCE, files.TARGET), data.tokenizers, strict=True):
-            tokenizer.save(os.path.join(temporary, name))
+        saved.write(temporary, data.tokenizers)
         move_in(output, temporary)

@@ -12,7 +12,7 @@ import keras_transformer as kt
 from keras_transformer.corpora.text_files import read_pairs
 from keras_transformer.runs import files
 from keras_transformer.runs.averaging import average
-from keras_transformer.runs.load import load_tokenizers
+from keras_transformer.tokenizers import saved
 from keras_transformer.train import train
 from tests.support.reversed_text import MODEL, write_corpus
 
@@ -103,7 +103,7 @@ def test_history(whole, config):
     assert steps == [steps[0], 2 * steps[0], 3 * steps[0]] and steps[0] > 1
     with open(config.train_target, encoding="utf-8") as file:
         lines = file.read().splitlines()
-    tokenizer = load_tokenizers(output)[1]
+    tokenizer = saved.load(output)[1]
     in_a_pass = int(tokenizer(lines).flat_values.shape[0]) + len(lines)
     assert tokens == [in_a_pass, 2 * in_a_pass, 3 * in_a_pass]
     schedule = kt.WarmupInverseSqrt(peak=config.peak, warmup_steps=config.warmup_steps)
@@ -215,7 +215,7 @@ def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
     model = kt.load(output).model
     model.load_weights(output / "checkpoints" / "000004.weights.h5")
     pairs = read_pairs(rich_config.valid_source, rich_config.valid_target)
-    scores = kt.TranslationScores(pairs, *load_tokenizers(output)).measure(model)
+    scores = kt.TranslationScores(pairs, *saved.load(output)).measure(model)
     assert scores["val_bleu"] == pytest.approx(history["val_bleu"][3])
     assert scores["val_chrf"] == pytest.approx(history["val_chrf"][3])
 

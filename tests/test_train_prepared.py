@@ -55,7 +55,7 @@ def assert_same_run(one, other):
     """Bit for bit: weights, vocabularies, and what is known of the text."""
     for a, b in zip(*(kt.load(run).model.get_weights() for run in (one, other)), strict=True):
         np.testing.assert_array_equal(a, b)
-    for name in (files.SOURCE, files.TARGET, files.DATA):
+    for name in ("source.spm", "target.spm", files.DATA):
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
@@ -123,7 +123,7 @@ def test_fine_tuning_on_a_corpus(whole, config, corpus, text, tmp_path):
     taken = kt.PrepareConfig(*text, vocabularies=str(whole), valid_fraction=0.1)
     kt.prepare(taken, other, processes=1)
     train(dataclasses.replace(start, corpus=(other,)), tmp_path / "run")
-    assert (tmp_path / "run" / files.SOURCE).read_bytes() == (whole / files.SOURCE).read_bytes()
+    assert (tmp_path / "run" / "source.spm").read_bytes() == (whole / "source.spm").read_bytes()
 
 
 def test_a_mix_is_known_by_its_corpora_and_weights(config, corpus, tmp_path):

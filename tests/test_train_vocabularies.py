@@ -18,3 +18,20 @@ def test_a_small_corpus_gets_the_largest_vocabulary(model_type, capsys):
         with pytest.raises(ValueError, match=f"at most {size} ids"):
             lines = [pair[side] for pair in pairs]
             kt.SubwordTokenizer.train(lines, size + 1, model_type)
+
+
+def test_each_side_has_a_size_of_its_own(capsys):
+    """All words on one side, some pieces on the other; and more than there are."""
+    pairs = [(f"the {animal} sleeps", f"这只{animal}睡着了") for animal in ("cat", "hen", "cow")]
+    words = kt.TrainConfig(vocabulary_size=None, model_type="word", target_vocabulary_size=6)
+    source, target = train_tokenizers(words, pairs)
+    assert (source.vocabulary_size, target.vocabulary_size) == (4 + 5, 6)
+    assert kt.UNK not in source([pair[0] for pair in pairs]).flat_values.numpy()
+    pieces = kt.TrainConfig(vocabulary_size=30, model_type="wordpiece", source_vocabulary_size=99)
+    source, target = train_tokenizers(pieces, pairs)
+    assert isinstance(source, kt.WordPieceTokenizer) and target.vocabulary_size == 30
+    limit = source.vocabulary_size
+    said = f"{limit} ids instead of 99, all that the text allows"
+    assert 30 < limit < 99 and said in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f"at most {limit} ids"):
+        kt.WordPieceTokenizer.train([pair[0] for pair in pairs], limit + 1)

@@ -66,7 +66,7 @@ def evaluate(
             here); by default as they were trained, but in float32 where that is as fast.
         search: How to search, of both systems.
     """
-    from keras_transformer.evaluate import bleu_tokenizer, open_system
+    from keras_transformer.evaluate import bleu_tokenizer, lossy_target, open_system
     from keras_transformer.evaluate import evaluate as measure
 
     pairs = _pairs(path, source, target)
@@ -79,6 +79,13 @@ def evaluate(
         raise ValueError(
             f"{path} holds translations: leave out the options of the search and --precision."
         )
+    for one in filter(None, (path, compare)):
+        if losses := lossy_target(one):
+            print(
+                f"{one} writes WordPiece, without {losses}: BLEU compares fairly with references "
+                "that lack these too",
+                file=sys.stderr,
+            )
     tokenize = bleu_tokenize or bleu_tokenizer(path)
     report = measure(system, pairs, tokenize, other, n_bootstrap, worst)
     if other:

@@ -11,7 +11,10 @@ from keras_transformer.presets import PRESETS, TrainConfig, get_preset
 
 DEFAULT = "dates"
 # What a training on other text does not have from the run that it starts from, beside the text.
-OTHER_TEXT = ("corpus", "valid_fraction", "languages", "start_from", "freeze", "log_file")
+OTHER_TEXT = (
+    *("corpus", "valid_fraction", "languages", "start_from", "freeze", "freeze_vectors"),
+    "log_file",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +115,7 @@ def _named(named):
     if named.resume and named.output:
         return files.read_config(named.output)
     if named.start_from:
-        fresh = {name: getattr(TrainConfig(), name) for name in (*files.TEXTS, *OTHER_TEXT)}
+        other = (*files.TEXTS, *files.VOCABULARIES, *files.VECTORS, *OTHER_TEXT)
+        fresh = {name: getattr(TrainConfig(), name) for name in other}
         return dataclasses.replace(files.read_config(named.start_from), **fresh)
     return PRESETS[DEFAULT]

@@ -1,7 +1,8 @@
 """Writes a trained translator in the format of CTranslate2, the fastest engine for CPUs.
 
 Needs the package ctranslate2 (extra `bench`). Text is not part of that format: CTranslate2 takes
-and gives the pieces of `source.spm` and `target.spm`, which are put beside the model.
+and gives the pieces of the vocabularies (`source.spm` or `source.wordpiece`, and the target's),
+which are put beside the model.
 """
 
 import os
@@ -13,7 +14,8 @@ from keras_transformer.atomic_files import creating
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.layers.positions import BucketedPositions, RelativePositions
 from keras_transformer.position_schemes import ABSOLUTE
-from keras_transformer.runs import files
+from keras_transformer.special_ids import END, START, UNK
+from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
 from keras_transformer.typing import Path
 
@@ -68,13 +70,11 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         _set_dense(spec.decoder.projection, model.output_projection)
     else:
         spec.decoder.projection.weight = np.array(model.target_embedding.embeddings)
-    spec.register_source_vocabulary(_pieces(tokenizers["source"]))
-    spec.register_target_vocabulary(_pieces(tokenizers["target"]))
+    _set_vocabularies(spec, *tokenizers.values())
     spec.validate()
     with creating(output) as temporary:
         spec.save(temporary)
-        for name, side in ((files.SOURCE, "source"), (files.TARGET, "target")):
-            tokenizers[side].save(os.path.join(temporary, name))
+        saved.write(temporary, list(tokenizers.values()))
     return output
 
 
@@ -188,6 +188,20 @@ def _activation(function):
             "instead."
         )
     return Activation[names[name]]
+
+
+def _set_vocabularies(spec, source_tokenizer, target_tokenizer):
+    """Registers the pieces of both sides, and what the special ones are called.
+
+    CTranslate2 has one name for both sides: the target's. Source pieces are only read, and what is
+    not in the vocabulary, such as [UNK] beside a target's <unk>, is unknown all the same.
+    """
+    source, target = _pieces(source_tokenizer), _pieces(target_tokenizer)
+    special = target[: END + 1]
+    spec.register_source_vocabulary([*special, *source[len(special) :]])
+    spec.register_target_vocabulary(target)
+    spec.config.unk_token, spec.config.eos_token = special[UNK], special[END]
+    spec.config.bos_token = spec.config.decoder_start_token = special[START]
 
 
 def _pieces(tokenizer):

@@ -72,17 +72,17 @@ class BatchStream:
         self.limit: int | None = None
         self._sampling = sampling
         corpora = mix.corpora
-        self._pairs = EncodedPairs.joined(corpora)
+        self.pairs = EncodedPairs.joined(corpora)
         kept = [_kept(corpus, max_length) for corpus in corpora]
         self._starts = np.cumsum([0, *map(len, corpora)])
         self._rows = _joined(kept, self._starts)
         if sampling:
-            planned = sampling.planned_lengths(self._pairs, self._rows, max_length)
+            planned = sampling.planned_lengths(self.pairs, self._rows, max_length)
         else:
             planned = (np.arange(1, max_length + 1),) * 2
         counts = [len(numbers) for numbers in kept]
         self._planner = BatchPlanner(
-            *(self._pairs, self._rows, counts, mix.weights),
+            *(self.pairs, self._rows, counts, mix.weights),
             *(tokens_per_batch, boundaries, planned, seed),
         )
         self._position: Position = (0, 0)
@@ -179,7 +179,7 @@ class BatchStream:
             nothing = np.full([1, self.boundaries[0]], PAD, np.int32)
             return (nothing, nothing), nothing
         rows = self._rows[plan.drawn[places]]
-        sides = [side.gather(rows) for side in (self._pairs.source, self._pairs.target)]
+        sides = [side.gather(rows) for side in (self.pairs.source, self.pairs.target)]
         if self._sampling:
             longest = min(longest, self.max_length) - 1  # END excluded
             keys = self._keys(rows, plan.cycles_of(places))

@@ -10,6 +10,7 @@ from keras_transformer.tokenizers.words_of_pieces import spread
 # Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
 # one ends, (N + 1,) integers. Memory-mapped or not.
 Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
+COUNTED = 1 << 24  # ids at once
 
 
 class Sentences:
@@ -53,6 +54,15 @@ class Sentences:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def count(self, vocabulary_size: int) -> np.ndarray:
+        """How often there is each id, `(V,)` int64."""
+        counts = np.zeros(vocabulary_size, np.int64)
+        for ids, _ in self._shards:
+            for start in range(0, len(ids), COUNTED):
+                part = np.bincount(ids[start : start + COUNTED], minlength=vocabulary_size)
+                counts += part
+        return counts
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Reads some sentences.

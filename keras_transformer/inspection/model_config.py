@@ -10,6 +10,7 @@ import re
 import sys
 from typing import Any
 
+from keras_transformer.position_schemes import MAX_DISTANCES, NUM_BUCKETS
 from keras_transformer.registration import CLASSES
 from keras_transformer.typing import Path
 
@@ -21,9 +22,12 @@ MOST = {
     "num_heads": 1 << 10,
     "d_ff": 1 << 17,
     "max_length": 1 << 17,
+    "max_distance": 1 << 17,
+    "num_buckets": 1 << 17,
     "source_vocabulary_size": 1 << 22,
     "target_vocabulary_size": 1 << 22,
 }
+OPTIONAL = {"max_distance"}  # of them, what may be left out
 LARGEST = 1 << 53  # any other whole number
 DEEPEST, LONGEST_STRING, MOST_VALUES = 32, 4096, 100_000
 
@@ -101,6 +105,8 @@ class _Walk:
         elif isinstance(value, list):
             for item in value:
                 self.value(item, depth + 1, name)
+        elif value is None and name in OPTIONAL:
+            pass
         elif name in MOST and not (type(value) is int and 1 <= value <= MOST[name]):
             self._refuse(
                 f"{name} is {value!r:.40}, expected a whole number from 1 to {MOST[name]:,}"
@@ -166,7 +172,19 @@ def implied_weights(config: dict[str, Any]) -> int:
     tables = [target] if config["share_embeddings"] == "all" else [source, target]
     positions = config["max_length"] if config["positions"] == "learned" else 0
     softmax = (d + 1) * target if config["share_embeddings"] == "none" else 0
-    return layers + d * (sum(tables) + positions * len(tables)) + softmax
+    embeddings = d * (sum(tables) + positions * len(tables))
+    return layers + embeddings + softmax + 2 * _scheme_weights(config, d, n)
+
+
+def _scheme_weights(config, d, n):
+    """Counts the numbers of what self-attention is told of positions, in one stack of n layers."""
+    scheme, heads = config["positions"], config["num_heads"]
+    farthest = config.get("max_distance") or MAX_DISTANCES.get(scheme, 0)
+    return {
+        "relative": n * 2 * (2 * farthest + 1) * (d // heads),
+        "bucketed": NUM_BUCKETS * heads,
+        "disentangled": 2 * farthest * d + n * (2 * d * d + d),
+    }.get(scheme, 0)
 
 
 def check_weights(path: Path, config: dict[str, Any], weights: dict[str, list[int]]) -> None:

@@ -1,6 +1,8 @@
 """What native code makes of a model's files, tried in a process of its own, which may die of it.
 
-usage: python -m keras_transformer.inspection.probe FILE.keras|FILE.weights.h5|FILE.spm ...
+usage: python -m keras_transformer.inspection.probe FILE ...
+
+A file is a .keras, .weights.h5, .spm or .wordpiece.
 
 Prints a JSON list with one object a file, {"config": …, "weights": {name: shape}} or {"pieces":
 number}, or as the last {"refused": a sentence}. Memory and time are limited by what the files have
@@ -16,6 +18,7 @@ from typing import Any
 from keras_transformer.inspection.bounded_files import read_bytes
 from keras_transformer.inspection.keras_archive import open_archive, open_weights, read_config
 from keras_transformer.inspection.sentencepiece_model import MOST_BYTES, check_sentencepiece_model
+from keras_transformer.inspection.wordpiece_model import count_ids, read_wordpiece_model
 
 MEMORY = 400 << 20  # bytes, and SHARE of the largest file
 SHARE = 8  # of a vocabulary's file: what is parsed takes several times as much
@@ -36,27 +39,34 @@ def probe(path: str) -> dict[str, Any]:
             config = read_config(archive)
             with open_weights(archive) as file:
                 return {"config": config, "weights": describe_weights(path, file)}
-    if path.endswith(".spm"):
+    if path.endswith((".spm", ".wordpiece")):
         return {"pieces": _try_vocabulary(path)}
     return {"weights": describe_weights(path)}
 
 
 def _try_vocabulary(path):
-    """Number of pieces of a SentencePiece model, which has cut a few texts."""
-    import sentencepiece
-
+    """Number of ids of a vocabulary; a SentencePiece model has cut a few texts."""
     model = read_bytes(path, MOST_BYTES)
+    kind = "SentencePiece" if path.endswith(".spm") else "WordPiece"
     try:
-        pieces = check_sentencepiece_model(model)
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        for text in TRIAL:
-            processor.decode(processor.encode(text))
+        if kind == "SentencePiece":
+            return _try_sentencepiece(model)
+        return count_ids(read_wordpiece_model(model)[0])
     except Exception as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
-            f"{path} is no SentencePiece model that can be used ({reason}): copy it anew from "
-            "where it was written."
+            f"{path} is no {kind} model that can be used ({reason}): copy it anew from where it "
+            "was written."
         ) from None
+
+
+def _try_sentencepiece(model):
+    import sentencepiece
+
+    pieces = check_sentencepiece_model(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    for text in TRIAL:
+        processor.decode(processor.encode(text))
     return pieces
 
 

@@ -19,7 +19,7 @@ class Probe:
     """Files under way to be looked at, while this process does something else.
 
     Args:
-        paths: Names of `.keras`, `.weights.h5` and `.spm` files.
+        paths: Names of `.keras`, `.weights.h5`, `.spm` and `.wordpiece` files.
         *options: Of the program, before them.
         program: Name of the module that looks at them.
 

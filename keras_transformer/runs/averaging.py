@@ -21,8 +21,6 @@ from keras_transformer.runs.files import (
     DATA,
     EXAMPLES,
     MODEL,
-    SOURCE,
-    TARGET,
     demerit,
     rank,
     read_state,
@@ -30,6 +28,7 @@ from keras_transformer.runs.files import (
 )
 from keras_transformer.runs.history import SCORES
 from keras_transformer.runs.load import load
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
@@ -191,9 +190,10 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     if scores:
         is_worse(state, scores, joined)
     with creating(output) as temporary:
-        for name in (CONFIG, SOURCE, TARGET, DATA, EXAMPLES):
-            if os.path.exists(os.path.join(path, name)):
-                shutil.copy(os.path.join(path, name), temporary)
+        others = (os.path.join(path, name) for name in (CONFIG, DATA, EXAMPLES))
+        for name in (*saved.paths(path), *others):
+            if os.path.exists(name):
+                shutil.copy(name, temporary)
         write_model(temporary, translator.model, {"metrics": scores, "mean_of": joined})
 
 

@@ -17,11 +17,11 @@ from keras_transformer.presets import (
     check_precision,
     check_sharing,
 )
-from keras_transformer.runs import files
+from keras_transformer.runs import files, vectors
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.prepared import VOCABULARY, check_corpora
-from keras_transformer.tokenizers.sentencepiece_training import check_vocabulary
+from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Path
 
@@ -58,6 +58,10 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> N
         _check_start(config, config.start_from)
     check_names(config)
     check_corpora(config)
+    if not resume:
+        check_files(config, config.start_from or next(iter(config.corpus), None))
+    if not begun:
+        vectors.check_files(config)
     _check_files(config, output)
     if config.languages:
         parse_locales(config.languages)
@@ -74,8 +78,10 @@ def check_values(config: TrainConfig) -> None:
         ValueError: If there is one.
     """
     check_precision(config.precision)
-    check_vocabulary(config.vocabulary_size, config.model_type)
+    joint = config.model.share_embeddings == "all"
+    check_vocabularies(config, joint, "--share-embeddings target")
     check_sharing(config.model.share_embeddings, 0, 0)
+    vectors.check(config)
     if config.strategy not in STRATEGIES:
         raise ValueError(
             f"There is no strategy {config.strategy!r}: choose one of {', '.join(STRATEGIES)}."
@@ -94,10 +100,11 @@ def check_values(config: TrainConfig) -> None:
             f"tokens_per_batch={config.tokens_per_batch} cannot hold a sentence of max_length="
             f"{model.max_length} tokens: raise the budget or lower max_length."
         )
-    if config.subword_sampling and config.model_type not in ("bpe", "unigram"):
+    is_taken = any(getattr(config, name) for name in files.VOCABULARIES)
+    if config.subword_sampling and (is_taken or config.model_type not in ("bpe", "unigram")):
         raise ValueError(
             "subword_sampling needs a vocabulary of type bpe or unigram, received "
-            f"{config.model_type!r}."
+            f"{'wordpiece' if is_taken else config.model_type!r}."
         )
     if config.freeze and config.start_from is None:
         raise ValueError("--freeze needs --start-from: fresh weights would stay random.")

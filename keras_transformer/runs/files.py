@@ -1,10 +1,11 @@
 """The files of a training's directory: everything needed to translate, to resume and to look back.
 
 `model.keras` (the best weights) and `model.json` (what these are, how good, and the checksums of
-all that translating needs), `source.spm` and `target.spm` (equal when shared), `config.yaml`,
-`data.json`, `examples.json` (some pairs that it was validated by, for an export), `history.csv` (a
-row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing in it names another place on
-the machine that loading would need, so it can be moved; and loading reads nothing outside it.
+all that translating needs), `source.spm` or `source.wordpiece` and the target's (equal when
+shared), `config.yaml`, `data.json`, `examples.json` (some pairs that it was validated by, for an
+export), `history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing in
+it names another place on the machine that loading would need, so it can be moved; and loading reads
+nothing outside it.
 """
 
 import contextlib
@@ -23,24 +24,27 @@ from keras_transformer.inspection.bounded_files import check_types, read_json
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
 from keras_transformer.runs.resume_points import STATE, ResumePoints
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
-MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
+MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
 DATA = "data.json"  # how much text was trained on, and its fingerprint
 CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
 EXAMPLES = "examples.json"  # pairs that an export shows and compares
 MOST_EXAMPLES, LONGEST_EXAMPLES = 500, 1 << 20  # of them, and characters of all together
-SEALED = (MODEL, SOURCE, TARGET, CONFIG, DATA, EXAMPLES)  # by checksums in `model.json`
+SEALED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # by checksums in `model.json`
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 OWNED = r"\d{6}\.weights\.h5"  # further files in checkpoints/, as ResumePoints takes them
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 TEXTS = ("train_source", "train_target", "valid_source", "valid_target")  # fields that name files
+VOCABULARIES = ("source_vocabulary", "target_vocabulary")  # as well
+VECTORS = ("source_vectors", "target_vectors")  # as well
 
 
 def is_run(path: Path) -> bool:
     """Tells whether `path` is a run directory with a model to translate with."""
-    return os.path.isfile(os.path.join(path, MODEL)) and os.path.isfile(os.path.join(path, SOURCE))
+    return os.path.isfile(os.path.join(path, MODEL)) and bool(saved.paths(path))
 
 
 def describe(path: Path) -> dict[str, dict[str, Any]]:
@@ -59,7 +63,7 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
     here = "corpus", "start_from", "save_every", "log_file", "log_every"
-    for field in (*TEXTS, *here, *MACHINE):
+    for field in (*TEXTS, *VOCABULARIES, *VECTORS, *here, *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | read_scores(path)
     scores.pop(checksums.FILES, None)
@@ -69,18 +73,22 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
 def read_data(path: Path) -> dict[str, Any]:
     """Reads the fingerprints of `train` and `valid` that a run was begun with; empty if unknown.
 
+    And what its word `vectors` covered, where it began with some (`begin_with_vectors`).
+
     Raises:
         ValueError: If the file is damaged.
     """
     name = os.path.join(path, DATA)
     data = read_json(name) if os.path.exists(name) else {}
-    check_types(name, data, {"train": dict, "valid": dict})
+    check_types(name, data, {"train": dict, "valid": dict, "vectors": dict})
     return data
 
 
 def write_data(data: dict[str, Any], path: Path) -> None:
-    """Writes the fingerprints that `read_data` reads; where they are there, nothing is written."""
-    if read_data(path) != data:
+    """Writes what `read_data` reads, beside what is there already."""
+    old = read_data(path)
+    data = old | data
+    if old != data:
         with replacing(os.path.join(path, DATA)) as name:
             with open(name, "w", encoding="utf-8") as file:
                 json.dump(data, file, indent=1)

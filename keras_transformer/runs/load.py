@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer.inspection.keras_archive import damaged
 from keras_transformer.presets import GREEDY, SearchConfig, check_precision
-from keras_transformer.runs.files import CONFIG, MODEL, SOURCE, TARGET, is_run
+from keras_transformer.runs.files import CONFIG, MODEL, is_run
 from keras_transformer.runs.opening import inspect_run
+from keras_transformer.tokenizers import saved
 from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
     from keras_transformer.serving.exported_translator import ExportedTranslator
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
     from keras_transformer.translation.translator import Translator
 
 FEW = 2  # sentences, so few that decoding them takes less time than making a graph of it
@@ -61,7 +61,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
         raise ValueError(damaged(name, error)) from error
     if not isinstance(model, Transformer):
         raise ValueError(f"{name} holds a {type(model).__name__}, expected a Transformer.")
-    translator = Translator(model, *load_tokenizers(path))
+    translator = Translator(model, *saved.load(path))
     translator = translator.in_precision(choose(precision, model.dtype_policy.name))
     translator.card = description
     return translator
@@ -139,11 +139,3 @@ def open_translator(
         return method(texts, search=search, prefixes=prefixes, first=first)
 
     return translate
-
-
-def load_tokenizers(path: Path) -> "tuple[SubwordTokenizer, SubwordTokenizer]":
-    """Reads a run's source and target tokenizer: one object if they are the same."""
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
-
-    source, target = (SubwordTokenizer.load(os.path.join(path, name)) for name in (SOURCE, TARGET))
-    return source, source if source.model == target.model else target

@@ -12,12 +12,11 @@ from keras_transformer.runs.files import (
     DATA,
     MODEL,
     MODEL_SCORES,
-    SOURCE,
-    TARGET,
     describe,
     is_run,
     read_scores,
 )
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 
@@ -39,13 +38,15 @@ def inspect_run(path: Path) -> dict[str, Any]:
     """
     if not is_run(path):
         raise ValueError(
-            f"{path} is no run directory (no {MODEL} and {SOURCE} in it): give the --output of a "
-            "training that has finished an epoch."
+            f"{path} is no run directory (no {MODEL} and {saved.NAMES[0]} in it): give the "
+            "--output of a training that has finished an epoch."
         )
-    sealed = [name for name in (MODEL, SOURCE, TARGET, CONFIG, DATA) if _exists(path, name)]
-    check_files(path, read_scores(path), MODEL_SCORES, sealed)
+    model, vocabularies = os.path.join(path, MODEL), saved.paths(path)
+    others = [os.path.join(path, name) for name in (CONFIG, DATA)]
+    sealed = [model, *vocabularies, *filter(os.path.exists, others)]
+    check_files(path, read_scores(path), MODEL_SCORES, map(os.path.basename, sealed))
     description = describe(path)
-    model, *vocabularies = (os.path.join(path, name) for name in (MODEL, SOURCE, TARGET))
+    vocabularies = saved.both(path)
     answer, *sides = Probe([model, *vocabularies]).answers()
     config = read_model_config(model, answer["config"])
     check_weights(model, config, answer["weights"])
@@ -58,7 +59,3 @@ def inspect_run(path: Path) -> dict[str, Any]:
                     "another model's."
                 )
     return description
-
-
-def _exists(path, name):
-    return os.path.exists(os.path.join(path, name))

@@ -5,12 +5,16 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.data.prepared.manifest import SOURCE, TARGET, VALID, read_manifest
+from keras_transformer.data.prepared.manifest import VALID, read_manifest
 from keras_transformer.presets import TrainConfig
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 # What vocabularies are learned with: fields of `TrainConfig` and of `PrepareConfig`.
-VOCABULARY = ("vocabulary_size", "model_type", "lowercase", "nfkc")
+VOCABULARY = (
+    *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size"),
+    *("model_type", "lowercase", "nfkc"),
+)
 
 
 def parse_corpora(corpora: Sequence[str]) -> list[tuple[str, float]]:
@@ -49,7 +53,7 @@ def check_corpora(config: TrainConfig) -> None:
     paths = [path for path, _ in parse_corpora(config.corpus)]
     manifests = [read_manifest(path) for path in paths]
     _check_options(config, paths[0], manifests[0])
-    vocabularies = [[one["files"][name] for name in (SOURCE, TARGET)] for one in manifests]
+    vocabularies = [_vocabularies(one["files"]) for one in manifests]
     for path, vocabulary in zip(paths, vocabularies, strict=True):
         if vocabulary != vocabularies[0]:
             raise ValueError(
@@ -96,13 +100,13 @@ def _check_options(config, path, manifest):
 
 def _check_same_vocabularies(path, run):
     """Refuses a corpus with another vocabulary than a run that is started from."""
-    for name in (SOURCE, TARGET):
-        models = []
-        for folder in (path, run):
-            with open(os.path.join(folder, name), "rb") as file:
-                models.append(file.read())
-        if models[0] != models[1]:
-            raise ValueError(
-                f"{path} was prepared with another vocabulary than that of {run}, which a training "
-                f"that starts from it has: prepare it with --vocabularies {run}."
-            )
+    if saved.read(path) != saved.read(run):
+        raise ValueError(
+            f"{path} was prepared with another vocabulary than that of {run}, which a training "
+            f"that starts from it has: prepare it with --vocabularies {run}."
+        )
+
+
+def _vocabularies(files):
+    """What a manifest says of the vocabularies: their sizes and checksums."""
+    return [files[name] for name in saved.names(files.__contains__)]

@@ -6,11 +6,12 @@ from typing import Any
 
 from keras_transformer.corpora.parallel_text import ParallelText
 from keras_transformer.data.prepared.manifest import MANIFEST
-from keras_transformer.data.prepared.prepare import prepare_corpus, read_vocabularies
+from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.prepared import VOCABULARY, vocabulary_options
-from keras_transformer.tokenizers.sentencepiece_training import check_vocabulary
+from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 
@@ -45,7 +46,8 @@ def _checked(config):
     """The configuration, with what the vocabularies that it takes were learned with."""
     if config.vocabularies is not None:
         config = dataclasses.replace(config, **_taken(config))
-    check_vocabulary(config.vocabulary_size, config.model_type)
+    check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
+    check_files(config, config.vocabularies)
     if config.vocabulary_sample < 1:
         raise ValueError(
             f"vocabulary_sample must be at least 1, received {config.vocabulary_sample}."
@@ -71,7 +73,7 @@ def _checked(config):
 def _taken(config):
     """Options of the vocabularies of a run or a corpus; refuses those that contradict them."""
     path = config.vocabularies
-    source, target = read_vocabularies(path)
+    source, target = saved.read(path)
     options: dict[str, Any] = {}
     if os.path.exists(os.path.join(path, MANIFEST)):
         options = vocabulary_options(path)

@@ -17,9 +17,8 @@ from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
-from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.runs.prepared import VOCABULARY, parse_corpora
-from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Pairs, Path
@@ -37,13 +36,13 @@ class TrainingData:
     Attributes:
         source: What `make_dataset` takes for it: `pairs` and their tokenizers, or a `corpus`.
         valid: List of `Pair` to validate by.
-        tokenizers: The source and the target `SubwordTokenizer`, one object if they are the same.
+        tokenizers: The source and the target tokenizer, one object if they are the same.
         fingerprints: Those of `train` and `valid`, for `data.json`.
     """
 
     source: dict[str, Any]
     valid: list[Pair]
-    tokenizers: tuple[SubwordTokenizer, SubwordTokenizer]
+    tokenizers: "tuple[saved.Saved, saved.Saved]"
     fingerprints: dict[str, Any]
 
     @property
@@ -79,9 +78,7 @@ def open_data(
     return TrainingData({"pairs": corpus.train} | source, corpus.valid, tokenizers, prints)
 
 
-def train_tokenizers(
-    config: TrainConfig, pairs: Pairs
-) -> tuple[SubwordTokenizer, SubwordTokenizer]:
+def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, saved.Saved]":
     """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
 
     Args:
@@ -89,13 +86,13 @@ def train_tokenizers(
         pairs: The training pairs.
 
     Returns:
-        The source and the target `SubwordTokenizer`.
+        The source and the target tokenizer.
     """
     rows = draw_rows(len(pairs), config.vocabulary_sample, config.seed)
-    options = {name: getattr(config, name) for name in VOCABULARY}
+    options = {name: getattr(config, name) for name in (*VOCABULARY, *files.VOCABULARIES)}
     joint = config.model.share_embeddings == "all"
     models = learn_vocabularies(lambda: (pairs[row] for row in rows), **options, joint=joint)
-    source, target = map(SubwordTokenizer, models)
+    source, target = map(saved.open_model, models)
     return source, source if joint else target
 
 
@@ -119,7 +116,7 @@ def _beside(output):
 def _tokenizers(config, pairs, output, resume):
     """The vocabularies: those of the run that goes on or is started from, else new ones."""
     if resume or config.start_from is not None:
-        return load_tokenizers(output if resume else config.start_from)
+        return saved.load(output if resume else config.start_from)
     return train_tokenizers(config, pairs)
 
 

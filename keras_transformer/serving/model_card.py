@@ -75,7 +75,7 @@ def describe(
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
         "serve_with": "TF Serving 2.20 or newer",
-        "load_with": "`import tensorflow_text`, which registers the SentencePiece ops, then "
+        "load_with": "`import tensorflow_text`, which registers the tokenizers' ops, then "
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **_describe_model(translator, config),
         **getattr(translator, "card", {}),
@@ -171,6 +171,7 @@ def _describe_model(translator, config):
         "computation": f"{config.computation}, {PAYS[config.computation]}",
         "vocabulary": {
             side: {"ids": tokenizer.vocabulary_size, **_fingerprint(tokenizer)}
+            | _losses(side, tokenizer)
             for side, tokenizer in sides.items()
         },
     }
@@ -180,6 +181,12 @@ def _fingerprint(tokenizer):
     """The hash of a tokenizer's model, where it has one."""
     model = getattr(tokenizer, "model", None)
     return {"sha256": hashlib.sha256(model).hexdigest()} if isinstance(model, bytes) else {}
+
+
+def _losses(side, tokenizer):
+    """What the translations lack that such a tokenizer writes; of sources it is of no matter."""
+    losses = getattr(tokenizer, "detokenizing_loses", None) if side == "target" else None
+    return {"detokenizing_loses": losses} if losses else {}
 
 
 def _describe_tensors(specs):

@@ -162,7 +162,7 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
     Raises:
         ValueError: if it is incomplete or not a translator's.
     """
-    # Imported for its side effect: it registers the SentencePiece ops the graph is made of.
+    # Imported for its side effect: it registers the tokenizers' ops the graph is made of.
     import tensorflow_text  # noqa: F401
 
     try:

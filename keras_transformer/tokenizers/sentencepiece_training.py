@@ -1,7 +1,6 @@
 """Learns a SentencePiece model from text, and says in one sentence why it could not."""
 
 import io
-import operator
 import os
 import re
 import tempfile
@@ -13,25 +12,13 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.byte_strings import to_bytes
-
-MODEL_TYPES = ("bpe", "unigram", "char", "word")
-NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
-
-
-class VocabularyTooLarge(ValueError):
-    """More ids were asked for than the text allows.
-
-    Attributes:
-        limit: The most that it allows.
-    """
-
-    def __init__(self, limit: int, vocabulary_size: int | None) -> None:
-        super().__init__(
-            f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: "
-            "take fewer ids or more text."
-        )
-        self.limit = limit
+from keras_transformer.tokenizers.vocabulary_checks import (
+    NO_TEXT,
+    VocabularyTooLarge,
+    check_text,
+    check_vocabulary,
+    nonempty,
+)
 
 
 def train_model(
@@ -55,13 +42,17 @@ def train_model(
         ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
             text allows.
     """
-    _check_text(lines, files)
+    check_text(lines, files)
     check_vocabulary(vocabulary_size, model_type)
+    if model_type == "wordpiece":
+        raise ValueError(
+            "A wordpiece vocabulary is no SentencePiece model: WordPieceTokenizer.train learns it."
+        )
     options: dict[str, Any] = dict(
         model_type=model_type,
         vocab_size=vocabulary_size or 1 << 20,
         # A char vocabulary ends where the characters do, and SentencePiece says nothing.
-        hard_vocab_limit=model_type != "char",
+        hard_vocab_limit=model_type != "char" and vocabulary_size is not None,
         byte_fallback=model_type != "word",
         character_coverage=1.0,
         pad_id=PAD,
@@ -75,7 +66,7 @@ def train_model(
     if files:
         options["input"] = [os.fspath(path) for path in files]
     else:
-        options["sentence_iterator"] = _nonempty(lines)
+        options["sentence_iterator"] = nonempty(lines)
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         options |= _normalization(lowercase, nfkc, folder)
@@ -100,20 +91,6 @@ def _without_places(model):
     return parsed.SerializeToString(deterministic=True)
 
 
-def _nonempty(lines):
-    """Passes lines on and refuses to pass none, which would end the process inside C++."""
-    empty = True
-    for line in lines:
-        if not isinstance(line, (str, bytes)):
-            kind = type(line).__name__
-            raise ValueError(f"Every line must be a string, received a {kind}: {line!r:.40}.")
-        if line.strip():
-            empty = False
-            yield to_bytes(line)
-    if empty:
-        raise ValueError(NO_TEXT)
-
-
 def _normalization(lowercase, nfkc, folder):
     """The trainer's options for what happens to text before it is cut into pieces."""
     if nfkc or not lowercase:
@@ -128,52 +105,6 @@ def _normalization(lowercase, nfkc, folder):
     return {"normalization_rule_tsv": rules}
 
 
-def _check_text(lines, files):
-    """Refuses one string for many, and what says not, or twice, where the text is."""
-    if isinstance(lines, (str, bytes, os.PathLike)):
-        raise ValueError(
-            f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
-            "list, or pass files=[path]."
-        )
-    if isinstance(files, (str, bytes, os.PathLike)):
-        raise ValueError(
-            f"files must be a list of paths, received one, {files!r}: put it in a list."
-        )
-    if (lines is None) == (len(files) == 0):
-        raise ValueError("Give either lines or files to learn a vocabulary from, not both.")
-
-
-def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
-    """Refuses an unknown type, and a size that no text could be learned with.
-
-    Raises:
-        ValueError: If it is one.
-    """
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
-        )
-    if vocabulary_size is None:
-        if model_type != "char":
-            raise ValueError(
-                f"A {model_type} vocabulary needs a vocabulary_size, received None: pass a number "
-                'of ids, such as 8000, or model_type="char", which takes every character.'
-            )
-        return
-    try:
-        operator.index(vocabulary_size)
-    except TypeError:
-        raise ValueError(
-            f"vocabulary_size must be an integer, received {vocabulary_size!r}."
-        ) from None
-    taken, what = (4, "special") if model_type == "word" else (260, "special or single bytes")
-    if vocabulary_size <= taken:
-        raise ValueError(
-            f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
-            f"vocabulary are {what}, and the text needs some."
-        )
-
-
 def _explain(error, vocabulary_size):
     """An error of one sentence for the trainer's, which speaks of its C++ sources."""
     message = " ".join(str(error).split())
@@ -186,7 +117,7 @@ def _explain(error, vocabulary_size):
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(NO_TEXT)
-    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_nonempty`
+    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `nonempty`
         return ValueError(match[1])
     message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
     return ValueError(f"No vocabulary could be learned: {message or type(error).__name__}.")

@@ -16,10 +16,10 @@ from keras_transformer.inspection.sentencepiece_model import (
     check_sentencepiece_model,
 )
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.byte_strings import to_bytes
 from keras_transformer.tokenizers.random_keys import pair_keys
 from keras_transformer.tokenizers.sentencepiece_training import train_model
 from keras_transformer.tokenizers.subword_sampler import SubwordSampler, subword_sampler
+from keras_transformer.tokenizers.tensors import as_tensor, close
 from keras_transformer.typing import Path, Tensor, Texts
 
 
@@ -81,8 +81,8 @@ class SubwordTokenizer(tf.Module):
     def __call__(
         self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False
     ) -> tf.Tensor | tf.RaggedTensor:
-        ids = self._processor.tokenize(_as_tensor(text))
-        return _close(ids) if end else ids
+        ids = self._processor.tokenize(as_tensor(text))
+        return close(ids) if end else ids
 
     def tokenize(
         self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False
@@ -160,7 +160,7 @@ class SubwordTokenizer(tf.Module):
         keys = pair_keys(seed, 0, 0, np.arange(len(lengths)))
         flat, lengths = sampler(ids.flat_values.numpy(), lengths, keys)
         ragged = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-        return _close(ragged) if end else ragged
+        return close(ragged) if end else ragged
 
     @classmethod
     def train(
@@ -177,7 +177,7 @@ class SubwordTokenizer(tf.Module):
         Args:
             lines: Iterable of strings; None when `files` are given.
             vocabulary_size: Number of ids, special ids and, where the type has them, 256 bytes
-                included. With model_type "char", None takes every character.
+                included. None takes every character or word, with model_type "char" or "word".
             model_type: `"bpe"`, `"unigram"`, `"char"` or `"word"`.
             lowercase: Whether text is lower-cased first.
             nfkc: Whether text is normalised to Unicode's NFKC first.
@@ -227,23 +227,6 @@ class _LastingModel(tf.saved_model.experimental.TrackableResource):
         return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
             model=self._model, shared_name=name
         )
-
-
-def _close(ids):
-    """Ids `(T,)` or ragged `(B, None)` with END after them."""
-    if ids.shape.rank == 1:
-        return tf.concat([ids, [END]], axis=0)
-    return tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
-
-
-def _as_tensor(text):
-    """Strings to a tensor; a lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
-    if isinstance(text, str):
-        text = to_bytes(text)
-    elif isinstance(text, (list, tuple)):
-        text = [to_bytes(t) for t in text]
-        return tf.constant(text, tf.string, shape=[len(text)])
-    return tf.convert_to_tensor(text, tf.string)
 
 
 def _abbreviate(value):

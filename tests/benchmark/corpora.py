@@ -62,8 +62,9 @@ def write_text(folder, pairs):
     """Text of words with the frequencies of a language; a vocabulary of it, in a small corpus."""
     import pathlib
 
-    from keras_transformer.data.prepared.prepare import prepare_corpus, read_vocabularies
+    from keras_transformer.data.prepared.prepare import prepare_corpus
     from keras_transformer.data.prepared.prepare_config import PrepareConfig
+    from keras_transformer.tokenizers import saved
     from tests.support.made_up_text import write_text
 
     text = [
@@ -73,7 +74,7 @@ def write_text(folder, pairs):
     small = os.path.join(folder, "small")
     options = dict(vocabulary_size=VOCABULARY, vocabulary_sample=20_000)
     prepare_corpus(PrepareConfig(*text, **options), small)
-    return text, read_vocabularies(small)
+    return text, saved.read(small)
 
 
 def write_ids(path, pairs, models):

@@ -10,11 +10,13 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.converters.ctranslate2 import export_ctranslate2
 from keras_transformer.presets import SearchConfig
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
 from tests.support.toy_translator import (
     MAX_LENGTH,
     random_translator,
     toy_pairs,
+    toy_tokenizer,
     trained_translator,
 )
 
@@ -28,7 +30,17 @@ MAKERS = {
         seed=4, deviation=0.2, num_layers=3, activation="silu"
     ),
     "target shared": lambda: random_translator(seed=5, share_embeddings="target"),
+    # [UNK] is among the sources' pieces, and what it is called goes by the target.
+    "wordpiece": lambda: random_translator(
+        words("abcdefg"), words("ABCDEFGH"), seed=9, deviation=0.2, num_layers=2
+    ),
+    "wordpiece to subword": lambda: random_translator(words("abcdefg"), toy_tokenizer(), seed=7),
 }
+
+
+def words(letters):
+    """A WordPiece tokenizer of letters."""
+    return WordPieceTokenizer.train([letters], 5 + 2 * len(letters))
 
 
 @pytest.fixture(scope="module", params=MAKERS)

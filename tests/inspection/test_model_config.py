@@ -16,6 +16,7 @@ from keras_transformer.inspection.model_config import (
     read_model_config,
 )
 from keras_transformer.inspection.probing import Probe
+from keras_transformer.position_schemes import MAX_DISTANCES, RELATIVE
 from keras_transformer.registration import CLASSES, MODULES
 from keras_transformer.runs.load import load
 from tests.support.sealing import reseal
@@ -50,8 +51,18 @@ def test_names_of_keras_are_its_own():
 @pytest.mark.parametrize("positions, norm", [("sinusoidal", "post"), ("learned", "pre")])
 def test_implied_weights_are_those_of_the_model(share, positions, norm):
     target = 11 if share == "all" else 13
-    options = dict(share_embeddings=share, positions=positions, norm=norm, dropout=0.0)
-    model = kt.Transformer(11, target, **SIZES, **options)
+    check_implied_weights(target, share_embeddings=share, positions=positions, norm=norm)
+
+
+@pytest.mark.parametrize("positions", [*RELATIVE, "none"])
+def test_implied_weights_of_positions(positions):
+    check_implied_weights(13, positions=positions)
+    if positions in MAX_DISTANCES:
+        check_implied_weights(13, positions=positions, max_distance=17)
+
+
+def check_implied_weights(target, **options):
+    model = kt.Transformer(11, target, **SIZES, dropout=0.0, **options)
     model.build()
     assert implied_weights(model.get_config()) == model.count_params()
 

@@ -69,8 +69,62 @@ def mistakes(folder, text):
     ]
 
 
+def mistakes_about_words(folder, text):
+    """The same for vocabularies and word vectors; after `mistakes`."""
+    out = ["--output", f"{folder}/new"]
+    texts = ["--train-source", text, "--valid-source", text]
+    start = [*out, "--start-from", f"{folder}/run"]
+    vectors, vocabulary = f"{folder}/vectors", f"{folder}/vocab.txt"
+    with open(vectors, "w") as file, open(vocabulary, "w") as other:
+        file.write("fox 0.1 0.2\n")
+        other.write("[UNK]\nfox\nfox\n")
+    own = [*out, *texts, "--preset", "tiny"]
+    apart = [*own, "--share-embeddings", "target", "--d-model", "8"]
+    return [
+        ([*own, "--source-vocabulary-size", "60"], "both sides have one: give --vocabulary-size"),
+        ([*own, "--source-vocabulary", vocabulary], "give the same file twice, or --share-embed"),
+        ([*apart, "--source-vocabulary", vocabulary], "'fox' is there twice"),
+        ([*apart, "--target-vocabulary", "/none"], "/none cannot be read: No such file"),
+        ([*apart, "--target-vocabulary-size", "60"], "vocabulary_size=60 is too small: 260 ids"),
+        ([*apart, "--model-type", "wordpiece", "--vocabulary-size", "none"], "needs a vocabulary_"),
+        (
+            [*apart, "--source-vocabulary", vocabulary, "--source-vocabulary-size", "9"],
+            "has the size it has: leave out --source-vocabulary-size",
+        ),
+        (
+            [*apart, "--model-type", "wordpiece", "--subword-sampling", "0.1"],
+            "of type bpe or unigram, received 'wordpiece'",
+        ),
+        (
+            [*apart, "--source-vocabulary", vocabulary, "--subword-sampling", "0.1"],
+            "of type bpe or unigram, received 'wordpiece'",
+        ),
+        (
+            [*apart, "--source-vectors", vectors],
+            "of 2 numbers, and the embedding is 8 wide",
+        ),
+        ([*apart, "--target-vectors", text], "pairs.tsv holds no word vectors"),
+        ([*apart, "--freeze-vectors"], "--freeze-vectors needs --source-vectors or"),
+        (
+            [*own, "--source-vectors", vectors, "--freeze-vectors"],
+            "share_embeddings=all): give --share-embeddings target",
+        ),
+        (
+            [*apart, "--target-vectors", vectors, "--freeze-vectors"],
+            "share_embeddings=target): give --share-embeddings none",
+        ),
+        (
+            [*own, "--source-vectors", vectors, "--target-vectors", vectors],
+            "one matrix of embeddings (share_embeddings=all)",
+        ),
+        ([*start, *texts, "--source-vectors", vectors], "leave out --source-vectors"),
+        ([*start, *texts, *["--source-vocabulary", vocabulary] * 1], "give the same file twice"),
+    ]
+
+
 def test_mistakes_are_said_without_tensorflow(tmp_path, text):
-    commands, sentences = zip(*mistakes(tmp_path, text), strict=True)
+    everything = mistakes(tmp_path, text) + mistakes_about_words(tmp_path, text)
+    commands, sentences = zip(*everything, strict=True)
     before = sorted(tmp_path.rglob("*"))
     said = sentences_before_tensorflow([["train", *command] for command in commands])
     assert len(said) == len(sentences), said

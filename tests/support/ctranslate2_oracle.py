@@ -1,10 +1,8 @@
 """CTranslate2 as an oracle: an engine that shares nothing with ours but the weights."""
 
-import os
-
 import ctranslate2
 
-from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.tokenizers import saved
 
 
 def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1):
@@ -17,9 +15,7 @@ def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1):
     Returns:
         List of (translation, log_prob).
     """
-    source, target = (
-        SubwordTokenizer.load(os.path.join(path, f"{side}.spm")) for side in ("source", "target")
-    )
+    source, target = saved.load(path)
     pieces = source.pieces(source(texts)).to_list()
     engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=threads)
     results = engine.translate_batch(

@@ -6,6 +6,7 @@ import math
 import pytest
 import sentencepiece
 
+from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.sample_text import LINES, TEXTS
 
@@ -30,6 +31,15 @@ def test_files_teach_what_lines_teach(model_type, tmp_path):
         )
     ]
     assert vocabularies[0] == vocabularies[1] and len(vocabularies[0]) > 20
+
+
+@pytest.mark.parametrize("model_type, size", [("char", 263), ("word", 6)])
+def test_all_that_there_is(model_type, size):
+    for lines in (["aab ab"] * 3, ["aab", "ab"]):
+        assert SubwordTokenizer.train(lines, None, model_type).vocabulary_size == size
+    many = [f"w{k}" for k in range(20_000)]
+    tokenizer = SubwordTokenizer.train(many, model_type="word")
+    assert tokenizer.vocabulary_size == 20_004 and UNK not in tokenizer(many).flat_values.numpy()
 
 
 def test_lines_may_hold_anything():
@@ -84,8 +94,10 @@ def test_no_text(model_type, lines, tmp_path):
 
 def test_unfit_arguments(tmp_path):
     message = message_of(SubwordTokenizer.train, LINES, 300, "words")
-    assert message == "model_type must be one of bpe, unigram, char, word, received 'words'."
-    for model_type in ("bpe", "unigram", "word"):
+    assert message == (
+        "model_type must be one of bpe, unigram, char, word, wordpiece, received 'words'."
+    )
+    for model_type in ("bpe", "unigram"):
         message = message_of(SubwordTokenizer.train, LINES, None, model_type)
         assert f"A {model_type} vocabulary needs a vocabulary_size, received None: pass" in message
     for size in ("300", 300.0, "char"):

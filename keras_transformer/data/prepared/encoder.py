@@ -7,7 +7,10 @@ import numpy as np
 import sentencepiece
 
 from keras_transformer.corpora.parallel_text import Block
+from keras_transformer.inspection.wordpiece_model import count_ids
+from keras_transformer.tokenizers.saved import SUBWORD, ending
 from keras_transformer.tokenizers.ties import Ties
+from keras_transformer.tokenizers.wordpiece_vocabulary import from_model
 
 
 @dataclasses.dataclass
@@ -28,27 +31,44 @@ class EncodedSide:
 class Encoder:
     """Turns blocks of pairs into ids, as the sentencepiece package does.
 
+    Of a side with a WordPiece vocabulary, which no package cuts as the served operation does, every
+    line is uncertain, and without ids.
+
     Args:
-        models: Two serialised SentencePiece models, of the source and of the target.
+        models: Two serialised vocabularies, of the source and of the target.
 
     Attributes:
         dtype: The smallest type that holds the ids of both.
     """
 
     def __init__(self, models: tuple[bytes, bytes]) -> None:
-        load = sentencepiece.SentencePieceProcessor
-        self._processors = [load(model_proto=model) for model in models]
-        self._ties = [Ties(processor) for processor in self._processors]
-        largest = max(processor.vocab_size() for processor in self._processors)
-        self.dtype = np.min_scalar_type(largest - 1)
+        self._processors = [_processor(model) for model in models]
+        self._ties = [processor and Ties(processor) for processor in self._processors]
+        self.dtype = np.min_scalar_type(max(map(_size, models)) - 1)
 
     def __call__(self, block: Block) -> tuple[EncodedSide, EncodedSide]:
         source, target = (self._encode(side, lines) for side, lines in enumerate(block))
         return source, target
 
     def _encode(self, side, lines):
+        if self._processors[side] is None:
+            none = np.zeros(len(lines), np.int64)
+            return EncodedSide(np.zeros(0, self.dtype), none, np.arange(len(lines)))
         rows = self._processors[side].encode(lines, num_threads=1)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
         uncertain = self._ties[side].find(ids, lengths)
         return EncodedSide(ids.astype(self.dtype), lengths, uncertain)
+
+
+def _processor(model):
+    """What cuts text by a SentencePiece model; None for a vocabulary of another kind."""
+    if ending(model) != SUBWORD:
+        return None
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+def _size(model):
+    """Number of ids of a serialised vocabulary."""
+    processor = _processor(model)
+    return processor.vocab_size() if processor else count_ids(from_model(model)[0])

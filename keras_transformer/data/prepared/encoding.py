@@ -24,7 +24,7 @@ def encode_blocks(
 
     Args:
         blocks: Pairs.
-        models: Serialised SentencePiece models of the source and of the target.
+        models: Serialised vocabularies of the source and of the target.
         processes: How many work at it; with 1, none but this one. One for each core by default.
 
     Yields:

@@ -10,7 +10,6 @@ from keras_transformer.typing import Path
 
 FORMAT = 1  # of prepared corpora
 MANIFEST = "manifest.json"
-SOURCE, TARGET = "source.spm", "target.spm"
 VALID = ("valid.source", "valid.target")  # the text to validate by, line by line
 BLOCK = 1 << 20  # bytes read at once
 

@@ -21,18 +21,22 @@ from keras_transformer.data.prepared.encoding import encode_blocks
 from keras_transformer.data.prepared.manifest import (
     FORMAT,
     MANIFEST,
-    SOURCE,
-    TARGET,
     check_file,
     read_manifest,
 )
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.served_ids import ServedIds
 from keras_transformer.data.prepared.writing import CHUNK, SHARD, CorpusWriter, being_written
+from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
+from keras_transformer.tokenizers.wordpiece_vocabulary import read_pieces
 from keras_transformer.typing import Path
 
-FILES = ("train_source", "train_target", "valid_source", "valid_target", "vocabularies")
+VOCABULARIES = ("source_vocabulary", "target_vocabulary")
+FILES = (
+    *("train_source", "train_target", "valid_source", "valid_target", "vocabularies"),
+    *VOCABULARIES,
+)
 
 
 def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
@@ -80,8 +84,12 @@ def _request(config, text, valid):
     request: dict[str, Any] = {"format": FORMAT, "version": __version__, "options": options}
     request |= {"fingerprints": prints}
     if config.vocabularies is not None:
-        models = read_vocabularies(config.vocabularies)
+        models = saved.read(config.vocabularies)
         request["vocabularies"] = [hashlib.sha256(model).hexdigest() for model in models]
+    for name in VOCABULARIES:
+        if path := getattr(config, name):
+            pieces = "\n".join(read_pieces(path))
+            request[name] = hashlib.sha256(pieces.encode()).hexdigest()
     return request
 
 
@@ -100,9 +108,9 @@ def _is_there(output, request):
 
 
 def _vocabularies(config, text):
-    """Two SentencePiece models, learned or taken."""
+    """Two serialised vocabularies, learned or taken."""
     if config.vocabularies is not None:
-        return read_vocabularies(config.vocabularies)
+        return saved.read(config.vocabularies)
     rows = draw_rows(len(text), config.vocabulary_sample, config.seed)
     if len(rows) < len(text):
         _say(f"vocabularies are learned from {len(rows):,} pairs, drawn with seed {config.seed}")
@@ -112,27 +120,10 @@ def _vocabularies(config, text):
             for pair in zip(*block, strict=True):
                 yield [side.decode() for side in pair]
 
-    names = ("vocabulary_size", "model_type", "lowercase", "nfkc")
+    names = ("vocabulary_size", "model_type", "lowercase", "nfkc", *VOCABULARIES)
+    names += tuple(f"{name}_size" for name in VOCABULARIES)
     options = {name: getattr(config, name) for name in names}
     return learn_vocabularies(read, **options, joint=config.joint_vocabulary)
-
-
-def read_vocabularies(path: Path) -> tuple[bytes, bytes]:
-    """Reads the SentencePiece models of a run or a prepared corpus.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    models = []
-    for name in (SOURCE, TARGET):
-        try:
-            with open(os.path.join(path, name), "rb") as file:
-                models.append(file.read())
-        except OSError as error:
-            raise ValueError(
-                f"{path} has no vocabularies: give a run directory or a prepared corpus."
-            ) from error
-    return models[0], models[1]
 
 
 def _write_shards(writer, text, processes):

@@ -8,19 +8,17 @@ import numpy as np
 
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.data.prepared.manifest import (
-    SOURCE,
-    TARGET,
     VALID,
     check_file,
     damaged,
     read_manifest,
 )
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
     from keras_transformer.data.encoded_pairs import EncodedPairs
     from keras_transformer.data.sentences import Shard
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
 
 
 class PreparedCorpus:
@@ -75,13 +73,9 @@ class PreparedCorpus:
         return source, target
 
     @cached_property
-    def tokenizers(self) -> "tuple[SubwordTokenizer, SubwordTokenizer]":
+    def tokenizers(self) -> "tuple[saved.Saved, saved.Saved]":
         """Those of source and target, one object if they are the same."""
-        from keras_transformer.tokenizers.subword import SubwordTokenizer
-
-        load = SubwordTokenizer.load
-        source, target = (load(os.path.join(self.path, name)) for name in (SOURCE, TARGET))
-        return source, source if source.model == target.model else target
+        return saved.load(self.path)
 
     @cached_property
     def valid(self) -> list[Pair]:

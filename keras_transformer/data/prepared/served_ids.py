@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_transformer.data.prepared.encoder import EncodedSide
+from keras_transformer.tokenizers.saved import SUBWORD, ending, open_model
 
 if TYPE_CHECKING:
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
+    from keras_transformer.tokenizers.saved import Saved
 
 SHOWN = 3  # lines, of those that differ
 
@@ -15,10 +16,11 @@ SHOWN = 3  # lines, of those that differ
 class ServedIds:
     """Has uncertain lines tokenized by the served operation, and counts them.
 
-    TensorFlow is loaded when the first such line comes.
+    TensorFlow is loaded when the first such line comes. All lines of a side with a WordPiece
+    vocabulary are tokenized here, and not counted.
 
     Args:
-        models: Serialised SentencePiece models of the source and of the target.
+        models: Serialised vocabularies of the source and of the target.
         counts: What has been counted before, if this goes on from there.
 
     Attributes:
@@ -28,7 +30,7 @@ class ServedIds:
 
     def __init__(self, models: tuple[bytes, bytes], counts: dict[str, Any] | None = None) -> None:
         self._models = models
-        self._tokenizers: dict[int, SubwordTokenizer] = {}
+        self._tokenizers: dict[int, Saved] = {}
         self.counts = counts or {"uncertain": 0, "differing": 0, "such_as": []}
 
     def correct(self, side: int, lines: list[bytes], encoded: EncodedSide) -> EncodedSide:
@@ -46,6 +48,10 @@ class ServedIds:
         if not rows:
             return encoded
         served = self._tokenizer(side)([lines[row] for row in rows])
+        if ending(self._models[side]) != SUBWORD:
+            lengths = served.row_lengths().numpy()
+            ids = served.flat_values.numpy().astype(encoded.ids.dtype)
+            return EncodedSide(ids, lengths, encoded.uncertain[:0])
         sentences = np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])
         for row, ids in zip(rows, np.split(*_parts(served)), strict=True):
             if not np.array_equal(ids, sentences[row]):
@@ -59,9 +65,7 @@ class ServedIds:
 
     def _tokenizer(self, side):
         if side not in self._tokenizers:
-            from keras_transformer.tokenizers.subword import SubwordTokenizer
-
-            self._tokenizers[side] = SubwordTokenizer(self._models[side])
+            self._tokenizers[side] = open_model(self._models[side])
         return self._tokenizers[side]
 
 

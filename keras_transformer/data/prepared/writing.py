@@ -18,12 +18,11 @@ from keras_transformer.corpora.pair import Pair
 from keras_transformer.data.prepared.encoder import EncodedSide
 from keras_transformer.data.prepared.manifest import (
     MANIFEST,
-    SOURCE,
-    TARGET,
     VALID,
     describe_file,
     write_json,
 )
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 CHUNK = 4096  # pairs that are tokenized at once
@@ -98,16 +97,15 @@ class CorpusWriter:
         """Writes what is not text to train on, into a directory without anything else."""
         for name in os.listdir(self.folder):
             os.remove(os.path.join(self.folder, name))
-        for name, model in zip((SOURCE, TARGET), models, strict=True):
-            self._write(name, model)
-        for side, name in enumerate(VALID if valid else ()):
-            self._write(name, "".join(f"{pair[side]}\n" for pair in valid).encode())
+        for side, model in zip(saved.SIDES, models, strict=True):
+            self._write(side + saved.ending(model), model)
+        for number, name in enumerate(VALID if valid else ()):
+            self._write(name, "".join(f"{pair[number]}\n" for pair in valid).encode())
         self._save()
 
     def models(self) -> tuple[bytes, bytes]:
         """The vocabularies that it was begun with."""
-        source, target = (self._read(name) for name in (SOURCE, TARGET))
-        return source, target
+        return saved.read(self.folder)
 
     def add_shard(self, chunks: Sequence[Sequence[EncodedSide]]) -> None:
         """Writes some chunks: the ids of all sources, then of all targets, and their offsets."""
@@ -136,10 +134,6 @@ class CorpusWriter:
 
     def _save(self):
         write_json(self.folder, PROGRESS, self.content)
-
-    def _read(self, name):
-        with open(os.path.join(self.folder, name), "rb") as file:
-            return file.read()
 
     def _write(self, name, data):
         with replacing(os.path.join(self.folder, name)) as temporary:

@@ -11,10 +11,11 @@ from keras_transformer.serving.acceptance.loops import is_bounded
 from keras_transformer.serving.acceptance.operations import OURS, SAVER
 from keras_transformer.serving.acceptance.saved_graph import scopes
 
-# Older servers carry older tensorflow-text kernels; these four are in all of them, unchanged.
+# Older servers carry older tensorflow-text kernels; these are in all of them, unchanged: of
+# SentencePiece, and of WordPiece.
 CUSTOM_OPS = frozenset(
     f"Sentencepiece{name}Op" for name in ("", "Tokenize", "Detokenize", "IdToString")
-)
+) | {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"}
 PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 WHILE_OPS = frozenset({"While", "StatelessWhile"})
 # TensorFlow 1 wrote loops as cycles in the graph, where a bound cannot be read off.

@@ -15,7 +15,12 @@ from typing import IO, Any, Self, TypeAlias, cast
 from keras_transformer.typing import Path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
-SENTENCEPIECE_OPS = "tensorflow_text/python/ops/_sentencepiece_tokenizer.so"
+# Libraries of tensorflow-text's kernels, and what the ops in them are called. A server has all.
+TEXT_OPS = {
+    "tensorflow_text/python/ops/_sentencepiece_tokenizer.so": b"Sentencepiece",
+    "tensorflow_text/python/ops/_fast_wordpiece_tokenizer.so": b"FastWordpiece",
+    "tensorflow_text/python/ops/_normalize_ops.so": b"NormalizeUTF8",
+}
 # As export/ configures a server: oneDNN lays weights out for bfloat16 units once, not for every
 # product again. Right only where weights do not change, as in a version that is served. And each
 # operation is done by one core, for requests come at the same time; see threads.py.
@@ -36,7 +41,8 @@ class ServerProcess:
 
     Args:
         version_dir: path of the directory that holds saved_model.pb.
-        ops: whether tensorflow-text's SentencePiece kernels are loaded, as a server has them.
+        ops: whether the kernels of tensorflow-text that the version names are loaded, all of which
+            a server has.
         xla: whether XLA is allowed, which a server does not unless told to.
         threads: number of requests run at once by `predict_all`.
         optimize: whether TensorFlow rewrites the graph at the first request, as in a server: for
@@ -77,7 +83,8 @@ class ServerProcess:
         site_packages = os.path.dirname(os.path.dirname(tensorflow.origin))
         # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
-        command += [os.path.join(site_packages, SENTENCEPIECE_OPS)] if ops else []
+        libraries = _libraries(version_dir) if ops else []
+        command += [os.path.join(site_packages, library) for library in libraries]
         command += ["--xla"] if xla else []
         command += [] if optimize else ["--unoptimized"]
         command += [f"--threads={threads}"]
@@ -188,6 +195,16 @@ class ServerProcess:
 def is_supported() -> bool:
     """Tells whether this system has TensorFlow's C library under the names that are known here."""
     return sys.platform.startswith("linux")
+
+
+def _libraries(version_dir):
+    """Libraries of the ops that a version may have: loading one that it has not takes time."""
+    try:
+        with open(os.path.join(version_dir, "saved_model.pb"), "rb") as file:
+            content = file.read()
+    except OSError:
+        return []  # what is wrong, the loader says
+    return [library for library, name in TEXT_OPS.items() if name in content]
 
 
 def read_signatures(version_dir: Path) -> Signatures:

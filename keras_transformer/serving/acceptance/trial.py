@@ -81,7 +81,7 @@ def check(
         return [*findings, Finding("trial as a server", [], NOT_TRIED, left_out=True)]
     try:
         with ServerProcess(version_dir) as server:
-            detail = f"in {server.load_seconds:.2f} s, XLA off, SentencePiece ops only"
+            detail = f"in {server.load_seconds:.2f} s, XLA off, ops of text only"
             findings.append(Finding("loads", [], detail))
             return findings + _Trial(server, version_dir).findings(answers)
     except (ValueError, RuntimeError) as error:
