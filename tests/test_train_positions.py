@@ -38,14 +38,11 @@ def whole(request, tmp_path_factory):
 
 
 def test_resumed_training_has_the_same_loss_curve(whole, tmp_path):
-    config, output, history = whole
+    config, _, history = whole
     first = train(dataclasses.replace(config, epochs=1), tmp_path / "run")
     rest = train(config, tmp_path / "run", resume=True)
     for name, values in history.items():
-        np.testing.assert_allclose(first[name] + rest[name], values, rtol=1e-5, err_msg=name)
-    models = [kt.load(path).model for path in (output, tmp_path / "run")]
-    for one, other in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert first[name] + rest[name] == values, name
     assert files.read_config(tmp_path / "run").model.positions == config.model.positions
 
 
@@ -72,7 +69,7 @@ def test_export_in_int8_answers_as_the_model_with_those_weights(whole, tmp_path)
     """Kernels are rounded, tables of distances are not; longer texts than it was trained on."""
     _, output, _ = whole
     translator = kt.load(output)
-    config = ExportConfig(signatures=("beam",), beam_size=3, precision="int8")
+    config = ExportConfig(signatures=(), precision="int8")
     path = kt.export(translator, tmp_path, config=config)
     with StoredWeights(translator.model, "int8").in_use():
         rounded = [np.array(weight.value) for weight in translator.model.weights]
@@ -80,9 +77,8 @@ def test_export_in_int8_answers_as_the_model_with_those_weights(whole, tmp_path)
         assert weight.name.startswith("relative_") <= np.array_equal(weight, value)
         weight.assign(value)
     texts = ["ba ce di", "kala melo", "", "ba ce di fo gu ka la me ba ce di fo gu ka la me"]
-    best = translator.translate_n_best(texts, search=kt.SearchConfig(beam_size=3))
+    best = [found for (found,) in translator.translate_n_best(texts, n_best=1)]
     with ServerProcess(path) as server:
-        assert server.predict(texts)["text"] == translator.translate(texts)
-        found = server.predict(texts, "beam")["log_prob"]
-    expected = [hypotheses[0].log_prob for hypotheses in best]
-    np.testing.assert_allclose([row[0] for row in found], expected, atol=1e-3)
+        found = server.predict(texts)
+    assert found["text"] == [one.text for one in best]
+    np.testing.assert_allclose(found["log_prob"], [one.log_prob for one in best], atol=1e-3)

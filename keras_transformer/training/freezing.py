@@ -30,7 +30,7 @@ class Freezing(Model):
     """
 
     def get_config(self) -> Config:
-        layers = {k: v for k, v in vars(self).items() if isinstance(v, keras.layers.Layer)}
+        layers = _layers(self)
         frozen = [name for name, layer in layers.items() if not layer.trainable]
         frozen += [
             name + EMBEDDINGS
@@ -46,10 +46,17 @@ class Freezing(Model):
         model = super().from_config(config)
         if frozen:
             model.build_if_needed()  # layers made later would not be frozen
+        layers = _layers(model)
         for name in frozen:
-            layer = getattr(model, name.removesuffix(EMBEDDINGS))
+            layer = layers.get(name.removesuffix(EMBEDDINGS))
+            if layer is None:
+                raise ValueError(f"The configuration freezes {name!r}, which is no layer of it.")
             (layer.embeddings if name.endswith(EMBEDDINGS) else layer).trainable = False
         return model
+
+
+def _layers(model):
+    return {k: v for k, v in vars(model).items() if isinstance(v, keras.layers.Layer)}
 
 
 def _keeps_embeddings(layer):

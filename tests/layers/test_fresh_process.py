@@ -39,6 +39,17 @@ MODELS = {
         "norm": "pre",
         "positions": "learned",
     },
+    # Distances that occur are larger than those that are told apart.
+    **{
+        positions: {"share_embeddings": "all", "num_layers": 1, "positions": positions, **options}
+        for positions, options in {
+            "relative": {"max_distance": 2},
+            "bucketed": {},
+            "rotary": {},
+            "disentangled": {"max_distance": 2},
+            "alibi": {},
+        }.items()
+    },
     "compiled": {"share_embeddings": "all", "num_layers": 1},
 }
 NAMES = [name for name, _ in LAYERS]

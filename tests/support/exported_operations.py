@@ -8,12 +8,14 @@ others (`keras_transformer/serving/acceptance/operations.py`).
 import tempfile
 
 from keras_transformer.inspection.model_config import ACTIVATIONS
+from keras_transformer.position_schemes import RELATIVE
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import operations
 from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs, scopes
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import random_translator
 
@@ -37,6 +39,13 @@ def quantized():
     return translator
 
 
+def with_words():
+    """WordPiece: uncased on one side, cased on the other."""
+    texts = ["The quick brown fox"] * 5
+    sides = (WordPieceTokenizer.train(texts, 36, lowercase) for lowercase in (True, False))
+    return random_translator(*sides)
+
+
 # (what is exported, or its architecture; options of the export)
 CHOICES = [
     (quantized, dict(signatures=("beam",))),
@@ -49,6 +58,8 @@ CHOICES = [
     (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
     (lambda: random_translator(large_vocabulary()), {}),
     (with_lora, dict(signatures=("beam",))),
+    (with_words, {}),
+    *((dict(positions=name), dict(signatures=("beam",))) for name in (*RELATIVE, "none")),
     # glu halves what it is given, and threshold takes more than that.
     *(
         (dict(activation=name), dict(signatures=()))

@@ -69,3 +69,10 @@ def test_nothing_frozen_leaves_no_trace():
     model.build()
     model.trainable = False
     assert not kt.Transformer.from_config(model.get_config()).trainable_variables
+
+
+def test_only_layers_are_frozen():
+    """Whatever a file names: of the class itself, every model would have it."""
+    config = frozen_model().get_config() | {"frozen": ["__class__"]}
+    with pytest.raises(ValueError, match="freezes '__class__', which is no layer of it"):
+        kt.Transformer.from_config(config)

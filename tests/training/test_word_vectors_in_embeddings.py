@@ -126,8 +126,7 @@ def learn(model):
     model.fit((SOURCE, TARGET[0]), TARGET[1], epochs=2, verbose=0)
 
 
-@pytest.mark.parametrize("share", ["target", "none"])
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("fused, share", [(True, "target"), (False, "none")])
 def test_frozen_vectors_stay_and_positions_learn(fused, share, tmp_path):
     """By the fused loss too, and in what is saved and loaded."""
     sides = ("source", "target")[: 1 + (share == "none")]

@@ -1,0 +1,45 @@
+"""WordPiece vocabularies that others have made, looked at as the JSON that they are."""
+
+import json
+
+import pytest
+
+from keras_transformer.inspection.probe import probe
+from keras_transformer.tokenizers.wordpiece_vocabulary import to_model
+
+SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}
+BAD = {
+    "cut off": (to_model(["[UNK]", "a"], True)[:-9], "it is no JSON"),
+    "nested": (b"[" * 100_000, "it is no JSON"),
+    "a list": (b"[1]", "does not say that its format is 'wordpiece 1'"),
+    "another format": (SOUND | {"format": 2}, "does not say that its format is"),
+    "numbers": (SOUND | {"pieces": ["[UNK]", 7]}, "its pieces are no list of strings"),
+    "one string": (SOUND | {"pieces": "[UNK]"}, "its pieces are no list of strings"),
+    "case": (SOUND | {"lowercase": "yes"}, "does not say whether text is lower-cased"),
+    "twice": (SOUND | {"pieces": ["[UNK]", "a", "a"]}, "'a' is there twice"),
+    "no unknown": (SOUND | {"pieces": ["a"]}, r"has no \[UNK\]"),
+    "long": (SOUND | {"pieces": ["[UNK]", "x" * 257]}, "line 2 has 257 bytes"),
+    "half a character": (SOUND | {"pieces": ["[UNK]", "\ud800"]}, "surrogates not allowed"),
+    "many": (SOUND | {"pieces": list(map(str, range((1 << 20) + 1)))}, "at most 1,048,576 are"),
+}
+
+
+def written(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_wordpiece_vocabulary(name, tmp_path):
+    content, reason = BAD[name]
+    path = written(tmp_path / "x.wordpiece", content)
+    with pytest.raises(ValueError, match=reason) as error:
+        probe(path)
+    message = str(error.value)
+    assert message.startswith(f"{path} is no WordPiece model that can be used (")
+    assert "\n" not in message and len(message) < 400
+
+
+def test_ids_of_a_sound_one_are_counted(tmp_path):
+    """Those of special pieces that the file lacks, too: [PAD] and [CLS]."""
+    assert probe(written(tmp_path / "x.wordpiece", SOUND)) == {"pieces": 6}
