@@ -1,4 +1,4 @@
-"""Looks into one translation: what its tokens attend to, and how probable each of them was.
+"""Looks into one translation: what its tokens attend to, and how probable each was.
 
 Shapes: S source length, T target length, N layers, H heads.
 """
@@ -11,20 +11,23 @@ import tensorflow as tf
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.translation.attention_maps import AttentionMaps
 from keras_transformer.translation.scoring import best_tokens
-from keras_transformer.translation.text_model import TextModel
 from keras_transformer.translation.token_step import TokenStep
+from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Tensor
 
 
 def attention_maps(
-    translator: TextModel, source: str | bytes, target: str | bytes | Sequence[int] | Tensor
+    translator: Translator,
+    source: str | bytes,
+    target: str | bytes | Sequence[int] | Tensor | None = None,
 ) -> AttentionMaps:
     """Computes all attention of one pair.
 
     Args:
         translator: A `Translator`.
         source: Text.
-        target: Its translation: text, or ids as a search gives them.
+        target: Its translation: text, or ids as a search gives them; by default what the translator
+            writes, greedily.
 
     Returns:
         `AttentionMaps`.
@@ -34,7 +37,7 @@ def attention_maps(
 
     Example:
 
-    >>> maps = attention_maps(translator, "samedi 9 mai 1998", "1998-05-09")
+    >>> maps = attention_maps(translator, "samedi 9 mai 1998")
     >>> figure = plot_attention(maps.scores["cross"], *maps.labels("cross"))
     """
     source_ids, target_ids = _read(translator, source, target)
@@ -48,9 +51,9 @@ def attention_maps(
 
 
 def token_probabilities(
-    translator: TextModel,
+    translator: Translator,
     source: str | bytes,
-    target: str | bytes | Sequence[int] | Tensor,
+    target: str | bytes | Sequence[int] | Tensor | None = None,
     number: int = 5,
 ) -> list[TokenStep]:
     """Finds what the model would have written at each step of a translation.
@@ -67,7 +70,7 @@ def token_probabilities(
 
     Example:
 
-    >>> steps = token_probabilities(translator, "samedi 9 mai 1998", "1998-05-09")
+    >>> steps = token_probabilities(translator, "samedi 9 mai 1998")
     >>> figure = plot_token_probabilities(steps)
     """
     size = translator.model.target_vocabulary_size
@@ -92,7 +95,9 @@ def token_probabilities(
 
 def _read(translator, source, target):
     """Ids `(1, S)` and `(1, T)`: a text is closed by END, ids end where their END is, if any."""
-    source_ids = translator.read_source([source])[0]
+    source_ids, empty = translator.read_source([source])
+    if target is None:
+        target = translator.translate_ids(source_ids, empty)[0][0]
     if isinstance(target, (str, bytes)):
         return source_ids, translator.read_targets("target", [target], 1, end=True).to_tensor()
     ids = np.asarray(target)

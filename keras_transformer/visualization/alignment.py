@@ -13,7 +13,7 @@ from keras_transformer.visualization.labels import readable
 
 ROW = 0.26  # inches from one token to the next
 LINES = 1.6  # inches between the columns
-LEAST = 0.05  # weight of a line that is drawn
+LEAST = 0.1  # weight of a line that is drawn
 
 
 def plot_alignment(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import matplotlib
-from matplotlib import font_manager, patheffects
+from matplotlib import font_manager
 
 LONGEST = 24  # characters of a label; of a longer one, the beginning is drawn
 EAST_ASIAN = ("CJK", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Ideographic", "Fullwidth")
@@ -43,12 +43,7 @@ def readable(labels: Iterable[str | bytes]) -> tuple[list[str], dict[str, Any]]:
         "".join(c if c in drawn and _can_be_drawn(c, text) else f"U+{ord(c):04X}" for c in text)
         for text in texts
     ]
-    font: dict[str, Any] = {"fontfamily": families, "parse_math": False}
-    if len(families) > len(matplotlib.rcParams["font.family"]):
-        # As outlines: turned text leaves matplotlib's second fonts turned (3.11.2), and what is
-        # drawn next in one of them has its letters on top of one another.
-        font["path_effects"] = [patheffects.Normal()]
-    return [_shorten(text) for text in texts], font
+    return [_shorten(text) for text in texts], {"fontfamily": families, "parse_math": False}
 
 
 def _can_be_drawn(character, text):

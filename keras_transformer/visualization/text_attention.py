@@ -67,7 +67,7 @@ def save_attention_plot(
         counts = model.model.num_layers, model.model.num_heads
         layers = check_numbers("layer", layers or range(counts[0]), counts[0])
         heads = check_numbers("head", heads or range(counts[1]), counts[1])
-        maps = attention_maps(model, text, model.translate([text])[0] if target is None else target)
+        maps = attention_maps(model, text, target)
         scores = maps.scores[kind][list(layers)][:, list(heads)]
         titles = [f"layer {layer}, head {head}" for layer in layers for head in heads]
     from keras_transformer.visualization.attention import plot_attention

@@ -13,7 +13,7 @@ from keras_transformer.visualization.labels import readable
 
 CELL = 0.28  # inches a row is high
 NUMBER = 0.45  # inches of a probability and the space around it
-MARGIN, GAP, TITLE = 0.35, 0.25, 0.55  # inches: step numbers, between searches, above them
+MARGIN, GAP, TITLE = 0.5, 0.2, 0.75  # inches: step numbers, between searches, above them
 
 
 def plot_token_probabilities(
@@ -56,11 +56,12 @@ def plot_token_probabilities(
     height = TITLE + CELL * rows + 0.1
     figure.set_size_inches(total, height)
     x = MARGIN
-    for title, count, panel in zip(texts, columns, panels.values(), strict=False):
+    for title, count, (name, panel) in zip(texts, columns, panels.items(), strict=False):
+        best = len(searches[name][0].best)
         box = (x / total, 0.1 / height, count * width / total, CELL * rows / height)
         axis = figure.add_axes(box, xlim=(0, count), ylim=(rows, 0))
-        _draw(axis, panel, drawn, width, font)
-        axis.set_title(title, fontsize=LARGEST_LABELS, loc="left", pad=18, **font)
+        _draw(axis, panel, best, drawn, width, font)
+        axis.set_title(title, fontsize=LARGEST_LABELS, loc="left", pad=8, **font)
         x += MARGIN + GAP + count * width
     return figure
 
@@ -73,14 +74,14 @@ def _cells(step):
     return cells
 
 
-def _draw(axis, panel, drawn, width, font):
+def _draw(axis, panel, best, drawn, width, font):
     """The cells of one search: a token on the left of its cell, its probability on the right."""
     colours = matplotlib.colormaps[WEIGHTS]
     for row, cells in enumerate(panel):
         for column, (token, probability, taken) in enumerate(cells):
             axis.add_patch(Rectangle((column, row), 1, 1, color=colours(probability), lw=0))
             style = dict(
-                color="white" if probability > 0.6 else "black",
+                color="white" if probability > 0.5 else "black",
                 fontsize=LARGEST_LABELS - 1,
                 va="center",
             )
@@ -91,10 +92,16 @@ def _draw(axis, panel, drawn, width, font):
             if taken:
                 frame = dict(fill=False, edgecolor=COLOURS[1], linewidth=2, zorder=3)
                 axis.add_patch(Rectangle((column + 0.01, row + 0.04), 0.98, 0.92, **frame))
-    best = max(len(cells) - 1 if cells[-1][2] else len(cells) for cells in panel)
-    axis.set_xticks([i + 0.5 for i in range(best)], [str(i + 1) for i in range(best)])
+    columns = max(len(cells) for cells in panel)
+    ranks = [str(rank) for rank in range(1, columns + 1)]
+    if columns > best:
+        ranks[-1] = "lower"
+    axis.set_xticks([i + 0.5 for i in range(columns)], ranks)
     axis.xaxis.tick_top()
+    axis.xaxis.set_label_position("top")
     axis.set_yticks([i + 0.5 for i in range(len(panel))], [str(i) for i in range(len(panel))])
+    axis.set_xlabel("rank", fontsize=LARGEST_LABELS - 2)
+    axis.set_ylabel("step", fontsize=LARGEST_LABELS - 2)
     axis.tick_params(length=0, labelsize=LARGEST_LABELS - 2)
     for spine in axis.spines.values():
         spine.set_visible(False)
