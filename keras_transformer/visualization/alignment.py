@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from keras_transformer.typing import Tensor
-from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, Picture
+from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, new_figure
 from keras_transformer.visualization.labels import readable
 
 ROW = 0.26  # inches from one token to the next
@@ -43,7 +43,7 @@ def plot_alignment(
     """
     weights = _weights(alignment, len(source_tokens), len(target_tokens))
     texts, font = readable([*source_tokens, *target_tokens])
-    figure = Picture(layout="none")
+    figure = new_figure(layout="none")
     sides = texts[: len(source_tokens)], texts[len(source_tokens) :]
     widths = [_width(figure, side, font) for side in sides]
     rows = max(map(len, sides), default=0)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from keras_transformer.typing import Tensor
-from keras_transformer.visualization.figures import LARGEST_LABELS, WEIGHTS, Picture
+from keras_transformer.visualization.figures import LARGEST_LABELS, WEIGHTS, new_figure
 from keras_transformer.visualization.labels import readable
 from keras_transformer.visualization.map_grid import MapGrid
 
@@ -46,33 +46,43 @@ def plot_attention(
     >>> figure = plot_attention(scores["cross"][-1][0], *pieces)
     >>> figure = plot_attention([layer[0] for layer in scores["cross"]], *pieces)
     """
-    if isinstance(attention_scores, (list, tuple)):
-        attention_scores = np.stack([keras.ops.convert_to_numpy(x) for x in attention_scores])
-    scores = keras.ops.convert_to_numpy(attention_scores)
-    shape = scores.shape
-    expected = (len(target_tokens), len(source_tokens))
-    if scores.ndim not in (2, 3, 4) or shape[-2:] != expected or not scores.size:
-        raise ValueError(
-            f"Attention scores of shape {shape} do not fit {expected[0]} target and {expected[1]} "
-            "source tokens: pass one sentence's (heads, target, source) or (layers, heads, target, "
-            "source)."
-        )
-    titles = _titles(shape[:-2]) if titles is None else titles
-    scores = scores.reshape(-1, *expected)
+    num_queries, num_keys = len(target_tokens), len(source_tokens)
+    scores = _as_array(attention_scores, num_queries, num_keys)
+    columns = scores.shape[1] if scores.ndim == 4 else None
+    titles = _titles(scores.shape[:-2]) if titles is None else titles
+    scores = scores.reshape(-1, num_queries, num_keys)
     if isinstance(titles, str) or len(titles) != len(scores):
         raise ValueError(
             f"Expected a list of {len(scores)} titles, one per map, received {titles!r}."
         )
     texts, font = readable([*target_tokens, *source_tokens, *titles])
-    figure = Picture(layout="none")
-    columns = shape[1] if len(shape) == 4 else None
-    grid = MapGrid(figure, font, texts, *expected, columns)
+    figure = new_figure(layout="none")
+    grid = MapGrid(figure, font, texts, num_queries, num_keys, columns)
     for i, weights in enumerate(scores):
         image = grid.add_map(i).imshow(weights, vmin=0, vmax=1, cmap=WEIGHTS, aspect="auto")
     bar = figure.colorbar(image, cax=grid.add_bar())
     bar.set_label("attention weight", fontsize=LARGEST_LABELS)
     bar.ax.tick_params(labelsize=LARGEST_LABELS)
     return figure
+
+
+def _as_array(scores, num_queries, num_keys):
+    """Scores `(T, S)`, `(H, T, S)` or `(N, H, T, S)`.
+
+    Raises:
+        ValueError: If they are of another shape.
+    """
+    if isinstance(scores, (list, tuple)):
+        scores = np.stack([keras.ops.convert_to_numpy(x) for x in scores])
+    scores = keras.ops.convert_to_numpy(scores)
+    fits = scores.ndim in (2, 3, 4) and scores.shape[-2:] == (num_queries, num_keys)
+    if not fits or not scores.size:
+        raise ValueError(
+            f"Attention scores of shape {scores.shape} do not fit {num_queries} target and "
+            f"{num_keys} source tokens: pass one sentence's (heads, target, source) or (layers, "
+            "heads, target, source)."
+        )
+    return scores
 
 
 def _titles(shape):

@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, LogLocator
 
 from keras_transformer.runs.history import History, read_history
 from keras_transformer.typing import Path
-from keras_transformer.visualization.figures import Picture, colour, save_figure
+from keras_transformer.visualization.figures import colour, new_figure, save_figure
 
 # How a run's history is drawn: the unit and the label of what a curve may run over.
 OVER = {
@@ -40,7 +40,7 @@ def plot_learning_rate(
         `matplotlib.figure.Figure`.
     """
     at = np.unique(np.linspace(0, steps - 1, 500).astype(int))
-    figure = Picture(figsize=(6, 3.5), layout="constrained")
+    figure = new_figure(figsize=(6, 3.5), layout="constrained")
     axis = figure.subplots()
     axis.plot(at + 1, keras.ops.convert_to_numpy(schedule(at)), color=colour(0))
     axis.set(xlabel="update", ylabel="learning rate", ylim=(0, None))
@@ -65,7 +65,7 @@ def plot_history(
         history = history.history
     if not history.get("loss"):
         raise ValueError("There is no loss to draw: pass the history of a training.")
-    figure = Picture(figsize=(6, 3.5), layout="constrained")
+    figure = new_figure(figsize=(6, 3.5), layout="constrained")
     axis = figure.subplots()
     epochs = range(1, len(history["loss"]) + 1)
     curves = (("loss", "training", "o--"), ("val_loss", "validation", "s-"))
@@ -121,7 +121,7 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
         if any(_points(history, "step", name) for history in histories.values()):
             panels += [(over, [name], title) for over in ("target_tokens", "minutes")]
     rows = len(panels) // 2
-    figure = Picture(figsize=(9, 0.4 + 3 * rows), layout="constrained")
+    figure = new_figure(figsize=(9, 0.4 + 3 * rows), layout="constrained")
     axes = figure.subplots(rows, 2, squeeze=False)
     for axis, (over, names, title) in zip(axes.flat, panels, strict=True):
         unit, label = OVER[over]

@@ -17,7 +17,7 @@ SIGNED = "RdBu"  # from -1 to 1: red and blue, which the colour-blind tell apart
 LARGEST_LABELS, SMALLEST_LABELS = 10, 6  # points
 
 
-class Picture(Figure):
+class _Picture(Figure):
     """A figure that belongs to its caller alone: pyplot does not know it, so no window opens.
 
     A notebook shows it where it is the value of a cell; `savefig` writes it into a file.
@@ -28,10 +28,19 @@ class Picture(Figure):
         FigureCanvasAgg(self)
 
     def _repr_png_(self) -> bytes:
-        """What notebooks ask for."""
+        # What notebooks ask for.
         file = io.BytesIO()
         self.savefig(file, format="png", bbox_inches="tight")
         return file.getvalue()
+
+
+def new_figure(**options: Any) -> Figure:
+    """A figure that belongs to its caller alone, as `_Picture` says.
+
+    Args:
+        **options: Of `matplotlib.figure.Figure`.
+    """
+    return _Picture(**options)
 
 
 def colour(number: int) -> str:

@@ -4,7 +4,7 @@ import keras
 from matplotlib.figure import Figure
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-from keras_transformer.visualization.figures import SIGNED, Picture
+from keras_transformer.visualization.figures import SIGNED, new_figure
 
 
 def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
@@ -19,7 +19,7 @@ def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
         of a cell.
     """
     encoding = keras.ops.convert_to_numpy(sinusoidal_encoding(length, d_model))
-    figure = Picture(figsize=(7, 4), layout="constrained")
+    figure = new_figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(encoding, vmin=-1, vmax=1, cmap=SIGNED, aspect="auto")
     axis.set(xlabel="entry", ylabel="position", title="sinusoidal position encoding")

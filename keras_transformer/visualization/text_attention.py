@@ -60,17 +60,22 @@ def save_attention_plot(
         (maps,) = model.attention([text])
         scores, titles = maps.scores[kind], ["mean of the heads of one layer"]
     else:
-        from keras_transformer.translation.inspection import attention_maps
-        from keras_transformer.translation.text_model import check_numbers
-
-        model.run_eagerly()
-        counts = model.model.num_layers, model.model.num_heads
-        layers = check_numbers("layer", layers or range(counts[0]), counts[0])
-        heads = check_numbers("head", heads or range(counts[1]), counts[1])
-        maps = attention_maps(model, text, target)
-        scores = maps.scores[kind][list(layers)][:, list(heads)]
-        titles = [f"layer {layer}, head {head}" for layer in layers for head in heads]
+        maps, scores, titles = _of_run(model, text, target, kind, layers, heads)
     from keras_transformer.visualization.attention import plot_attention
 
     keys, queries = maps.labels(kind)
     return save_figure(plot_attention(scores, keys, queries, titles), output)
+
+
+def _of_run(translator, text, target, kind, layers, heads):
+    """`AttentionMaps`, those to be drawn and their titles."""
+    from keras_transformer.translation.inspection import attention_maps
+    from keras_transformer.translation.text_model import check_numbers
+
+    translator.run_eagerly()
+    counts = translator.model.num_layers, translator.model.num_heads
+    layers = check_numbers("layer", layers or range(counts[0]), counts[0])
+    heads = check_numbers("head", heads or range(counts[1]), counts[1])
+    maps = attention_maps(translator, text, target)
+    titles = [f"layer {layer}, head {head}" for layer in layers for head in heads]
+    return maps, maps.scores[kind][list(layers)][:, list(heads)], titles

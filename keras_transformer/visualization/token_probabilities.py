@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from keras_transformer.translation.token_step import TokenStep
-from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, WEIGHTS, Picture
+from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, WEIGHTS, new_figure
 from keras_transformer.visualization.labels import readable
 
 CELL = 0.28  # inches a row is high
@@ -47,7 +47,7 @@ def plot_token_probabilities(
     panels = {name: [_cells(step) for step in some] for name, some in searches.items()}
     cells = [cell for rows in panels.values() for row in rows for cell in row]
     texts, font = readable([*panels, *(token for token, _, _ in cells)])
-    figure = Picture(layout="none")
+    figure = new_figure(layout="none")
     drawn = dict(zip((token for token, _, _ in cells), texts[len(panels) :], strict=True))
     width = NUMBER + _widest(figure, drawn.values(), font)
     columns = [max(map(len, rows)) for rows in panels.values()]

@@ -8,7 +8,7 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import font_manager
 
 import keras_transformer as kt
-from keras_transformer.visualization.figures import Picture
+from keras_transformer.visualization.figures import new_figure
 from keras_transformer.visualization.labels import readable
 
 ITS_OWN = {"fontfamily": matplotlib.rcParams["font.family"], "parse_math": False}
@@ -115,7 +115,7 @@ def test_a_font_that_is_gone_is_passed_over(no_other_fonts, tmp_path):
 
 
 def width(text):
-    drawn = Picture().text(0, 0, text, **readable([text])[1])
+    drawn = new_figure().text(0, 0, text, **readable([text])[1])
     return drawn.get_window_extent().width
 
 
@@ -123,7 +123,7 @@ def test_arabic_is_joined_and_runs_from_right_to_left():
     assert width("\u0628" * 3) < 0.8 * 3 * width("\u0628")
     joined = "\u0628\u200c\u0628"  # kept apart by a joiner, which stays
     assert readable([joined])[0] == [joined] and width(joined) > width("\u0628" * 2)
-    figure = Picture(figsize=(2, 1))
+    figure = new_figure(figsize=(2, 1))
     (text,), font = readable(["\u0627\u0628\u0628\u0628"])  # alef, a stroke, is written first
     figure.text(0.1, 0.4, text, fontsize=30, **font)
     ink = _ink(figure)
