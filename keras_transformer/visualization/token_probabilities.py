@@ -12,7 +12,7 @@ from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, WEI
 from keras_transformer.visualization.labels import readable
 
 CELL = 0.28  # inches a row is high
-NUMBER = 0.45  # inches of a probability and the space around it
+NUMBER = 0.6  # inches of a probability and the space around it
 MARGIN, GAP, TITLE = 0.5, 0.2, 0.75  # inches: step numbers, between searches, above them
 
 
