@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning test test-all test-numerical ordeal lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning test test-all test-numerical parity ordeal lint bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -25,6 +25,11 @@ BENCH ?=
 # What is measured beside ours: PyTorch, Transformers, CTranslate2, KerasHub.
 .venv/installed-bench: .venv/installed-test
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[bench]"
+	touch $@
+
+# Whose numbers ours are compared with.
+.venv/installed-parity: .venv/installed-test
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[parity]"
 	touch $@
 
 # Train on dates, evaluate, export, reload without the package, translate.
@@ -72,6 +77,11 @@ test-all: test
 # The numerical tests with and without oneDNN, whichever is not this machine's own, and one thread.
 test-numerical: .venv/installed-test
 	$(BIN)/python tests/support/other_settings.py -n auto
+
+# What other systems compute, again, against the numbers of theirs that tests compare with;
+# PARITY=--write puts them there.
+parity: .venv/installed-parity
+	$(BIN)/python -m tests.support.parity $(PARITY)
 
 # What is too long for CI: wheel and sdist, built, installed into empty environments and used there.
 ordeal: .venv/installed-test

@@ -74,9 +74,10 @@ class ModelConfig:
     dropout: float = 0.1  # share of sublayer outputs and embeddings, while training
     norm: str = "post"  # post (the paper) or pre
     activation: str = "relu"  # of the feed-forward networks
-    positions: str = "sinusoidal"  # sinusoidal or learned
+    positions: str = "sinusoidal"  # learned relative bucketed rotary disentangled alibi none
     share_embeddings: str = "target"  # none, target (with the softmax) or all
     max_length: int = 256  # longest sentence, in tokens
+    max_distance: int | None = None  # largest told apart by relative, bucketed and disentangled
 
 
 @dataclasses.dataclass(frozen=True)

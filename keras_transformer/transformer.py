@@ -4,21 +4,23 @@ Shapes: B batch, S source length, T target length, D d_model, H heads, V target 
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.kernels.dense import Dense, projection
+from keras_transformer.kernels.dense import Dense
 from keras_transformer.layers import arguments, decoder_step
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.presets import FORMAT, ModelConfig, check_format, check_sharing
+from keras_transformer.position_schemes import RELATIVE, check_positions
+from keras_transformer.presets import ModelConfig, check_sharing
 from keras_transformer.training.freezing import Freezing
 from keras_transformer.training.self_building import SelfBuilding
+from keras_transformer.training.stored_format import StoredFormat
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.typing import Activation, Config, Inputs, Nested, Shape, State, Step, Tensor
 
@@ -32,7 +34,7 @@ ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
+class Transformer(SelfBuilding, StoredFormat, Freezing, Trainer, keras.Model):
     """Encoder–decoder Transformer: `call` is `decode` of `encode`.
 
     Args:
@@ -42,15 +44,17 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         d_model: D, width of the model.
         num_heads: H, which must divide D.
         d_ff: Inner width of the feed-forward networks.
-        dropout: Share dropped in training, of each sublayer's output and of the embeddings
-            (§5.4).
+        dropout: Share dropped in training, of sublayers' outputs and of the embeddings (§5.4).
         norm: `"post"` (the paper) or `"pre"`.
         activation: Of the feed-forward networks.
-        positions: `"sinusoidal"` or `"learned"`.
+        positions: `"sinusoidal"` or `"learned"`, added to the embeddings; `"relative"`,
+            `"bucketed"`, `"rotary"` or `"disentangled"`, told to the self-attention of both stacks;
+            `"alibi"`, to that of the decoder, the encoder's being sinusoidal; or `"none"`.
+        max_distance: From which on all count as one: of `"relative"` (16 when left out),
+            `"bucketed"` and `"disentangled"` (128).
         share_embeddings: `"none"`; `"target"`, the target embedding is the softmax's matrix too;
             or `"all"`, one matrix for source, target and softmax (§3.4).
-        max_length: Longest sentence in tokens: what decoding is bounded by, and the number of
-            learned positions. Sinusoidal positions themselves have no bound.
+        max_length: Longest sentence in tokens: bounds decoding; number of learned positions.
 
     Call arguments:
         inputs: `(source, target)`, ids of shapes `(B, S)` and `(B, T)`, any integer dtype. The
@@ -99,11 +103,13 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         positions: str = "sinusoidal",
         share_embeddings: str = "none",
         max_length: int = 512,
+        max_distance: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         arguments.check_sizes(max_length=max_length)
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
+        check_positions(positions, max_distance, d_model, num_heads)
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.num_layers = num_layers
@@ -116,6 +122,7 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         self.positions = positions
         self.share_embeddings = share_embeddings
         self.max_length = max_length
+        self.max_distance = max_distance
 
         def own(names):
             return {name: getattr(self, name) for name in names.split()} | {"dtype": policy}
@@ -123,14 +130,17 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         policy = self.dtype_policy
         stack = own("num_layers d_model num_heads d_ff dropout norm activation")
         embedding = own("d_model positions max_length dropout")
+        of_decoder = of_encoder = own("positions max_distance") if positions in RELATIVE else {}
+        if positions == "alibi":  # sources have sinusoids; targets call with start=None
+            embedding["positions"], of_encoder = "sinusoidal", {}
         self.target_embedding = PositionalEmbedding(target_vocabulary_size, **embedding)
         self.source_embedding = (
             self.target_embedding
             if share_embeddings == "all"
             else PositionalEmbedding(source_vocabulary_size, **embedding)
         )
-        self.encoder = self.encoder_class(**stack)
-        self.decoder = self.decoder_class(**stack)
+        self.encoder = self.encoder_class(**(stack | of_encoder))
+        self.decoder = self.decoder_class(**(stack | of_decoder))
         self.output_projection = (
             Dense(target_vocabulary_size, dtype=policy) if share_embeddings == "none" else None
         )
@@ -233,11 +243,11 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         self.build_if_needed()
         operations = step_attention if loop == "graph" else None
         step_of_decoder = self.decoder.make_step(loop, operations)
-        project = self._projection(loop)
+        project = decoder_step.make_logits(self.target_embedding, self.output_projection, loop)
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
-            x = self.target_embedding(ids, start=position)[:, 0]
+            x = self._embed_target(ids, position)[:, 0]
             x, state = step_of_decoder(x, position, state)
             return ops.cast(project(x), "float32"), state
 
@@ -259,13 +269,7 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
     def get_config(self) -> Config:
         config = {name: getattr(self, name) for name in ARGUMENTS}
         config["activation"] = keras.activations.serialize(self.activation)
-        return super().get_config() | {"format": FORMAT} | config
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        config = dict(config)
-        check_format("The model's file", config.pop("format", None))
-        return super().from_config(config)
+        return super().get_config() | config
 
     def _encode(self, source, training):
         self.build_if_needed()
@@ -279,21 +283,18 @@ class Transformer(SelfBuilding, Freezing, Trainer, keras.Model):
         self.build_if_needed()
         arguments.check_rows(target=target, memory=memory, source=source)
         target = arguments.as_ids(target)
-        x = self.target_embedding(target, training=training)
+        x = self._embed_target(target, 0, training)
         # A target is padded at its end, where causality hides it already. Saying that every
         # position is a key keeps `step`, which has no mask to carry, equal at every position.
         everything = ops.ones(ops.shape(target), dtype="bool")
         masks = everything, padding_mask(arguments.as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
 
+    def _embed_target(self, ids, start, training=None):
+        start = None if self.positions == "alibi" else start
+        return self.target_embedding(ids, start=start, training=training)
+
     def _logits(self, x):
         """Logits, float32 `(..., V)`."""
         project = self.output_projection or self.target_embedding.logits
         return ops.cast(project(x), "float32")
-
-    def _projection(self, loop):
-        """The same of one position, `(B, D)`, but for the type."""
-        if self.output_projection:
-            project = decoder_step.make_projection(self.output_projection, loop)
-            return project or self._logits
-        return projection(self.target_embedding.softmax_matrix(), loop=loop)

@@ -33,14 +33,15 @@ FLOORS = [
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
     ["kernels"],
-    ["presets", "registration", "special_ids", "typing"],
+    ["position_schemes", "presets", "registration", "special_ids", "typing"],
 ]
 BESIDE = {"training": {"data"}}  # what else
 ROOMS = [room for floor in FLOORS for room in floor]
 # These run on any backend of Keras: nothing in them imports TensorFlow.
 WITHOUT_TENSORFLOW = [
-    *("special_ids", "typing", "presets", "registration", "layers", "transformer"),
-    *(f"training.{name}" for name in ("losses", "metrics", "schedules")),
+    *("special_ids", "typing", "presets", "position_schemes", "registration"),
+    *("layers", "transformer"),
+    *(f"training.{name}" for name in ("losses", "metrics", "schedules", "stored_format")),
     *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),
 ]
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
+from keras_transformer.layers.positions import BucketedPositions, RelativePositions
+from keras_transformer.position_schemes import ABSOLUTE
 from keras_transformer.runs import files
 from keras_transformer.runs.atomic_files import creating
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
@@ -34,7 +36,7 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
 
     Raises:
         ValueError: If `output` exists, ctranslate2 is not installed, a tokenizer cannot be saved,
-            or the model has an activation that CTranslate2 does not know.
+            or the model has an activation or positions that CTranslate2 does not know.
 
     Example:
 
@@ -42,7 +44,7 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     'dates.ct2'
     """
     try:
-        from ctranslate2.specs import TransformerSpec
+        import ctranslate2.specs
     except ImportError as error:
         raise ValueError(
             'ctranslate2 is not installed: pip install "keras-encoder-decoder[bench]".'
@@ -56,12 +58,7 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     for side, tokenizer in tokenizers.items():
         check_tokenizer(side, tokenizer, ["save"])
     model = translator.model
-    spec = TransformerSpec.from_config(
-        (model.num_layers, model.num_layers),
-        model.num_heads,
-        pre_norm=model.norm == "pre",
-        activation=_activation(model.activation),
-    )
+    spec = _make_spec(ctranslate2.specs.transformer_spec, model)
     epsilon = model.encoder.layers[0].feed_forward_norm.epsilon
     spec.config.add_attribute("layer_norm_epsilon", epsilon)
     spec.config.add_source_eos = True
@@ -81,15 +78,61 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     return output
 
 
+def _make_spec(specs, model):
+    """The description of the model, with places for the weights."""
+    options = {
+        "pre_norm": model.norm == "pre",
+        "activation": _activation(model.activation),
+        **_position_options(model.positions),
+    }
+    sizes = model.num_layers, model.num_heads
+    return specs.TransformerSpec(
+        specs.TransformerEncoderSpec(*sizes, **options),
+        specs.TransformerDecoderSpec(*sizes, **options),
+    )
+
+
+def _position_options(positions):
+    """What CTranslate2 is told of a scheme."""
+    options: dict[str, dict[str, Any]] = {
+        "relative": {"relative_position": True},
+        "bucketed": {"relative_attention_bias": True},
+        "rotary": {"rotary_dim": 0, "rotary_interleave": True},  # 0: the whole head
+        **{name: {} for name in (*ABSOLUTE, "none")},
+    }
+    if positions not in options:
+        raise ValueError(
+            f"CTranslate2 has no {positions} positions, only {', '.join(options)}: export a "
+            "SavedModel instead."
+        )
+    return options[positions]
+
+
+def _encodings(embedding):
+    """What is added to embeddings: an engine without a scheme in attention always adds it."""
+    if embedding.positions == "learned":
+        return np.array(embedding.position_embeddings)
+    if embedding.positions == "sinusoidal":
+        return np.array(sinusoidal_encoding(embedding.max_length, embedding.d_model))
+    return np.zeros((embedding.max_length, embedding.d_model), "float32")
+
+
+def _set_positions(spec, positions):
+    """Copies the weights of a scheme."""
+    if isinstance(positions, RelativePositions):
+        spec.relative_position_keys = np.array(positions.key_table)
+        spec.relative_position_values = np.array(positions.value_table)
+    elif isinstance(positions, BucketedPositions):
+        spec.relative_attention_bias = np.array(positions.biases)
+        spec.relative_attention_max_distance = np.int32(positions.max_distance)
+
+
 def _set_stack(spec, stack, embedding, embedding_spec):
     """Copies an encoder or a decoder with its embedding."""
     embedding_spec.weight = np.array(embedding.embeddings)
     spec.scale_embeddings = True
-    spec.position_encodings.encodings = np.array(
-        embedding.position_embeddings
-        if embedding.positions == "learned"
-        else sinusoidal_encoding(embedding.max_length, embedding.d_model)
-    )
+    if hasattr(spec, "position_encodings"):
+        spec.position_encodings.encodings = _encodings(embedding)
     if stack.final_norm:
         _set_norm(spec.layer_norm, stack.final_norm)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
@@ -97,6 +140,7 @@ def _set_stack(spec, stack, embedding, embedding_spec):
         first, last = layer_spec.self_attention.linear
         _set_projections(first, attention, "query", "key", "value")
         _set_output(last, attention)
+        _set_positions(layer_spec.self_attention, attention.positions)
         _set_norm(layer_spec.self_attention.layer_norm, layer.self_attention_norm)
         if hasattr(layer, "cross_attention"):
             query, memory, last = layer_spec.attention.linear

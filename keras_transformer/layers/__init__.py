@@ -6,15 +6,29 @@ from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import causal_mask, combine, key_mask, padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
+from keras_transformer.layers.positions import (
+    AlibiPositions,
+    BucketedPositions,
+    DisentangledPositions,
+    Positions,
+    RelativePositions,
+    RotaryPositions,
+)
 
 __all__ = [
+    "AlibiPositions",
+    "BucketedPositions",
     "Decoder",
     "DecoderLayer",
+    "DisentangledPositions",
     "Encoder",
     "EncoderLayer",
     "FeedForward",
     "MultiHeadAttention",
     "PositionalEmbedding",
+    "Positions",
+    "RelativePositions",
+    "RotaryPositions",
     "causal_mask",
     "combine",
     "dot_product_attention",

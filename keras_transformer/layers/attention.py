@@ -16,6 +16,8 @@ from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.masks import join_masks
+from keras_transformer.layers.positions import Positions, make_positions
+from keras_transformer.layers.relation import NO_RELATION, Relation
 from keras_transformer.typing import Config, Constraint, Initializer, Regularizer, Shape, Tensor
 
 __all__ = ["MultiHeadAttention", "dot_product_attention"]
@@ -57,6 +59,10 @@ class MultiHeadAttention(AttendingLayer):
         kernel_constraint, bias_constraint: Of the same as the initializers.
         seed: Of the dropout.
         output_initializer: Of the output's kernel, if it is to be another one.
+        positions: What the heads are told of where queries and keys are: one of `"relative"`,
+            `"bucketed"`, `"rotary"`, `"disentangled"` and, for causal attention, `"alibi"`; a
+            `Positions`, which several attentions may share; or None.
+        max_distance: Of a scheme that is named, where it has one.
 
     Call arguments:
         query: Tensor of shape `(B, T, D)`.
@@ -107,6 +113,8 @@ class MultiHeadAttention(AttendingLayer):
         use_gate: bool = False,
         seed: int | None = None,
         output_initializer: Initializer | None = None,
+        positions: str | Positions | None = None,
+        max_distance: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -140,6 +148,7 @@ class MultiHeadAttention(AttendingLayer):
         }
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+        self.positions = make_positions(positions, max_distance, dtype=self.dtype_policy)
 
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
@@ -152,6 +161,9 @@ class MultiHeadAttention(AttendingLayer):
             "bthk,hkd->btd", (None, self.output_dim or query_shape[-1]), "d", "attention_output"
         )
         self.output_dense.build((*query_shape[:-1], heads, value_dim))
+        if self.positions:
+            sizes = heads, self.key_dim, value_dim, query_shape[-1]
+            self.positions.prepare(*sizes, self.dtype_policy)
         self.built = True
 
     def call(
@@ -173,7 +185,13 @@ class MultiHeadAttention(AttendingLayer):
         query = self.query_dense(query)
         key = self.key_dense(value if key is None else key)
         value = self.value_dense(value)
-        output, weights = self.attend(query, key, value, mask=mask, training=training)
+        told = {}  # where there is nothing to tell, an `attend` of users' own need not know of it
+        if self.positions:
+            lengths = ops.shape(query)[1], ops.shape(key)[1]
+            relation = self.positions.lay_out()(*lengths, 0)
+            query, key = relation.rotate(query), relation.rotate(key)
+            told = {"relation": relation}
+        output, weights = self.attend(query, key, value, mask=mask, training=training, **told)
         output = self.output_dense(output)
         return (output, weights) if return_attention_scores else output
 
@@ -184,6 +202,7 @@ class MultiHeadAttention(AttendingLayer):
         value: Tensor,
         mask: Tensor | None = None,
         training: bool | None = None,
+        relation: Relation = NO_RELATION,
     ) -> tuple[Tensor, Tensor]:
         """Attends with projected heads.
 
@@ -193,12 +212,15 @@ class MultiHeadAttention(AttendingLayer):
             value: Tensor of shape `(B, S, H, K')`.
             mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
             training: Whether to drop.
+            relation: Where queries and keys are, for what is yet to be told after rotation; given
+                only where the layer has `positions`.
 
         Returns:
             Tensor of shape `(B, T, H, K')`; and the attention weights, shape `(B, H, T, S)`.
         """
         dropout = self.dropout if training else 0.0
-        return dot_product_attention(query, key, value, mask, dropout, self.seed_generator)
+        how = mask, dropout, self.seed_generator
+        return dot_product_attention(query, key, value, *how, relation=relation)
 
     def compute_mask(
         self, query: Tensor, previous: Tensor | Sequence[Tensor | None] | None = None
@@ -224,6 +246,7 @@ class MultiHeadAttention(AttendingLayer):
             "seed": self.seed,
             "output_initializer": keras.initializers.serialize(self.output_initializer),
             **{k: keras.saving.serialize_keras_object(v) for k, v in self.penalties.items()},
+            "positions": keras.saving.serialize_keras_object(self.positions),
         }
 
     def load_own_variables(self, store: Any) -> None:

@@ -27,6 +27,10 @@ class Decoder(Stack):
         num_layers: N, number of layers.
         d_model, num_heads, d_ff, dropout, norm, activation: Of each `DecoderLayer`.
         cross_attention: Whether there is a memory to attend to.
+        positions: What self-attention is told of where tokens are: `"relative"`, `"bucketed"`,
+            `"rotary"`, `"disentangled"`, `"alibi"` or a `Positions`. What else an embedding adds
+            changes nothing here. Attention to the memory is told nothing.
+        max_distance: Of a scheme that is named, where it has one.
 
     Call arguments:
         x: Embedded target, shape `(B, T, D)`.

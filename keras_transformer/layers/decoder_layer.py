@@ -42,6 +42,8 @@ class DecoderLayer(ResidualBlock):
         depth: Layers of the stack it belongs to; deeper ones start with smaller sublayers.
         cross_attention: Whether there is a memory to attend to. Without, it is the layer of a
             language model, called with `(x, x_mask)` alone.
+        positions, max_distance: What self-attention is told of where the tokens are, as
+            `MultiHeadAttention` has them.
 
     Call arguments:
         x: Tensor of shape `(B, T, D)`. Position t sees positions 0 … t only.
@@ -65,6 +67,8 @@ class DecoderLayer(ResidualBlock):
     >>> layer(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
     (2, 7, 512)
     """
+
+    bidirectional = False
 
     def __init__(
         self,
@@ -91,9 +95,15 @@ class DecoderLayer(ResidualBlock):
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         memory_shape = x_shape if memory_shape is None else memory_shape
+        self.tell_positions()
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
         if self.cross_attention and self.cross_attention_norm:
+            if getattr(self.cross_attention, "positions", None):
+                raise ValueError(
+                    f"The attention of {self.name!r} to the memory has positions, which are for "
+                    "self-attention: give them to the layer, not to what make_attention returns."
+                )
             self.cross_attention.build(x_shape, memory_shape)
             self.cross_attention_norm.build(x_shape)
         self.feed_forward.build(x_shape)

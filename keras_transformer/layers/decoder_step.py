@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.kernels import products
@@ -33,6 +34,7 @@ from keras_transformer.layers.decoder_layer import Sublayers
 from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
+from keras_transformer.layers.relation import NO_RELATION
 from keras_transformer.layers.stack import Stack
 from keras_transformer.typing import Step, Tensor
 
@@ -69,20 +71,45 @@ def make_step(
     """
     operations = operations or Operations()
     steps = [_make_layer_step(layer, loop, operations) for layer in decoder.layers]
+    relate = _make_relate(decoder, operations)
 
     def step(x, position, state):
         add, past_mask = _grow, None
+        num_keys = ops.shape(state["past"][0][0])[2]
         if "positions" in state:
             _check_room(position, state["positions"].shape[1])
             add = functools.partial(_put, position)
             past_mask = key_mask(ops.less_equal(state["positions"], position))
+        else:
+            num_keys = num_keys + 1
         past, memories = [], state.get("memory", [None] * len(steps))
-        for layer_step, own, memory in zip(steps, state["past"], memories, strict=True):
-            x, own = layer_step(x, own, memory, add, past_mask, state.get("memory_mask"))
+        relations = relate(num_keys, position)
+        layers = zip(steps, state["past"], memories, relations, strict=True)
+        for layer_step, own, memory, relation in layers:
+            masks = past_mask, state.get("memory_mask")
+            x, own = layer_step(x, own, memory, add, relation, *masks)
             past.append(own)
         return decoder.finish(x), state | {"past": past}
 
     return step
+
+
+def _make_relate(decoder, operations):
+    """Function from the number of keys and the query's position to a `Relation` for each layer.
+
+    What layers share is computed once.
+    """
+    schemes = [layer.self_attention.positions for layer in decoder.layers]
+    shared = {id(scheme): scheme for scheme in schemes if scheme}
+    laid_out = {
+        key: scheme.lay_out(operations.multiply, loop=True) for key, scheme in shared.items()
+    }
+
+    def relate(num_keys, position):
+        relations = {key: function(1, num_keys, position) for key, function in laid_out.items()}
+        return [relations.get(id(scheme), NO_RELATION) for scheme in schemes]
+
+    return relate
 
 
 def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:
@@ -99,6 +126,21 @@ def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor],
     return projection(*matrix_and_bias(dense), loop) if _is_plain(dense) else None
 
 
+def make_logits(
+    embedding: keras.layers.Layer, dense: Dense | None, loop: str
+) -> Callable[[Tensor], Tensor]:
+    """The softmax's inputs of one position: a function from `(B, D)` to `(B, V)`.
+
+    Args:
+        embedding: `PositionalEmbedding` that they come from where there is no layer for them.
+        dense: That layer, or None.
+        loop: As `projection` has it.
+    """
+    if dense:
+        return make_projection(dense, loop) or dense
+    return projection(embedding.softmax_matrix(), loop=loop)
+
+
 def _make_layer_step(layer, loop, operations):
     """The step of a `DecoderLayer`: its sublayers with their weights prepared."""
     own, cross = layer.self_attention, layer.cross_attention
@@ -111,11 +153,12 @@ def _make_layer_step(layer, loop, operations):
     norms = layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm
     norms = [norm and _make_norm(norm) for norm in norms]
 
-    def step(x, past, memory, add, past_mask, memory_mask):
+    def step(x, past, memory, add, relation, past_mask, memory_mask):
         def attend_self(y):
-            query, *new = project_own(y)
-            grown = tuple(map(add, past, new))
-            return attend_own(query, *grown, past_mask), grown
+            query, key, value = project_own(y)
+            query, key = _rotate(relation, query), _rotate(relation, key)
+            grown = tuple(map(add, past, (key, value)))
+            return attend_own(query, *grown, past_mask, relation), grown
 
         def attend_memory(y):
             (query,) = project_cross(y)
@@ -129,6 +172,15 @@ def _make_layer_step(layer, loop, operations):
         return x, past
 
     return step
+
+
+def _rotate(relation, heads):
+    """Heads `(B, H, 1, K)` turned as those of a full pass, `(B, 1, H, K)`: the same in memory."""
+    if relation.rotate is NO_RELATION.rotate:
+        return heads
+    batch, num_heads, _, width = ops.shape(heads)
+    turned = relation.rotate(ops.reshape(heads, (batch, 1, num_heads, width)))
+    return ops.reshape(turned, (batch, num_heads, 1, width))
 
 
 def _check_room(position, room):
@@ -187,12 +239,14 @@ def _make_attend(attention, loop, operations):
     project = make_projection(attention.output_dense, loop)
     multiply, softmax = operations.multiply, operations.softmax
 
-    def attend(query, key, value, mask):
+    def attend(query, key, value, mask, relation=NO_RELATION):
         if _attends_plainly(attention):
-            x, _ = attend_heads(query, key, value, mask, multiply=multiply, softmax=softmax)
+            how = dict(multiply=multiply, softmax=softmax, relation=relation)
+            x, _ = attend_heads(query, key, value, mask, **how)
         else:
             heads = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            x, _ = attention.attend(*heads, mask=mask)
+            told = {} if relation is NO_RELATION else {"relation": relation}
+            x, _ = attention.attend(*heads, mask=mask, **told)
         if project:
             return project(ops.reshape(x, (-1, width)))
         x = ops.reshape(x, (-1, 1, attention.num_heads, attention.value_dim))

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer.kernels import products
 from keras_transformer.layers.masks import as_boolean
+from keras_transformer.layers.relation import NO_RELATION, Relation
 from keras_transformer.typing import Tensor
 
 # Far below any score, yet finite: a row without keys must not become NaN.
@@ -25,6 +26,7 @@ def dot_product_attention(
     mask: Tensor | None = None,
     dropout: float = 0.0,
     seed: int | keras.random.SeedGenerator | None = None,
+    relation: Relation = NO_RELATION,
 ) -> tuple[Tensor, Tensor]:
     """Computes `softmax(QKᵀ/√K) V` ("Attention Is All You Need", equation 1) for every head.
 
@@ -38,6 +40,7 @@ def dot_product_attention(
         mask: Boolean, True = may attend, of a shape that broadcasts to `(B, H, T, S)`.
         dropout: Share of the attention weights that is dropped.
         seed: Int or `keras.random.SeedGenerator` for the dropout.
+        relation: What scores and output are added by where queries and keys are.
 
     Returns:
         The output, shape `(B, T, H, K')`, and the weights before dropout, shape `(B, H, T, S)`,
@@ -49,7 +52,7 @@ def dot_product_attention(
     """
     query = query * ops.cast(query_scale(query.shape[-1]), query.dtype)
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-    output, weights = attend_heads(query, key, value, mask, dropout, seed)
+    output, weights = attend_heads(query, key, value, mask, dropout, seed, relation=relation)
     return ops.transpose(output, (0, 2, 1, 3)), weights
 
 
@@ -67,6 +70,7 @@ def attend_heads(
     seed: int | keras.random.SeedGenerator | None = None,
     multiply: Callable[..., Tensor] = products.multiply,
     softmax: Callable[[Tensor], Tensor] = ops.softmax,
+    relation: Relation = NO_RELATION,
 ) -> tuple[Tensor, Tensor]:
     """`dot_product_attention` with the heads in front, query `(B, H, T, K)` and so on.
 
@@ -75,6 +79,7 @@ def attend_heads(
     """
     _check_heads(query, key, value)
     scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
+    scores = relation.add_scores(scores, query, key)
     if mask is not None:
         _check_mask(mask, scores)
         mask = as_boolean(mask)
@@ -85,7 +90,7 @@ def attend_heads(
         weights = ops.where(mask, weights, 0.0)  # a row without keys attends to nothing
     weights = ops.cast(weights, value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
-    return multiply(kept, value), weights
+    return relation.add_values(multiply(kept, value), kept), weights
 
 
 def _check_heads(query, key, value):

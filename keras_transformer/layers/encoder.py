@@ -23,6 +23,8 @@ class EncoderLayer(ResidualBlock):
         norm: `"post"` (the paper) or `"pre"`.
         activation: Of the feed-forward network.
         depth: Layers of the stack it belongs to; deeper ones start with smaller sublayers.
+        positions, max_distance: What attention is told of where the tokens are, as
+            `MultiHeadAttention` has them.
 
     Call arguments:
         x: Tensor of shape `(B, S, D)`.
@@ -47,12 +49,14 @@ class EncoderLayer(ResidualBlock):
     """
 
     num_sublayers = 2
+    bidirectional = True
 
     def make_attention_sublayers(self) -> None:
         self.self_attention = self.make_attention()
         self.self_attention_norm = self.make_norm()
 
     def build(self, x_shape: Shape) -> None:
+        self.tell_positions()
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
         self.feed_forward.build(x_shape)
@@ -112,6 +116,10 @@ class Encoder(Stack):
     Args:
         num_layers: N, number of layers.
         d_model, num_heads, d_ff, dropout, norm, activation: Of each `EncoderLayer`.
+        positions: What attention is told of where the tokens are: `"relative"`, `"bucketed"`,
+            `"rotary"`, `"disentangled"` or a `Positions`. What else an embedding adds changes
+            nothing here.
+        max_distance: Of a scheme that is named, where it has one.
 
     Call arguments:
         x: Embedded source, shape `(B, S, D)`.
@@ -124,6 +132,9 @@ class Encoder(Stack):
     Returns:
         The memory, shape `(B, S, D)`; with `return_attention_scores` also a list of N tensors
         `(B, H, S, S)`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or a mask is wrong.
 
     Example:
 

@@ -14,6 +14,7 @@ from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.position_schemes import ABSOLUTE, check_positions
 from keras_transformer.typing import Config, Shape, Tensor
 
 
@@ -69,13 +70,15 @@ class PositionalEmbedding(keras.layers.Layer):
     Args:
         vocabulary_size: V, number of ids.
         d_model: D, width of the model.
-        positions: `"sinusoidal"` (§3.5; any length) or `"learned"` (at most `max_length`).
+        positions: `"sinusoidal"` (§3.5; any length) or `"learned"` (at most `max_length`); or any
+            of `"none"`, `"relative"`, `"bucketed"`, `"rotary"`, `"disentangled"` and `"alibi"`,
+            with which nothing is added: attention is told, if anybody is.
         max_length: Number of learned positions; not needed for sinusoidal ones.
         dropout: Share of the sum's entries that is dropped in training (§5.4).
 
     Call arguments:
         ids: Token ids, shape `(B, T)`, any integer dtype; 0 is padding.
-        start: Position of the first id, an int or a scalar integer tensor.
+        start: Position of the first id, an int or a scalar integer tensor; None adds no positions.
         training: Whether to drop.
         reverse: Whether to go the other way, from `(..., D)` to logits `(..., V)`, as
             `keras.layers.ReversibleEmbedding` does. `logits` says so in a word.
@@ -108,10 +111,7 @@ class PositionalEmbedding(keras.layers.Layer):
         # No autocast: it would round float ids (Keras feeds some while building under a
         # distribution strategy) to half precision.
         super().__init__(autocast=False, **kwargs)
-        if positions not in ("sinusoidal", "learned"):
-            raise ValueError(
-                f'positions must be "sinusoidal" or "learned", received {positions!r}.'
-            )
+        check_positions(positions)
         if positions == "learned" and not max_length:
             raise ValueError(
                 "Learned positions need max_length, the number of positions to learn; received "
@@ -152,7 +152,7 @@ class PositionalEmbedding(keras.layers.Layer):
     def call(
         self,
         ids: Tensor,
-        start: int | Tensor = 0,
+        start: int | Tensor | None = 0,
         training: bool | None = None,
         reverse: bool = False,
     ) -> Tensor:
@@ -165,7 +165,9 @@ class PositionalEmbedding(keras.layers.Layer):
         # Keras would count negative ids from the end of the vocabulary.
         rows = ops.where(ops.less(ids, 0), self.vocabulary_size, ids)
         x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
-        x = ops.cast(x, "float32") * math.sqrt(self.d_model) + self._encode(ids, start)
+        x = ops.cast(x, "float32") * math.sqrt(self.d_model)
+        if self.positions in ABSOLUTE and start is not None:
+            x = x + self._encode(ids, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -200,7 +202,7 @@ class PositionalEmbedding(keras.layers.Layer):
     def compute_output_spec(
         self,
         ids: Tensor,
-        start: int | Tensor = 0,
+        start: int | Tensor | None = 0,
         training: bool | None = None,
         reverse: bool = False,
     ) -> keras.KerasTensor:

@@ -11,6 +11,7 @@ from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attending_layer import AttendingLayer
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.positions import Positions, make_positions
 from keras_transformer.typing import Activation, Config, Nested, Tensor
 
 
@@ -31,13 +32,18 @@ class ResidualBlock(AttendingLayer):
         activation: Of the feed-forward network.
         depth: Layers of the stack that this one belongs to: the outputs of its sublayers start
             the smaller, the deeper the stack.
+        positions: What self-attention is told of where its tokens are: as `MultiHeadAttention` has
+            it. Other names of positions, which an embedding adds, say nothing here.
+        max_distance: Of a scheme that is named, where it has one.
 
     Raises:
-        ValueError: If a size is not a positive integer, `num_heads` does not divide `d_model` or
-            `norm` is unknown.
+        ValueError: If a size is not a positive integer, `num_heads` does not divide `d_model`,
+            `norm` is unknown, or `positions` are not for such a layer.
     """
 
     num_sublayers: int  # set by the subclass
+    bidirectional = True  # whether self-attention looks both ways
+    self_attention: keras.layers.Layer
     _replaced: str | None = None  # name of a sublayer that was assigned
 
     def __init__(
@@ -49,6 +55,8 @@ class ResidualBlock(AttendingLayer):
         norm: str = "post",
         activation: Activation = "relu",
         depth: int = 1,
+        positions: str | Positions | None = None,
+        max_distance: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -69,6 +77,9 @@ class ResidualBlock(AttendingLayer):
         self.dropout = dropout
         self.norm = norm
         self.depth = depth
+        self.positions = make_positions(
+            positions, max_distance, self.bidirectional, dtype=self.dtype_policy
+        )
         self.make_attention_sublayers()
         self.activation = keras.activations.get(activation)
         self.feed_forward = self.make_feed_forward()
@@ -85,6 +96,21 @@ class ResidualBlock(AttendingLayer):
         return MultiHeadAttention(
             self.num_heads, key_dim, **self._initializers(), dtype=self.dtype_policy
         )
+
+    def tell_positions(self) -> None:
+        """Hands the positions to self-attention, whichever that is; to be called as one builds.
+
+        Raises:
+            ValueError: If it is no `MultiHeadAttention`, which alone knows of them.
+        """
+        if self.positions:
+            if not isinstance(self.self_attention, MultiHeadAttention):
+                raise ValueError(
+                    f"{type(self.self_attention).__name__} cannot be told "
+                    f"{type(self.positions).__name__}: make_attention has to return a "
+                    "kt.MultiHeadAttention, or leave the positions out."
+                )
+            self.self_attention.positions = self.positions
 
     def make_feed_forward(self) -> keras.layers.Layer:
         """A `FeedForward`, or another layer from `(B, T, D)` to as much, position by position."""
@@ -145,6 +171,7 @@ class ResidualBlock(AttendingLayer):
             "norm": self.norm,
             "activation": keras.activations.serialize(self.activation),
             "depth": self.depth,
+            "positions": keras.saving.serialize_keras_object(self.positions),
         }
 
     def _initializers(self):

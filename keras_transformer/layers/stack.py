@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attending_layer import AttendingLayer
+from keras_transformer.layers.positions import Positions, make_positions
 from keras_transformer.layers.residual_block import ResidualBlock
 from keras_transformer.typing import Activation, Config, Shape, Tensor
 
@@ -17,6 +18,9 @@ class Stack(AttendingLayer):
         num_layers: N.
         d_model, num_heads, d_ff, dropout, norm, activation: Of each layer.
         of_layers: Other arguments of each layer, by name.
+        positions: What self-attention is told of where the tokens are: the name of a scheme, or a
+            `Positions`. The layers share what they do not have one each of.
+        max_distance: Of a scheme that is named, where it has one.
 
     Raises:
         ValueError: If `num_layers` is not positive, or an argument of the layers is out of range.
@@ -34,9 +38,17 @@ class Stack(AttendingLayer):
         norm: str = "post",
         activation: Activation = "relu",
         of_layers: Config | None = None,
+        positions: str | Positions | Config | None = None,
+        max_distance: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        bidirectional = self.layer_class.bidirectional
+        scheme = make_positions(positions, max_distance, bidirectional, dtype=self.dtype_policy)
+        if isinstance(positions, Positions):  # its layers are those that hold weights
+            positions = keras.saving.serialize_keras_object(positions)
+        self.positions = positions
+        self.max_distance = max_distance
         num_layers, d_model = check_sizes(num_layers=num_layers, d_model=d_model)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
@@ -52,6 +64,8 @@ class Stack(AttendingLayer):
                 activation,
                 depth=num_layers,
                 **of_layers or {},
+                # Named only where it says something: layers of users' own need not know it.
+                **({"positions": scheme.of_layer()} if scheme else {}),
                 dtype=self.dtype_policy,
             )
             for _ in range(num_layers)
@@ -75,4 +89,5 @@ class Stack(AttendingLayer):
         of_layers = self.layers[0].get_config()
         names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
         config = super().get_config() | {"num_layers": self.num_layers}
+        config |= {"positions": self.positions, "max_distance": self.max_distance}
         return config | {name: of_layers[name] for name in names}

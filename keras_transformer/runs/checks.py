@@ -9,6 +9,7 @@ from typing import Any
 from keras_transformer.corpora.configured import check_names
 from keras_transformer.corpora.corpus import Corpus, fingerprint
 from keras_transformer.corpora.dates import parse_locales
+from keras_transformer.position_schemes import check_positions
 from keras_transformer.presets import (
     FREEZABLE,
     STRATEGIES,
@@ -84,10 +85,7 @@ def check_values(config: TrainConfig) -> None:
             f"num_heads={model.num_heads} does not divide d_model={model.d_model}: every head "
             "takes an equal share of the width."
         )
-    if model.positions == "sinusoidal" and model.d_model % 2:
-        raise ValueError(
-            f"Sinusoidal positions need an even d_model, received d_model={model.d_model}."
-        )
+    check_positions(model.positions, model.max_distance, model.d_model, model.num_heads)
     if config.tokens_per_batch < model.max_length:
         raise ValueError(
             f"tokens_per_batch={config.tokens_per_batch} cannot hold a sentence of max_length="
@@ -134,7 +132,6 @@ def _check_choices(config: TrainConfig) -> None:
         "validate_by": (config.validate_by, ("loss", "bleu")),
         "average": (config.average, ("none", "best", "last")),
         "norm": (config.model.norm, ("post", "pre")),
-        "positions": (config.model.positions, ("sinusoidal", "learned")),
     }
     for name, (value, known) in choices.items():
         if value not in known:

@@ -2,8 +2,12 @@
 
 import sys
 
+import ctranslate2
+import keras
+import numpy as np
 import pytest
 
+import keras_transformer as kt
 from keras_transformer.converters.ctranslate2 import export_ctranslate2
 from keras_transformer.presets import SearchConfig
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
@@ -54,6 +58,49 @@ def test_translations_are_equal(pair, beam_size):
     assert same >= (99 if beam_size == 1 else 90)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "relative", "max_distance": 3},
+        {"positions": "bucketed", "max_distance": 18},
+        {"positions": "rotary"},
+        {"positions": "none"},
+    ],
+    ids=lambda options: options["positions"],
+)
+def test_positions(options, tmp_path):
+    """Beginnings that are given, which the engine reads at once, and what it writes after them."""
+    translator = random_translator(seed=4, norm="pre", num_layers=2, **options)
+    path = export_ctranslate2(translator, tmp_path / "model")
+    tokenizer, prefixes = translator.source_tokenizer, ["ABC", "HG", "DDDD", "E"] * 25
+    sources, prefix = tokenizer(SOURCES, end=True).to_tensor(), tokenizer(prefixes).to_tensor()
+    model = translator.model
+    state = model.initial_state(sources)
+    tokens, _, log_prob = kt.greedy_search(model.make_step(), state, 100, MAX_LENGTH, prefix)
+    ours = tokenizer.pieces(tokens).numpy()[:, :-1]
+    pieces = [
+        [[piece.decode() for piece in row] for row in tokenizer.pieces(tokenizer(texts)).to_list()]
+        for texts in (SOURCES, prefixes)
+    ]
+    engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
+    how = dict(beam_size=1, max_decoding_length=MAX_LENGTH, max_batch_size=64)
+    theirs = engine.translate_batch(pieces[0], target_prefix=pieces[1], **how)
+    same = 0
+    for row, result in zip(ours, theirs, strict=True):
+        found = [piece.encode() for piece in result.hypotheses[0]]
+        same += row[: len(found)].tolist() == found[: len(row)]
+    assert same >= 99
+    assert len({row.tobytes() for row in ours}) > 20
+    # The same probabilities, of targets that neither of them has chosen.
+    scores = engine.score_batch(*pieces)
+    targets = tokenizer(prefixes, end=True).to_tensor()
+    fed = np.concatenate([np.full((100, 1), kt.START), targets[:, :-1]], axis=1)
+    logits = model((sources, fed))
+    own = -keras.losses.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+    own = np.sum(np.where(targets == 0, 0.0, own), axis=1)
+    np.testing.assert_allclose([sum(score.log_probs) for score in scores], own, atol=1e-3)
+
+
 def test_directory_is_made_whole_or_not_at_all(tmp_path):
     translator = random_translator()
     (tmp_path / "taken").mkdir()
@@ -61,6 +108,9 @@ def test_directory_is_made_whole_or_not_at_all(tmp_path):
         export_ctranslate2(translator, tmp_path / "taken")
     with pytest.raises(ValueError, match="no activation 'elu'"):
         export_ctranslate2(random_translator(activation="elu"), tmp_path / "new")
+    for positions in ("disentangled", "alibi"):
+        with pytest.raises(ValueError, match=f"CTranslate2 has no {positions} positions, only rel"):
+            export_ctranslate2(random_translator(positions=positions), tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 

@@ -43,6 +43,7 @@ def mistakes(folder, text):
     begun = dataclasses.replace(files.read_config(RUN), train_source=text, valid_source=text)
     files.write_config(begun, shutil.copytree(RUN, run))
     start = [*out, "--start-from", run]
+    relative = [*out, *texts, "--positions"]
     return [
         ([*out, "--preset", "tinny"], "no preset 'tinny'"),
         ([*out, "--preset", "tiny", "--config", "x"], "leave out one of the two"),
@@ -55,6 +56,12 @@ def mistakes(folder, text):
         ([*out, *texts, "--strategy", "all"], "no strategy 'all'"),
         ([*out, *texts, "--num-heads", "3"], "num_heads=3 does not divide"),
         ([*out, *texts, "--norm", "late"], "norm must be one of post, pre"),
+        ([*out, *texts, "--positions", "rope"], "positions must be one of sinusoidal, learned"),
+        ([*out, *texts, "--positions", "rotary", "--d-model", "20"], "heads of odd width 5"),
+        ([*out, *texts, "--max-distance", "4"], "says nothing for positions='sinusoidal'"),
+        ([*relative, "relative", "--max-distance", "0"], "max_distance must be a positive"),
+        ([*relative, "bucketed", "--max-distance", "16"], "must be more than 16, for so many"),
+        ([*relative, "alibi", "--d-model", "9", "--num-heads", "3"], "alibi needs an even d_model"),
         ([*out, *texts, "--peak", "-1"], "peak must be a number above 0"),
         ([*out, *texts, "--seed", "-1"], "seed must be at least 0"),
         ([*out, "--languages", "xx"], "'xx' is not a locale"),
@@ -62,7 +69,9 @@ def mistakes(folder, text):
         (["--output", "/none", "--resume"], "/none is no run directory"),
         (["--output", run, "--resume", "--seed", "2"], "begun with seed=1, received 2"),
         (["--output", run, "--resume", "--d-model", "6"], "begun with d_model=8, received 6"),
+        (["--output", run, "--resume", "--positions", "rotary"], "begun with positions='sinus"),
         (["--output", run, "--resume", "--freeze", "encoder"], "--freeze needs --start-from"),
+        ([*start, *texts, "--positions", "none"], "has positions='sinusoidal', received 'none'"),
         ([*start, *texts, "--d-ff", "3"], "has d_ff=16, received 3: what starts from it"),
         ([*start, *texts, "--model-type", "bpe", "--vocabulary-size", "300"], "vocabulary_size"),
         ([*start], "--train-source is missing: name the text to fine-tune on"),

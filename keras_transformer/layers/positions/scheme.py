@@ -1,0 +1,187 @@
+"""What every scheme of relative positions is: the protocol that attention calls.
+
+Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
+K' width of a value head, D width of the model, R = T + S - 1 distances from a key to a query.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.kernels import products
+from keras_transformer.layers.relation import Relation
+from keras_transformer.typing import Config, Shape, Tensor
+
+# From the numbers of queries and keys and the first query's position to a Relation.
+Relate = Callable[[int | Tensor, int | Tensor, int | Tensor], Relation]
+
+
+class Positions(keras.layers.Layer):
+    """Base of the schemes that tell attention where its queries and keys are.
+
+    A layer for its weights only: it is not called. One of one's own overrides `lay_out`, and
+    `build_for` where it has weights, and goes to `MultiHeadAttention(positions=…)`, or to `Encoder`
+    and `Decoder`, whose layers then share it.
+    """
+
+    built_for: tuple[int | None, ...] | None = None
+
+    def of_layer(self) -> "Positions":
+        """What one more layer of a stack gets: this object, or another where weights are its own.
+
+        Called once for each layer before any is built.
+        """
+        return self
+
+    def lay_out(
+        self,
+        multiply: Callable[..., Tensor] = products.multiply,
+        loop: bool = False,
+    ) -> Relate:
+        """Reads the weights as they are now.
+
+        Args:
+            multiply: The product of batches of matrices, as `kernels.products.multiply`.
+            loop: Whether the function is for many steps of one query each: what does not depend on
+                the position is computed now.
+
+        Returns:
+            Function from the numbers of queries and keys, T and S, and the position of the first
+            query, each an int or a scalar integer tensor, to a `Relation`. The first key is at
+            position 0.
+        """
+        return lambda num_queries, num_keys, start: Relation()
+
+    def prepare(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int,
+        width: int | None,
+        policy: keras.DTypePolicy,
+    ) -> None:
+        """Builds the scheme for an attention, if no other has that shares it.
+
+        Args:
+            num_heads, key_dim, value_dim: H, K and K' of the attention.
+            width: D of its queries.
+            policy: Its precision, which the scheme takes on.
+
+        Raises:
+            ValueError: If the attention does not fit the scheme, or the one that it was built for.
+        """
+        sizes = num_heads, key_dim, value_dim, width
+        if self.built_for is None:
+            self.dtype_policy = policy
+            self.build_for(*sizes)
+            self.built_for = sizes
+            self.built = True
+        elif self.built_for != sizes:
+            raise ValueError(
+                f"{self.name!r} was built for an attention of {_in_words(self.built_for)}, received"
+                f" one of {_in_words(sizes)}: give each its own {type(self).__name__}."
+            )
+
+    def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
+        """Makes the weights; the arguments are those of `prepare`."""
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        """Nothing: only an attention knows the sizes, and calls `prepare`."""
+
+    def add_table(self, name: str, shape: Shape, initializer: Any) -> keras.Variable:
+        """A weight that Keras never casts, whichever layer reads it."""
+        return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
+
+    def get_config(self) -> Config:
+        return super().get_config()  # said here, or Keras would guess from the arguments
+
+    def load_own_variables(self, store: Any) -> None:
+        expected = len(self._trainable_variables)
+        if len(store.keys()) != expected:
+            raise ValueError(
+                f"The file has {len(store.keys())} weights for {self.name!r} "
+                f"({type(self).__name__}), expected {expected}: it was written by a model of other "
+                "positions."
+            )
+        super().load_own_variables(store)
+
+
+def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | Tensor:
+    """R, the number of distances that occur; none where there is neither query nor key."""
+    return _at_least_0(num_queries + num_keys - 1)
+
+
+def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Tensor = 0) -> Tensor:
+    """All distances that occur, key minus query, ascending.
+
+    Args:
+        num_queries: T, an int or a scalar integer tensor.
+        num_keys: S, likewise.
+        start: Position of the first query, likewise; the first key is at 0.
+
+    Returns:
+        int32 `(R,)`: -(start + T - 1) … S - 1 - start.
+    """
+    last = ops.cast(start, "int32") + (num_queries - 1)
+    return ops.arange(count_distances(num_queries, num_keys), dtype="int32") - last
+
+
+def spread(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """From what belongs to distances to what belongs to keys: every row is shifted by one.
+
+    Huang et al. (2018), "Music Transformer", §3.4.1, for any T and S: no index is looked up, and
+    its gradient is `gather`.
+
+    Args:
+        x: Tensor `(..., T, R)`, in the order of `distances`; or `(..., 1, R)` for all queries.
+        num_queries, num_keys: T and S.
+
+    Returns:
+        Tensor `(..., T, S)`: for query t and key s, the entry s - t + T - 1 of row t.
+    """
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, rows, _ = ops.shape(x)
+    width = count_distances(num_queries, num_keys)
+    if isinstance(rows, int) and rows == 1:
+        x = ops.broadcast_to(x, (*batch, num_queries, width))
+    x = ops.reshape(_pad_last(x, 0, 1), (*batch, num_queries * (width + 1)))
+    first = _at_least_0(num_queries - 1)
+    x = ops.reshape(x[..., first : first + num_queries * width], (*batch, num_queries, width))
+    return x[..., :num_keys]
+
+
+def gather(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """From what belongs to keys to what belongs to distances, 0 for those that a row lacks.
+
+    Args:
+        x: Tensor `(..., T, S)`.
+        num_queries, num_keys: T and S.
+
+    Returns:
+        Tensor `(..., T, R)`, which `spread` turns back.
+    """
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, _, _ = ops.shape(x)
+    width, first = count_distances(num_queries, num_keys), _at_least_0(num_queries - 1)
+    x = ops.reshape(_pad_last(x, 0, first), (*batch, num_queries * width))
+    x = _pad_last(x, first, num_queries - first)
+    return ops.reshape(x, (*batch, num_queries, width + 1))[..., :-1]
+
+
+def _at_least_0(size):
+    return max(size, 0) if isinstance(size, int) else ops.maximum(size, 0)
+
+
+def _pad_last(x, before, after):
+    return ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(before, after)])
+
+
+def _in_words(sizes):
+    num_heads, key_dim, value_dim, width = sizes
+    return (
+        f"{num_heads} heads, key_dim={key_dim}, value_dim={value_dim} and inputs of width {width}"
+    )

@@ -1,0 +1,247 @@
+"""Relative positions in one attention: the papers' equations, and other implementations."""
+
+import keras
+import keras_nlp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.layers.positions import alibi, bucketed, disentangled, relative, rotary
+from keras_transformer.layers.relation import Relation
+from tests.support import position_oracle
+from tests.support.layer_harness import TOLERANCES, assert_close, normal
+
+D, H, K = 10, 8, 6
+X = normal(2, 9, D)
+LENGTHS = np.array([9, 5])
+PADDING = np.arange(9) < LENGTHS[:, None]  # (B, T)
+MASK = np.tril(np.ones((9, 9), bool)) & PADDING[:, None]
+
+# Distances that occur are larger than those that are told apart.
+SCHEMES = {
+    "relative": lambda: kt.RelativePositions(3),
+    "bucketed": lambda: kt.BucketedPositions(8, 6),
+    "bucketed, causal": lambda: kt.BucketedPositions(8, 6, bidirectional=False),
+    "rotary": kt.RotaryPositions,
+    "disentangled": lambda: kt.DisentangledPositions(3),
+    "alibi": kt.AlibiPositions,
+}
+schemes = pytest.mark.parametrize("name", SCHEMES)
+
+
+def attention(positions, policy="float32", **options):
+    """An attention with weights at random: the positions' ones of deviation 1."""
+    layer = kt.MultiHeadAttention(H, K, positions=positions, dtype=policy, **options)
+    layer.build(X.shape, X.shape)
+    random = np.random.default_rng(1)
+    own = {id(weight) for weight in layer.positions.weights}
+    for weight in layer.weights:
+        deviation = 1.0 if id(weight) in own and "kernel" not in weight.path else D**-0.5
+        weight.assign(random.normal(0, deviation, weight.shape))
+    return layer
+
+
+@schemes
+def test_equals_the_equations(name):
+    layer = attention(SCHEMES[name](), value_dim=5)
+    expected = position_oracle.attend(layer, X)
+    assert_close(layer(X, X, return_attention_scores=True), expected)
+    expected = position_oracle.attend(layer, X, MASK)
+    how = dict(value_mask=PADDING, use_causal_mask=True, return_attention_scores=True)
+    assert_close(layer(X, X, **how), expected)
+
+
+@pytest.mark.parametrize("policy", list(TOLERANCES)[1:])
+@schemes
+def test_half_precision(name, policy):
+    layer = attention(SCHEMES[name](), policy)
+    output = layer(X, X)
+    assert output.dtype == policy.removeprefix("mixed_")
+    assert_close(output, position_oracle.attend(layer, X)[0], 2 * TOLERANCES[policy])
+
+
+def removed(positions, monkeypatch):
+    monkeypatch.setattr(positions, "lay_out", lambda *_: lambda *_: Relation())
+
+
+def sign_flipped(positions, monkeypatch):
+    monkeypatch.setattr(rotary, "SIGNS", -rotary.SIGNS)
+    for module in (relative, bucketed, disentangled):
+        monkeypatch.setattr(module, "distances", lambda *a, old=module.distances: -old(*a))
+    if isinstance(positions, kt.AlibiPositions):
+        monkeypatch.setattr(positions, "slopes", -positions.slopes)
+
+
+def shifted_by_one(positions, monkeypatch):
+    relate = positions.lay_out()
+
+    def shifted(num_queries, num_keys, start):
+        right, wrong = (relate(num_queries, num_keys, first) for first in (start, start + 1))
+        rotations = iter((wrong.rotate, right.rotate))  # of queries, then of keys
+        return wrong._replace(rotate=lambda heads: next(rotations)(heads))
+
+    monkeypatch.setattr(positions, "lay_out", lambda *_: shifted)
+
+
+@pytest.mark.parametrize("mutate", [removed, sign_flipped, shifted_by_one])
+@schemes
+def test_a_wrong_scheme_would_be_found(name, mutate, monkeypatch):
+    layer = attention(SCHEMES[name]())
+    expected = position_oracle.attend(layer, X)
+    mutate(layer.positions, monkeypatch)
+    for actual, right in zip(layer(X, X, return_attention_scores=True), expected, strict=True):
+        assert np.abs(actual - right).max() > 0.02
+
+
+@schemes
+def test_a_pass_over_some_queries(name):
+    """Queries that begin later, one or several of them, and lengths that only the graph knows."""
+    positions = SCHEMES[name]()
+    layer = attention(positions)
+    heads = [dense(X) for dense in (layer.query_dense, layer.key_dense, layer.value_dense)]
+    whole = positions.lay_out()(9, 9, 0)
+    rotated = [whole.rotate(heads[0]), whole.rotate(heads[1]), heads[2]]
+    expected, _ = layer.attend(*rotated, relation=whole)
+
+    some = tf.TensorSpec([2, None, H, K])
+
+    @tf.function(input_signature=[some, some, some, tf.TensorSpec([], "int32")])
+    def attend(query, key, value, start):
+        relation = positions.lay_out()(tf.shape(query)[1], tf.shape(key)[1], start)
+        return layer.attend(relation.rotate(query), key, value, relation=relation)[0]
+
+    keys = rotated[1], rotated[2]
+    for start in (0, 4, 8):
+        assert_close(attend(heads[0][:, start:], *keys, start), expected[:, start:])
+        for loop in (False, True):
+            relation = positions.lay_out(loop=loop)(1, 9, tf.constant(start))
+            query = relation.rotate(heads[0][:, start : start + 1])
+            output, _ = layer.attend(query, *keys, relation=relation)
+            assert_close(output, expected[:, start : start + 1])
+
+
+@schemes
+def test_gradients(name):
+    """By the rules of TensorFlow and, for every weight at once, by a difference."""
+    layer = attention(SCHEMES[name]())
+    direction = [normal(*weight.shape, seed=i) for i, weight in enumerate(layer.weights)]
+    target = normal(2, 9, D, seed=5)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(X, X) * target)
+    found = tape.gradient(loss, layer.trainable_variables)
+    found = [np.array(tf.convert_to_tensor(gradient)) for gradient in found]
+    slope = sum(np.sum(of * way) for of, way in zip(found, direction, strict=True))
+    losses = []
+    for step in (1e-3, -1e-3):
+        for weight, way in zip(layer.weights, direction, strict=True):
+            weight.assign(weight + step * way)
+        losses.append(np.sum(position_oracle.attend(layer, X)[0] * target))
+        for weight, way in zip(layer.weights, direction, strict=True):
+            weight.assign(weight - step * way)
+    assert slope == pytest.approx((losses[0] - losses[1]) / 2e-3, rel=5e-3)
+
+
+# What does not go together.
+
+
+class KerasAttention(kt.EncoderLayer):
+    def make_attention(self):
+        return keras.layers.MultiHeadAttention(2, 4)
+
+
+class ToldOfTheMemory(kt.DecoderLayer):
+    def make_attention(self):
+        return kt.MultiHeadAttention(2, 4, positions="rotary")
+
+
+def shared_by_others():
+    shared = kt.RelativePositions(3)
+    for heads in (2, 4):
+        kt.MultiHeadAttention(heads, 4, positions=shared).build((None, 3, 8), (None, 3, 8))
+
+
+MISTAKES = {
+    "scheme": (lambda: kt.MultiHeadAttention(2, 4, positions="rope"), "one of sinusoidal, learned"),
+    "no name": (lambda: kt.Encoder(1, 8, 2, 16, positions=3), "one of sinusoidal, .* received 3"),
+    "embedding": (lambda: kt.PositionalEmbedding(9, 8, "rope"), "one of sinusoidal, learned"),
+    "odd heads": (
+        lambda: kt.Decoder(1, 6, 2, 16, positions="rotary").build((1, 2, 6), (1, 2, 6)),
+        "pairs of entries, received heads of odd width 3",
+    ),
+    "no distance": (lambda: kt.RelativePositions(0), "positive integer, received 0"),
+    "half a distance": (lambda: kt.DisentangledPositions(1.5), "positive integer, received 1.5"),
+    "distance of none": (
+        lambda: kt.Encoder(1, 8, 2, 16, positions="rotary", max_distance=4),
+        "max_distance=4 says nothing for positions='rotary'",
+    ),
+    "distance of an object": (
+        lambda: kt.MultiHeadAttention(2, 4, positions=kt.RelativePositions(3), max_distance=4),
+        "max_distance=4 goes with the name of a scheme",
+    ),
+    "three buckets": (lambda: kt.BucketedPositions(3), "at least 4 and even, .* received 3"),
+    "one bucket": (lambda: kt.BucketedPositions(1, bidirectional=False), "at least 2, received 1"),
+    "buckets of one each": (lambda: kt.BucketedPositions(32, 8), "must be more than 8, for of 32"),
+    "encoder": (
+        lambda: kt.Encoder(1, 8, 2, 16, positions="alibi"),
+        "alibi is for causal attention",
+    ),
+    "other sizes": (shared_by_others, "was built for an attention of 2 heads, .* one of 4 heads"),
+    "Keras' attention": (
+        lambda: KerasAttention(8, 2, 16, positions="relative").build((1, 3, 8)),
+        "MultiHeadAttention cannot be told RelativePositions",
+    ),
+    "of the memory": (
+        lambda: ToldOfTheMemory(8, 2, 16).build((1, 3, 8), (1, 3, 8)),
+        "has positions, which are for self-attention",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name):
+    make, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Other implementations.
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_equal_keras_hub(bidirectional):
+    from keras_hub.src.models.t5.t5_multi_head_attention import T5MultiHeadAttention
+
+    distance = np.arange(-300, 301)
+    bucket = T5MultiHeadAttention._relative_position_bucket
+    expected = bucket(distance, bidirectional, num_buckets=32, max_distance=128)
+    found = bucketed.buckets(32, 128, bidirectional)[np.clip(distance, -128, 128) + 128]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_rotation_equals_keras_hub():
+    """Theirs pairs entries half a head apart: the same with the columns in another order."""
+    heads = normal(2, 500, 3, 16)
+    halves = np.concatenate([np.arange(0, 16, 2), np.arange(1, 16, 2)])
+    theirs = keras_nlp.layers.RotaryEmbedding()(heads[..., halves])
+    ours = kt.RotaryPositions().lay_out()(500, 500, 0).rotate(heads)
+    assert_close(np.array(ours)[..., halves], theirs, 1e-4)  # theirs rounds angles as they come
+
+
+def test_rotation_is_exact_at_any_position():
+    """Angles are float32 in every precision, and as exact far away as near."""
+    rotate = kt.RotaryPositions(dtype="mixed_bfloat16").lay_out()(3, 3, 9_998).rotate
+    heads = normal(1, 3, 1, 4)
+    turns = (np.arange(9_998, 10_001)[:, None] / [1, 100]).astype("float64")
+    points = heads[0, :, 0, 0::2] + 1j * heads[0, :, 0, 1::2]
+    expected = points * np.exp(1j * turns)
+    expected = np.stack([expected.real, expected.imag], -1).reshape(1, 3, 1, 4)
+    assert_close(rotate(heads), expected)
+    assert rotate(tf.cast(heads, "bfloat16")).dtype == "bfloat16"
+
+
+def test_slopes():
+    np.testing.assert_allclose(alibi.slopes(8), [2.0**-i for i in range(1, 9)])
+    # As the authors' code has them: those of 4 heads, then every other one of 8.
+    np.testing.assert_allclose(alibi.slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+    assert len(set(alibi.slopes(12))) == 12

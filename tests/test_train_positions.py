@@ -1,0 +1,88 @@
+"""Relative positions from the training to the server: resumed, averaged, in int8, exported."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.presets import ExportConfig
+from keras_transformer.runs import files
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.stored_weights import StoredWeights
+from keras_transformer.train import train
+from tests.support.reversed_text import MODEL, write_corpus
+
+
+@pytest.fixture(scope="module", params=["relative", "rotary"])
+def whole(request, tmp_path_factory):
+    """A training of two epochs without a stop, whose model is the mean of both."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = dataclasses.replace(MODEL, positions=request.param, num_layers=1)
+    if request.param == "relative":
+        model = dataclasses.replace(model, max_distance=2)
+    config = kt.TrainConfig(
+        *write_corpus(folder, 300, 1),
+        *write_corpus(folder, 40, 2),
+        vocabulary_size=300,
+        model=model,
+        epochs=2,
+        tokens_per_batch=256,
+        peak=1e-2,
+        warmup_steps=20,
+        keep_checkpoints=2,
+        average="last",
+        strategy="one",
+    )
+    return config, folder / "run", train(config, folder / "run")
+
+
+def test_resumed_training_has_the_same_loss_curve(whole, tmp_path):
+    config, output, history = whole
+    first = train(dataclasses.replace(config, epochs=1), tmp_path / "run")
+    rest = train(config, tmp_path / "run", resume=True)
+    for name, values in history.items():
+        np.testing.assert_allclose(first[name] + rest[name], values, rtol=1e-5, err_msg=name)
+    models = [kt.load(path).model for path in (output, tmp_path / "run")]
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert files.read_config(tmp_path / "run").model.positions == config.model.positions
+
+
+def test_the_model_may_be_a_mean(whole):
+    _, output, _ = whole
+    state = files.read_state(output)
+    model = kt.load(output).model
+    found = [np.array(weight) for weight in model.weights]
+    rows = []
+    for checkpoint in state["checkpoints"]:
+        model.load_weights(output / "checkpoints" / checkpoint["file"])
+        rows.append([np.array(weight) for weight in model.weights])
+    assert len(rows) == 2
+    averaged = [np.mean(pair, axis=0) for pair in zip(*rows, strict=True)]
+    candidates = {"mean": averaged, "first": rows[0], "second": rows[1]}
+    near = {
+        name: all(np.allclose(a, b, atol=1e-6) for a, b in zip(found, weights, strict=True))
+        for name, weights in candidates.items()
+    }
+    assert sum(near.values()) == 1, near
+
+
+def test_export_in_int8_answers_as_the_model_with_those_weights(whole, tmp_path):
+    """Kernels are rounded, tables of distances are not; longer texts than it was trained on."""
+    _, output, _ = whole
+    translator = kt.load(output)
+    config = ExportConfig(signatures=("beam",), beam_size=3, precision="int8")
+    path = kt.export(translator, tmp_path, config=config)
+    with StoredWeights(translator.model, "int8").in_use():
+        rounded = [np.array(weight.value) for weight in translator.model.weights]
+    for weight, value in zip(translator.model.weights, rounded, strict=True):
+        assert weight.name.startswith("relative_") <= np.array_equal(weight, value)
+        weight.assign(value)
+    texts = ["ba ce di", "kala melo", "", "ba ce di fo gu ka la me ba ce di fo gu ka la me"]
+    best = translator.translate_n_best(texts, search=kt.SearchConfig(beam_size=3))
+    with ServerProcess(path) as server:
+        assert server.predict(texts)["text"] == translator.translate(texts)
+        found = server.predict(texts, "beam")["log_prob"]
+    expected = [hypotheses[0].log_prob for hypotheses in best]
+    np.testing.assert_allclose([row[0] for row in found], expected, atol=1e-3)
