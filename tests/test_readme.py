@@ -45,3 +45,11 @@ def test_file_map_names_every_room():
     inside = [path for path in (ROOT / "keras_transformer").iterdir() if path.stem[0] != "_"]
     rooms = [path.stem for path in inside if path.is_dir() or path.suffix == ".py"]
     assert sorted(named) == sorted(rooms)
+
+
+def test_pictures_are_there_and_small():
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert (ROOT / picture).stat().st_size < 60_000
+        assert picture in README.replace(f"({picture})", ""), "the command that made it"
