@@ -64,7 +64,11 @@ _HOMES = {
     "serving.acceptance.trial": ("check",),
     "converters.ctranslate2": ("export_ctranslate2",),
     "training.optimizer": ("MeanAdam",),
-    "visualization.attention": ("plot_attention", "plot_position_encoding"),
+    "translation.inspection": ("attention_maps", "token_probabilities"),
+    "visualization.alignment": ("plot_alignment",),
+    "visualization.attention": ("plot_attention",),
+    "visualization.positions": ("plot_position_encoding",),
+    "visualization.token_probabilities": ("plot_token_probabilities",),
     "visualization.curves": (
         "plot_history",
         "plot_learning_rate",

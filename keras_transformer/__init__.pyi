@@ -70,16 +70,22 @@ from keras_transformer.training.schedules import WarmupInverseSqrt as WarmupInve
 from keras_transformer.training.strategies import make_strategy as make_strategy
 from keras_transformer.training.token_trainer import TokenTrainer as TokenTrainer
 from keras_transformer.transformer import Transformer as Transformer
+from keras_transformer.translation.inspection import attention_maps as attention_maps
+from keras_transformer.translation.inspection import token_probabilities as token_probabilities
 from keras_transformer.translation.translator import Translator as Translator
+from keras_transformer.visualization.alignment import plot_alignment as plot_alignment
 from keras_transformer.visualization.attention import plot_attention as plot_attention
-from keras_transformer.visualization.attention import (
-    plot_position_encoding as plot_position_encoding,
-)
 from keras_transformer.visualization.curves import plot_history as plot_history
 from keras_transformer.visualization.curves import plot_learning_rate as plot_learning_rate
 from keras_transformer.visualization.curves import plot_run as plot_run
 from keras_transformer.visualization.curves import plot_runs as plot_runs
 from keras_transformer.visualization.curves import save_run_plot as save_run_plot
+from keras_transformer.visualization.positions import (
+    plot_position_encoding as plot_position_encoding,
+)
+from keras_transformer.visualization.token_probabilities import (
+    plot_token_probabilities as plot_token_probabilities,
+)
 
 __version__: str
 OPTIONAL: dict[str, str]

@@ -64,3 +64,11 @@ def test_a_script_for_one_device_and_for_workers(monkeypatch):
     names = {}
     exec(BLOCKS[5], names)
     assert names["model"].history.history["perplexity"][0] < names["tokenizer"].vocabulary_size
+
+
+def test_pictures_are_there_and_small():
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert (ROOT / picture).stat().st_size < 60_000
+        assert picture in README.replace(f"({picture})", ""), "the command that made it"

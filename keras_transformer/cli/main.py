@@ -9,11 +9,11 @@ import logging
 import os
 import platform
 import sys
-from typing import Annotated
 
 import tyro
 
 from keras_transformer.cli.parsing import parse_command
+from keras_transformer.cli.pictures import attention, plot
 from keras_transformer.cli.preparing import prepare
 from keras_transformer.cli.serving import check, export
 from keras_transformer.cli.text import (
@@ -29,11 +29,6 @@ from keras_transformer.presets import GREEDY
 
 WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
 WIDTH = 90  # characters that are shown of a wrong translation
-Runs = Annotated[
-    tuple[str, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
-]
 
 
 def evaluate(
@@ -131,20 +126,6 @@ def average(
     average(path, output, number, by)
 
 
-def plot(runs: Runs = (), output: str = "curves.png") -> None:
-    """Draw learning rate, losses, BLEU and chrF of one or several trainings into a picture.
-
-    Args:
-        runs: Run directories; in the picture, they go by the directories' names.
-        output: Picture to write: .png, .pdf or .svg.
-    """
-    from keras_transformer.visualization.curves import save_runs_plot
-
-    if not runs:
-        raise ValueError("There is nothing to draw: name one run directory or several.")
-    print(save_runs_plot(runs, output))
-
-
 def main() -> None:
     """Entry point of `keras-transformer`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -164,6 +145,7 @@ def main() -> None:
                 "evaluate": evaluate,
                 "score": score,
                 "align": align,
+                "attention": attention,
                 "plot": plot,
                 "average": average,
                 "export": export,

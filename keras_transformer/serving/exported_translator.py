@@ -17,6 +17,7 @@ from keras_transformer.serving.versions import (
     read_card,
     version_dir,
 )
+from keras_transformer.translation.attention_maps import AttentionMaps
 from keras_transformer.translation.hypotheses import (
     LEAST_LOG_PROB,
     Hypothesis,
@@ -203,11 +204,23 @@ class ExportedTranslator:
             self._refuse("aligns its own translations, not given ones: leave out --target")
         if layers or heads:
             self._refuse("fixes layers and heads: leave out --layers and --heads")
+        return [_most_attended(maps) for maps in self.attention(sources, batch_size)]
+
+    def attention(self, sources: Texts, batch_size: int = 64) -> list[AttentionMaps]:
+        """What the tokens of the export's own translations attend to.
+
+        Args:
+            sources, batch_size: As `align` has them.
+
+        Returns:
+            `AttentionMaps` for each text, with the one map that the signature answers.
+
+        Raises:
+            ValueError: If the version cannot be loaded, or has no signature `attention`.
+        """
         self._check_signature("attention")
-        return [
-            _most_attended(**answer)
-            for answer in self._ask("attention", {"text": as_bytes(sources)}, batch_size)
-        ]
+        answers = self._ask("attention", {"text": as_bytes(sources)}, batch_size)
+        return [_cut(**answer) for answer in answers]
 
     def _refuse(self, what):
         raise ValueError(
@@ -249,13 +262,20 @@ class ExportedTranslator:
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
 
 
-def _most_attended(text, source_tokens, target_tokens, attention):
-    """Pieces without END and padding, and positions, as `Translator.align` has them."""
+def _cut(text, source_tokens, target_tokens, attention):
+    """One row without its padding."""
     source, target = ([x for x in tokens if x] for tokens in (source_tokens, target_tokens))
+    table = np.array(attention, np.float32)[: len(target), : len(source)]
+    return AttentionMaps(source, target, {"cross": table[np.newaxis, np.newaxis]})
+
+
+def _most_attended(maps):
+    """Pieces without END, and positions, as `Translator.align` has them."""
+    source, target, scores = maps
     end = source[-1:]  # a source is always closed by END, a target is unless it was cut
     source = source[:-1]
     target = target[:-1] if target[-1:] == end else target
     if not source:
         return source, target, []
-    table = np.array(attention)[: len(target), : len(source)]
+    table = scores["cross"][0, 0, : len(target), : len(source)]
     return source, target, np.argmax(table, axis=1).tolist()

@@ -31,6 +31,25 @@ def log_prob(model: "Transformer", source: Tensor, target: Tensor) -> Tensor:
     return tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
 
 
+def best_tokens(
+    model: "Transformer", source: Tensor, target: Tensor, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the model would rather have written at each place of targets, after what precedes it.
+
+    Args:
+        model, source, target: As `log_prob` has them.
+        number: K, how many tokens.
+
+    Returns:
+        float32 `(B, T)`, the natural-log probabilities of the target's tokens; and the K most
+        probable ones, the best first: int32 ids and float32 log-probabilities `(B, T, K)`. What
+        stands at padding means nothing.
+    """
+    log_probs = tf.nn.log_softmax(model((source, _shift(target))))
+    best, ids = tf.math.top_k(log_probs, number)
+    return tf.gather(log_probs, target, batch_dims=2), ids, best
+
+
 def attention_to_source(
     model: "Transformer",
     source: Tensor,

@@ -151,8 +151,8 @@ class TextModel(tf.Module):
         """
         model = self.model
         layers = (self.default_layer,) if layers is None else layers
-        layers = _numbers("layer", layers, model.num_layers)
-        heads = _numbers(
+        layers = check_numbers("layer", layers, model.num_layers)
+        heads = check_numbers(
             "head", range(model.num_heads) if heads is None else heads, model.num_heads
         )
         rows = as_bytes(sources)
@@ -264,7 +264,7 @@ def _eager(function, inputs, **options):
     return call
 
 
-def _numbers(name, numbers, count):
+def check_numbers(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:
     """Numbers of layers or heads as a tuple of ints.
 
     Raises:

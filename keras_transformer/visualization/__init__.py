@@ -1,1 +1,1 @@
-"""Pictures: attention maps, position encodings, schedules, the curves of trainings."""
+"""new_figures: attention maps, position encodings, schedules, the curves of trainings."""

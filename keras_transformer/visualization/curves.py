@@ -1,22 +1,22 @@
 """Schedules and the curves of trainings.
 
-Functions named plot_… draw a new figure and return it; nothing is shown or saved. Those named
-save_… write a picture of what is in run directories.
+Functions named plot_… draw a new figure and return it; nothing is saved, and no window shows it: a
+notebook does where it is the value of a cell. Those named save_… write a picture of what is in run
+directories.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 
 import keras
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator
 
-from keras_transformer.atomic_files import replacing
 from keras_transformer.runs.history import History, read_history
 from keras_transformer.typing import Path
+from keras_transformer.visualization.figures import colour, new_figure, save_figure
 
 # How a run's history is drawn: the unit and the label of what a curve may run over.
 OVER = {
@@ -40,8 +40,9 @@ def plot_learning_rate(
         `matplotlib.figure.Figure`.
     """
     at = np.unique(np.linspace(0, steps - 1, 500).astype(int))
-    figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    axis.plot(at + 1, keras.ops.convert_to_numpy(schedule(at)))
+    figure = new_figure(figsize=(6, 3.5), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(at + 1, keras.ops.convert_to_numpy(schedule(at)), color=colour(0))
     axis.set(xlabel="update", ylabel="learning rate", ylim=(0, None))
     return figure
 
@@ -64,11 +65,13 @@ def plot_history(
         history = history.history
     if not history.get("loss"):
         raise ValueError("There is no loss to draw: pass the history of a training.")
-    figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    figure = new_figure(figsize=(6, 3.5), layout="constrained")
+    axis = figure.subplots()
     epochs = range(1, len(history["loss"]) + 1)
-    for name, label in (("loss", "training"), ("val_loss", "validation")):
+    curves = (("loss", "training", "o--"), ("val_loss", "validation", "s-"))
+    for number, (name, label, style) in enumerate(curves):
         if name in history:
-            axis.plot(epochs, history[name], marker="o", label=label)
+            axis.plot(epochs, history[name], style, color=colour(number), label=label)
     axis.set(xlabel="epoch", ylabel="loss in nats per token", yscale="log")
     axis.locator_params(axis="x", integer=True)
     axis.legend()
@@ -118,15 +121,14 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
         if any(_points(history, "step", name) for history in histories.values()):
             panels += [(over, [name], title) for over in ("target_tokens", "minutes")]
     rows = len(panels) // 2
-    figure, axes = plt.subplots(
-        rows, 2, figsize=(9, 0.4 + 3 * rows), squeeze=False, layout="constrained"
-    )
+    figure = new_figure(figsize=(9, 0.4 + 3 * rows), layout="constrained")
+    axes = figure.subplots(rows, 2, squeeze=False)
     for axis, (over, names, title) in zip(axes.flat, panels, strict=True):
         unit, label = OVER[over]
         for number, history in enumerate(histories.values()):
             for name, style in zip(names, (".-", ".--"), strict=False):
                 points = np.array(_points(history, over, name), float).reshape(-1, 2)
-                axis.plot(points[:, 0] / unit, points[:, 1], style, color=f"C{number}")
+                axis.plot(points[:, 0] / unit, points[:, 1], style, color=colour(number))
         axis.set(xlabel=label, ylabel=title, xlim=(0, None))
         axis.grid(alpha=0.3)
     rate_axis, loss_axis = axes[0]
@@ -141,7 +143,7 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
     styles = [Line2D([], [], color="black", linestyle=style) for style in ("-", "--")]
     loss_axis.legend(styles, ["validation", "training"])
     if len(histories) > 1:
-        colours = [Line2D([], [], color=f"C{number}") for number in range(len(histories))]
+        colours = [Line2D([], [], color=colour(number)) for number in range(len(histories))]
         figure.legend(colours, list(histories), loc="outside lower center", ncols=3)
     return figure
 
@@ -182,23 +184,10 @@ def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
     if len(set(names)) < len(names):
         names = [os.fspath(path) for path in paths]
     figure = plot_runs({n: read_history(path) for n, path in zip(names, paths, strict=True)})
-    try:
-        with replacing(output) as temporary:
-            _save(figure, temporary, output)
-    finally:
-        plt.close(figure)
-    return output
+    return save_figure(figure, output)
 
 
 def _points(history, over, name):
     """Pairs of numbers, where both are known."""
     pairs = [(row.get(over), row.get(name)) for row in history]
     return [pair for pair in pairs if None not in pair]
-
-
-def _save(figure, name, output):
-    """Writes a picture as `name`, which is going to be `output`."""
-    try:
-        figure.savefig(name, dpi=150)
-    except ValueError as error:
-        raise ValueError(f"{output} cannot be written: {error}.") from error

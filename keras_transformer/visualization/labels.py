@@ -5,18 +5,21 @@ import os
 import unicodedata
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import matplotlib
 from matplotlib import font_manager
 
 LONGEST = 24  # characters of a label; of a longer one, the beginning is drawn
 EAST_ASIAN = ("CJK", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Ideographic", "Fullwidth")
-# Neither letter nor symbol: control characters, surrogates, what is private or not assigned.
-NO_CHARACTER = ("Cc", "Cs", "Co", "Cn")
+# Neither letter nor symbol: control characters, surrogates, what is private or not assigned, and
+# what is not seen but turns the direction of what follows.
+NO_CHARACTER = ("Cc", "Cs", "Co", "Cn", "Cf")
+JOINERS = "\u200c\u200d"  # these alone say how letters of Persian and Hindi are joined
 
 
-def readable(labels: Iterable[str | bytes]) -> tuple[list[str], list[str]]:
-    """Makes labels that matplotlib can draw.
+def readable(labels: Iterable[str | bytes]) -> tuple[list[str], dict[str, Any]]:
+    """Makes labels that matplotlib can draw: it shapes Arabic and Devanagari since 3.11.
 
     The fonts of `rcParams["font.family"]` come first; for characters that they lack, others that
     are installed. What no font has becomes its number, as U+6771, and one warning says which
@@ -26,35 +29,56 @@ def readable(labels: Iterable[str | bytes]) -> tuple[list[str], list[str]]:
         labels: Strings, or UTF-8.
 
     Returns:
-        As many strings, shortened where they are long, and the font families to draw them in.
+        As many strings, shortened where they are long, and the properties of a matplotlib `Text`
+        to draw them with.
     """
     texts = [x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in labels]
-    characters = {c for c in "".join(texts) if unicodedata.category(c) not in ("Cc", "Cs")}
+    characters = {c for text in texts for c in text if _can_be_drawn(c, text)}
     families, missing = _families(characters)
     strangers = {c for c in missing if unicodedata.category(c) not in NO_CHARACTER}
     if strangers:
         warnings.warn(_sentence(strangers), stacklevel=3)  # where the picture was asked for
     drawn = characters - missing
-    texts = ["".join(c if c in drawn else f"U+{ord(c):04X}" for c in text) for text in texts]
-    return [_shorten(text) for text in texts], families
+    texts = [
+        "".join(c if c in drawn and _can_be_drawn(c, text) else f"U+{ord(c):04X}" for c in text)
+        for text in texts
+    ]
+    return [_shorten(text) for text in texts], {"fontfamily": families, "parse_math": False}
+
+
+def _can_be_drawn(character, text):
+    """Whether it is to be looked for in fonts; a joiner only where there is something to join."""
+    if character in JOINERS:
+        return bool(text.strip(JOINERS))
+    return unicodedata.category(character) not in ("Cc", "Cs", "Cf")
 
 
 def _shorten(text):
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    if len(text) <= LONGEST:
+        return text
+    cut = LONGEST - 1
+    while cut and unicodedata.category(text[cut])[0] == "M":  # a vowel sign stays with its letter
+        cut -= 1
+    return text[: cut or LONGEST - 1] + "…"
 
 
 def _families(characters):
-    """Font families that have the characters; and those that none has."""
+    """Font families that have the characters; and those that none has.
+
+    Those that have most come first, for a word is joined in one font only: many have a few signs
+    of Devanagari, one has them all.
+    """
     families, missing = list(matplotlib.rcParams["font.family"]), set(characters)
     for family in families:
         missing -= _covered(
             font_manager.findfont(font_manager.FontProperties(family=[family])), missing
         )
     for entries in (_installed, _installed_since):
-        for entry in entries() if missing else ():
-            if covered := _covered(entry.fname, missing):
-                families.append(entry.name)
-                missing -= covered
+        found = [(x.name, _covered(x.fname, missing)) for x in (entries() if missing else ())]
+        while any(covered & missing for _, covered in found):
+            name, covered = max(found, key=lambda pair: len(pair[1] & missing))
+            families.append(name)
+            missing -= covered
     return families, missing
 
 

@@ -1,14 +1,12 @@
 """Attention maps: what they show, and that all that is written on them can be read."""
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 import keras_transformer as kt
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.text import Text  # noqa: E402
 
 WORDS = (
     "the quick Donaudampfschifffahrtsgesellschaft jumps over a lazy internationalization".split()
@@ -18,9 +16,10 @@ DATE = [*"▁samedi▁9▁mai▁1998", "</s>"]
 
 
 @pytest.fixture(autouse=True)
-def close_figures():
+def no_window():
+    """pyplot, which opens windows, knows nothing of our figures."""
     yield
-    plt.close("all")
+    assert plt.get_fignums() == []
 
 
 def draw(sources, targets, heads=None, **options):
@@ -96,13 +95,33 @@ def test_overlaps_are_found():
 def test_map_per_head_with_labels():
     figure, _ = draw(list("abcde"), list("wxyz"), 3)
     maps = maps_of(figure)
-    assert [axis.get_title() for axis in maps] == ["head 1", "head 2", "head 3"]
+    assert [axis.get_title() for axis in maps] == ["head 0", "head 1", "head 2"]
     assert [label.get_text() for label in maps[-1].get_xticklabels()] == list("abcde")
     assert [label.get_text() for label in maps[-1].get_yticklabels()] == list("wxyz")
     assert [axis.get_xlabel() for axis in maps] == ["", "key", "key"]  # the lowest of each column
     assert [axis.get_ylabel() for axis in maps] == ["query", "", "query"]
     bar = figure.axes[-1]
     assert bar.get_ylabel() == "attention weight" and bar.get_ylim() == (0, 1)
+
+
+def test_a_row_of_maps_for_each_layer():
+    scores = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 4))
+    for given in (scores, list(scores)):  # as the model gives them
+        figure = kt.plot_attention(given, list("abcde"), list("wxyz"))
+        maps = maps_of(figure)
+        titles = [f"layer {i}, head {j}" for i in range(2) for j in range(3)]
+        assert [axis.get_title() for axis in maps] == titles
+        drawn = np.array([axis.images[0].get_array() for axis in maps])
+        np.testing.assert_array_equal(drawn, scores.reshape(6, 4, 5))
+        tops = [axis.get_position().y1 for axis in maps]
+        assert tops[0] == tops[1] == tops[2] > tops[3] == tops[5]
+        assert [axis.get_ylabel() for axis in maps] == ["query", "", ""] * 2
+        assert overlapping(figure) == []
+
+
+def test_notebooks_show_it():
+    figure, _ = draw(list("ab"), list("cd"))
+    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_a_single_map_needs_no_title():
@@ -158,10 +177,10 @@ def test_dollars_are_no_formula():
 @pytest.mark.parametrize(
     "shape, tokens, titles, sentence",
     [
-        ((2, 3), ("abcd", "xy"), None, r"\(1, 2, 3\) do not fit 2 target and 4 source tokens"),
-        ((1, 2, 2, 3), ("abc", "xy"), None, r"\(1, 2, 2, 3\) do not fit 2 target and 3 source"),
+        ((2, 3), ("abcd", "xy"), None, r"\(2, 3\) do not fit 2 target and 4 source tokens"),
+        ((1, 2, 2, 2, 3), ("abc", "xy"), None, r"\(1, 2, 2, 2, 3\) do not fit 2 target and 3"),
         ((0, 2, 3), ("abc", "xy"), None, r"\(0, 2, 3\) do not fit"),
-        ((2, 0), ("", "xy"), None, r"\(1, 2, 0\) do not fit 2 target and 0 source tokens"),
+        ((2, 0), ("", "xy"), None, r"\(2, 0\) do not fit 2 target and 0 source tokens"),
         ((2, 2, 3), ("abc", "xy"), ["one"], r"list of 2 titles, one per map, received \['one'\]"),
         ((2, 3), ("abc", "xy"), "x", "Expected a list of 1 titles, one per map, received 'x'"),
     ],

@@ -4,22 +4,21 @@ import csv
 import os
 
 import keras
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import keras_transformer as kt
 from keras_transformer.runs.history import COLUMNS, SCORES, read_history
 from keras_transformer.visualization.curves import save_runs_plot
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
 
 @pytest.fixture(autouse=True)
-def close_figures():
+def no_window():
+    """pyplot, which opens windows, knows nothing of our figures."""
     yield
-    plt.close("all")
+    assert plt.get_fignums() == []
 
 
 def test_position_encoding():
@@ -161,7 +160,7 @@ def test_runs_go_by_the_names_of_their_directories(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
         "keras_transformer.visualization.curves.plot_runs",
-        lambda histories: drawn.append(list(histories)) or plt.figure(),
+        lambda histories: drawn.append(list(histories)) or Figure(),
     )
     one, two, namesake = [make_run(tmp_path / name) for name in ("one", "two", "a/one")]
     save_runs_plot([one + "/", two], tmp_path / "x.svg")

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
 
 import keras_transformer as kt
+from keras_transformer.visualization.figures import new_figure
 from keras_transformer.visualization.labels import readable
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib import font_manager  # noqa: E402
+ITS_OWN = {"fontfamily": matplotlib.rcParams["font.family"], "parse_math": False}
 
 
 @pytest.fixture
@@ -21,8 +21,6 @@ def no_other_fonts(monkeypatch):
     fonts = [x for x in font_manager.fontManager.ttflist if x.fname.startswith(brought)]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
     monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [])
-    yield
-    plt.close("all")
 
 
 def make_font(path, name, characters):
@@ -47,7 +45,7 @@ def make_font(path, name, characters):
 
 def test_usual_characters_need_no_other_font(no_other_fonts):
     texts = ["the", "über", "▁день", "</s>", "", "😀", "a\u0301"]
-    assert readable(texts) == (texts, matplotlib.rcParams["font.family"])
+    assert readable(texts) == (texts, ITS_OWN)
     assert readable([text.encode() for text in texts])[0] == texts
     assert readable(["x" * 24, "x" * 25])[0] == ["x" * 24, "x" * 23 + "…"]
 
@@ -70,9 +68,18 @@ def test_without_a_font_one_warning_says_what_to_install(no_other_fonts):
 
 
 def test_what_is_no_character_is_a_number_without_a_warning(no_other_fonts):
-    texts = ["a\nb", "\x00", "\ud800", "\ue123", "\U0010fffd", "\u0378"]
-    expected = ["aU+000Ab", "U+0000", "U+D800", "U+E123", "U+10FFFD", "U+0378"]
-    assert readable(texts) == (expected, matplotlib.rcParams["font.family"])
+    texts = ["a\nb", "\x00", "\ud800", "\ue123", "\U0010fffd", "\u0378", "x\u202ey", "\u200d"]
+    expected = [
+        "aU+000Ab",
+        "U+0000",
+        "U+D800",
+        "U+E123",
+        "U+10FFFD",
+        "U+0378",
+        "xU+202Ey",
+        "U+200D",
+    ]
+    assert readable(texts) == (expected, ITS_OWN)
 
 
 @pytest.mark.parametrize("since", [False, True], ids=["known", "installed since"])
@@ -105,3 +112,39 @@ def test_a_font_that_is_gone_is_passed_over(no_other_fonts, tmp_path):
     path.unlink()
     with pytest.warns(UserWarning, match=r"has 東 \(CJK\): U\+6771 stands there"):
         assert readable(["東"])[0] == ["U+6771"]
+
+
+def width(text):
+    drawn = new_figure().text(0, 0, text, **readable([text])[1])
+    return drawn.get_window_extent().width
+
+
+def test_arabic_is_joined_and_runs_from_right_to_left():
+    assert width("\u0628" * 3) < 0.8 * 3 * width("\u0628")
+    joined = "\u0628\u200c\u0628"  # kept apart by a joiner, which stays
+    assert readable([joined])[0] == [joined] and width(joined) > width("\u0628" * 2)
+    figure = new_figure(figsize=(2, 1))
+    (text,), font = readable(["\u0627\u0628\u0628\u0628"])  # alef, a stroke, is written first
+    figure.text(0.1, 0.4, text, fontsize=30, **font)
+    ink = _ink(figure)
+    columns = np.flatnonzero(ink.any(axis=0))
+    left, right = np.array_split(ink[:, columns[0] : columns[-1] + 1], 2, axis=1)
+    tops = [np.flatnonzero(half.any(axis=1))[0] for half in (left, right)]
+    assert tops[1] < tops[0] - 5, "the tall letter stands on the right"
+
+
+def test_a_vowel_sign_is_not_cut_from_its_letter(no_other_fonts):
+    assert readable(["x" * 21 + "e\u0301\u0301" + "x" * 5])[0] == ["x" * 21 + "…"]
+
+
+def test_the_font_that_has_most_comes_first(no_other_fonts, tmp_path):
+    """A word is joined in one font only."""
+    for name, characters in (("A Sans", "東"), ("B Serif", "東京한")):
+        font_manager.fontManager.addfont(make_font(tmp_path / f"{name}.ttf", name, characters))
+    assert readable(["東京한"])[1]["fontfamily"] == [*ITS_OWN["fontfamily"], "B Serif"]
+
+
+def _ink(figure):
+    """Where a figure is dark."""
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].mean(axis=-1) < 128

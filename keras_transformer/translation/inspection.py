@@ -1,0 +1,121 @@
+"""Looks into one translation: what its tokens attend to, and how probable each was.
+
+Shapes: S source length, T target length, N layers, H heads.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.translation.attention_maps import AttentionMaps
+from keras_transformer.translation.scoring import best_tokens
+from keras_transformer.translation.token_step import TokenStep
+from keras_transformer.translation.translator import Translator
+from keras_transformer.typing import Tensor
+
+
+def attention_maps(
+    translator: Translator,
+    source: str | bytes,
+    target: str | bytes | Sequence[int] | Tensor | None = None,
+) -> AttentionMaps:
+    """Computes all attention of one pair.
+
+    Args:
+        translator: A `Translator`.
+        source: Text.
+        target: Its translation: text, or ids as a search gives them; by default what the translator
+            writes, greedily.
+
+    Returns:
+        `AttentionMaps`.
+
+    Raises:
+        ValueError: If the target is too long for the model, or has an id that is none.
+
+    Example:
+
+    >>> maps = attention_maps(translator, "samedi 9 mai 1998")
+    >>> figure = plot_attention(maps.scores["cross"], *maps.labels("cross"))
+    """
+    source_ids, target_ids = _read(translator, source, target)
+    shifted = tf.concat([[[START]], target_ids[:, :-1]], axis=1)
+    _, scores = translator.model((source_ids, shifted), return_attention_scores=True)
+    return AttentionMaps(
+        _pieces(translator.source_tokenizer, source_ids[0]),
+        _pieces(translator.target_tokenizer, target_ids[0]),
+        {kind: np.stack([_float(layer[0]) for layer in maps]) for kind, maps in scores.items()},
+    )
+
+
+def token_probabilities(
+    translator: Translator,
+    source: str | bytes,
+    target: str | bytes | Sequence[int] | Tensor | None = None,
+    number: int = 5,
+) -> list[TokenStep]:
+    """Finds what the model would have written at each step of a translation.
+
+    Args:
+        translator, source, target: As `attention_maps` has them.
+        number: How many of the most probable tokens.
+
+    Returns:
+        A `TokenStep` for each token of the target, END included.
+
+    Raises:
+        ValueError: As `attention_maps` does, or if there are not so many tokens.
+
+    Example:
+
+    >>> steps = token_probabilities(translator, "samedi 9 mai 1998")
+    >>> figure = plot_token_probabilities(steps)
+    """
+    size = translator.model.target_vocabulary_size
+    if not 1 <= number <= size:
+        raise ValueError(f"number must be from 1 to {size}, the vocabulary, received {number}.")
+    source_ids, target_ids = _read(translator, source, target)
+    taken, ids, best = best_tokens(translator.model, source_ids, target_ids, number)
+    tokenizer = translator.target_tokenizer
+    pieces = np.reshape(_pieces(tokenizer, tf.reshape(ids[0], [-1])), ids.shape[1:]).tolist()
+    rows = zip(
+        _pieces(tokenizer, target_ids[0]),
+        taken[0].numpy().tolist(),
+        pieces,
+        best[0].numpy().tolist(),
+        strict=True,
+    )
+    return [
+        TokenStep(token, log_prob, list(zip(some, log_probs, strict=True)))
+        for token, log_prob, some, log_probs in rows
+    ]
+
+
+def _read(translator, source, target):
+    """Ids `(1, S)` and `(1, T)`: a text is closed by END, ids end where their END is, if any."""
+    source_ids, empty = translator.read_source([source])
+    if target is None:
+        target = translator.translate_ids(source_ids, empty)[0][0]
+    if isinstance(target, (str, bytes)):
+        return source_ids, translator.read_targets("target", [target], 1, end=True).to_tensor()
+    ids = np.asarray(target)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"Expected a text or the ids of one, received {target!r}.")
+    ends = np.flatnonzero(ids == END)
+    ids = ids[: ends[0] + 1] if ends.size else ids[ids != PAD]
+    longest, size = translator.model.max_length, translator.model.target_vocabulary_size
+    if not 1 <= ids.size <= longest or np.any((ids < 0) | (ids >= size)):
+        raise ValueError(
+            f"Expected 1 to {longest} ids of a vocabulary of {size}, received {ids.tolist()}."
+        )
+    return source_ids, tf.constant([ids], tf.int32)
+
+
+def _pieces(tokenizer, ids):
+    return [piece.decode(errors="replace") for piece in tokenizer.pieces(ids).numpy().tolist()]
+
+
+def _float(scores):
+    return tf.cast(scores, tf.float32).numpy()

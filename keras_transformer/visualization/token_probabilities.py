@@ -1,0 +1,123 @@
+"""The tokens of a search step by step: how probable each was, and which others were."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from keras_transformer.translation.token_step import TokenStep
+from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, WEIGHTS, new_figure
+from keras_transformer.visualization.labels import readable
+
+CELL = 0.28  # inches a row is high
+NUMBER = 0.6  # inches of a probability and the space around it
+MARGIN, GAP, TITLE = 0.5, 0.2, 0.75  # inches: step numbers, between searches, above them
+
+
+def plot_token_probabilities(
+    steps: Sequence[TokenStep] | Mapping[str, Sequence[TokenStep]],
+) -> Figure:
+    """Draws the most probable tokens of each step, a row to a step, framed the one that was taken.
+
+    One that is not among the most probable stands to the right of them.
+
+    Args:
+        steps: What `token_probabilities` finds; or a dict of names and several such, which are
+            drawn side by side.
+
+    Returns:
+        `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value of
+        a cell.
+
+    Raises:
+        ValueError: If there is no step.
+
+    Example:
+
+    >>> greedy, beam = translator(text), translator(text, beam_size=4)
+    >>> found = {"greedy": greedy, "beam": beam}
+    >>> steps = {name: token_probabilities(translator, text, x) for name, x in found.items()}
+    >>> figure = plot_token_probabilities(steps)
+    """
+    searches = dict(steps) if isinstance(steps, Mapping) else {"": steps}
+    if not searches or not all(searches.values()):
+        raise ValueError("There is no step to draw: pass what token_probabilities finds.")
+    panels = {name: [_cells(step) for step in some] for name, some in searches.items()}
+    cells = [cell for rows in panels.values() for row in rows for cell in row]
+    texts, font = readable([*panels, *(token for token, _, _ in cells)])
+    figure = new_figure(layout="none")
+    drawn = dict(zip((token for token, _, _ in cells), texts[len(panels) :], strict=True))
+    width = NUMBER + _widest(figure, drawn.values(), font)
+    columns = [max(map(len, rows)) for rows in panels.values()]
+    rows = max(map(len, panels.values()))
+    total = sum(MARGIN + GAP + count * width for count in columns)
+    height = TITLE + CELL * rows + 0.1
+    figure.set_size_inches(total, height)
+    x = MARGIN
+    for title, count, (name, panel) in zip(texts, columns, panels.items(), strict=False):
+        best = len(searches[name][0].best)
+        box = (x / total, 0.1 / height, count * width / total, CELL * rows / height)
+        axis = figure.add_axes(box, xlim=(0, count), ylim=(rows, 0))
+        _draw(axis, panel, best, drawn, width, font)
+        axis.set_title(title, fontsize=LARGEST_LABELS, loc="left", pad=8, **font)
+        x += MARGIN + GAP + count * width
+    return figure
+
+
+def _cells(step):
+    """Triples (token, probability, taken?), the most probable first."""
+    cells = [(token, math.exp(log_prob), token == step.token) for token, log_prob in step.best]
+    if not any(taken for _, _, taken in cells):
+        cells.append((step.token, math.exp(step.log_prob), True))
+    return cells
+
+
+def _draw(axis, panel, best, drawn, width, font):
+    """The cells of one search: a token on the left of its cell, its probability on the right."""
+    colours = matplotlib.colormaps[WEIGHTS]
+    for row, cells in enumerate(panel):
+        for column, (token, probability, taken) in enumerate(cells):
+            axis.add_patch(Rectangle((column, row), 1, 1, color=colours(probability), lw=0))
+            style = dict(
+                color="white" if probability > 0.5 else "black",
+                fontsize=LARGEST_LABELS - 1,
+                va="center",
+            )
+            axis.text(column + 0.07 / width, row + 0.5, drawn[token], **style, **font)
+            axis.text(
+                column + 1 - 0.07 / width, row + 0.5, _percent(probability), ha="right", **style
+            )
+            if taken:
+                frame = dict(fill=False, edgecolor=COLOURS[1], linewidth=2, zorder=3)
+                axis.add_patch(Rectangle((column + 0.01, row + 0.04), 0.98, 0.92, **frame))
+    columns = max(len(cells) for cells in panel)
+    ranks = [str(rank) for rank in range(1, columns + 1)]
+    if columns > best:
+        ranks[-1] = "lower"
+    axis.set_xticks([i + 0.5 for i in range(columns)], ranks)
+    axis.xaxis.tick_top()
+    axis.xaxis.set_label_position("top")
+    axis.set_yticks([i + 0.5 for i in range(len(panel))], [str(i) for i in range(len(panel))])
+    axis.set_xlabel("rank", fontsize=LARGEST_LABELS - 2)
+    axis.set_ylabel("step", fontsize=LARGEST_LABELS - 2)
+    axis.tick_params(length=0, labelsize=LARGEST_LABELS - 2)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _percent(probability):
+    """As 0.62, and what rounds to nothing as <.01."""
+    return f"{probability:.2f}" if probability >= 0.005 else "<.01"
+
+
+def _widest(figure, texts, font):
+    """Inches of the widest text."""
+    text = figure.text(0, 0, "", fontsize=LARGEST_LABELS - 1, **font)
+    widest = 0.0
+    for string in set(texts):
+        text.set_text(string)
+        widest = max(widest, text.get_window_extent().width / figure.dpi)
+    text.remove()
+    return widest
