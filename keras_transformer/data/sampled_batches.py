@@ -14,9 +14,9 @@ from keras_transformer.tokenizers.random_keys import pair_keys
 if TYPE_CHECKING:
     from keras_transformer.data.piece_sampling import PieceSampling
 
-BLOCK = (
-    64  # batches that are drawn at once: half a second, and some megabytes, of 8,192 tokens each
-)
+# Of the batches that are drawn at once: about how many tokens, for some megabytes and a second,
+# and how many batches at least and at most.
+BLOCK, FEWEST, MOST = 1 << 19, 8, 64
 
 
 class SampledBatches:
@@ -27,7 +27,7 @@ class SampledBatches:
     sentences have on average, and the pairs of each block of planned batches are sorted again by
     what was drawn: batches come out as full as without sampling. Pairs that grow the most keep
     their plain pieces where a block would take more batches than planned, and so do those that get
-    longer than `max_length`.
+    longer than `max_length`. Where batches are shared, every worker draws all of them.
 
     Args:
         pairs: `EncodedPairs`, those of all corpora one after the other.
@@ -49,6 +49,7 @@ class SampledBatches:
     ) -> None:
         self._pairs, self._rows, self._starts = pairs, rows, starts
         self._sampling, self._planner, self._max_length = sampling, planner, max_length
+        self._size = int(np.clip(BLOCK // planner.budget, FEWEST, MOST))
         self._block: tuple[tuple[int, int], EncodedPairs, list[np.ndarray]] | None = None
 
     def batch(self, number: int, plan: BatchPlan, index: int) -> tuple[EncodedPairs, np.ndarray]:
@@ -62,7 +63,7 @@ class SampledBatches:
         Returns:
             The pairs of its block, and the numbers of those that the batch is of, `(B,)`.
         """
-        first, last = _bounds(len(plan), index)
+        first, last = _bounds(len(plan), index, self._size)
         block = self._block
         if block is None or block[0] != (number, first):
             block = self._block = (number, first), *self._draw(number, plan, first, last)
@@ -120,9 +121,9 @@ class SampledBatches:
         return keys
 
 
-def _bounds(count, index):
+def _bounds(count, index, size):
     """The turns that the block of a batch begins and ends with: all blocks are of similar size."""
-    blocks = max(1, count // BLOCK)
+    blocks = max(1, count // size)
     edges = [count * number // blocks for number in range(blocks + 1)]
     block = int(np.searchsorted(edges, index, side="right")) - 1
     return edges[block], edges[block + 1]

@@ -80,7 +80,8 @@ def pieces(batches):
 
 @pytest.mark.parametrize("block", [1, 3, 64])
 def test_stream_goes_on_at_any_step(tokenizer, block, monkeypatch):
-    monkeypatch.setattr(sampled_batches, "BLOCK", block)
+    for bound in ("FEWEST", "MOST"):
+        monkeypatch.setattr(sampled_batches, bound, block)
     dataset = dataset_of(tokenizer)
     count = len(dataset)
     whole = [batch for _ in range(3) for batch in as_lists(dataset)]
