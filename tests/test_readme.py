@@ -12,7 +12,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_all_blocks_are_run_here():
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
 
 
 def test_layer_in_another_model(tmp_path, monkeypatch):
@@ -32,6 +32,15 @@ def test_train_and_translate(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "[b'1998-05-09']"
 
 
+def test_positions_in_another_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(BLOCKS[4], names)
+    ids = np.array([[5, 6, 7, 0], [7, 6, 5, 5]])
+    loaded = names["keras"].saving.load_model("tagger.keras")
+    np.testing.assert_allclose(loaded(ids), names["tagger"](ids), atol=1e-6)
+
+
 def test_language_model(capsys):
     names = {}
     exec(BLOCKS[3], names)
@@ -44,9 +53,9 @@ def test_a_script_goes_on(tmp_path, monkeypatch):
     """Run again as it is, after its end: there is nothing left to do."""
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(BLOCKS[4], names)
+    exec(BLOCKS[5], names)
     before = names["model"].get_weights()
-    exec(BLOCKS[4], names)
+    exec(BLOCKS[5], names)
     assert names["model"].history.history == {}
     assert all(map(np.array_equal, before, names["model"].get_weights()))
 
@@ -62,7 +71,7 @@ def test_file_map_names_every_room():
 def test_a_script_for_one_device_and_for_workers(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     names = {}
-    exec(BLOCKS[5], names)
+    exec(BLOCKS[6], names)
     assert names["model"].history.history["perplexity"][0] < names["tokenizer"].vocabulary_size
 
 

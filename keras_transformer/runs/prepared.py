@@ -39,7 +39,7 @@ def vocabulary_options(path: Path) -> dict[str, Any]:
         ValueError: If `path` is none.
     """
     options = read_manifest(path)["options"]
-    return {name: options[name] for name in VOCABULARY}
+    return {name: options.get(name) for name in VOCABULARY}  # earlier versions had fewer
 
 
 def check_corpora(config: TrainConfig) -> None:
@@ -90,7 +90,7 @@ def _parse(corpus):
 def _check_options(config, path, manifest):
     """Refuses a configuration that asks for another vocabulary."""
     for name in VOCABULARY:
-        old, new = manifest["options"][name], getattr(config, name)
+        old, new = manifest["options"].get(name), getattr(config, name)
         if old != new:
             raise ValueError(
                 f"{path} was prepared with {name}={old!r}, received {new!r}: leave out that option "

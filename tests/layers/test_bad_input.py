@@ -80,8 +80,8 @@ CONSTRUCTION = {
     ),
     "norm of the model": (lambda: transformer(norm="mid"), 'norm must be "post" or "pre"'),
     "positions": (
-        lambda: kt.PositionalEmbedding(9, 8, positions="rotary"),
-        'positions must be "sinusoidal" or "learned", received \'rotary\'',
+        lambda: kt.PositionalEmbedding(9, 8, positions="rope"),
+        "positions must be one of sinusoidal, learned, .*, alibi, received 'rope'",
     ),
     "no length": (
         lambda: transformer(max_length=0),

@@ -56,7 +56,7 @@ def mistakes(folder):
         ([*prepare, f"{folder}/part-*.none"], "part-*.none matches no file"),
         ([*prepare, text], "part-00.source has no target file beside it"),
         ([*prepare, *both, "--processes", "0"], "processes must be at least 1"),
-        ([*prepare, *both, "--vocabularies", folder], "has no vocabularies: give a run directory"),
+        ([*prepare, *both, "--vocabularies", folder], "has no vocabularies of source and target"),
         ([*prepare, *both, "--output", good], "good is not empty: choose another --output"),
     ]
 
