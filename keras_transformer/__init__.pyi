@@ -6,6 +6,8 @@ Written by `python -m tests.support.public_names`.
 from keras_transformer.converters.ctranslate2 import export_ctranslate2 as export_ctranslate2
 from keras_transformer.corpora.text_files import read_pairs as read_pairs
 from keras_transformer.data.dataset import make_dataset as make_dataset
+from keras_transformer.data.prepared.prepare_config import PrepareConfig as PrepareConfig
+from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus as PreparedCorpus
 from keras_transformer.decoding.beam import beam_search as beam_search
 from keras_transformer.decoding.greedy import greedy_search as greedy_search
 from keras_transformer.decoding.sampling import sample as sample
@@ -33,6 +35,8 @@ from keras_transformer.presets import TrainConfig as TrainConfig
 from keras_transformer.presets import get_preset as get_preset
 from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
 from keras_transformer.runs.load import load as load
+from keras_transformer.runs.preparing import prepare as prepare
+from keras_transformer.runs.resume_training import ResumeTraining as ResumeTraining
 from keras_transformer.runs.validation import AveragedValidation as AveragedValidation
 from keras_transformer.runs.validation import TranslationScores as TranslationScores
 from keras_transformer.runs.validation import averaged_weights as averaged_weights
@@ -53,6 +57,7 @@ from keras_transformer.training.metrics import TargetTokens as TargetTokens
 from keras_transformer.training.optimizer import MeanAdam as MeanAdam
 from keras_transformer.training.schedules import WarmupInverseSqrt as WarmupInverseSqrt
 from keras_transformer.training.strategies import make_strategy as make_strategy
+from keras_transformer.training.token_trainer import TokenTrainer as TokenTrainer
 from keras_transformer.transformer import Transformer as Transformer
 from keras_transformer.translation.translator import Translator as Translator
 from keras_transformer.visualization.attention import plot_attention as plot_attention

@@ -8,7 +8,7 @@ import dataclasses
 import math
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
-STRATEGIES = ("auto", "one", "mirrored")
+STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
 
 FORMAT = 1  # of what run directories and .keras files hold
@@ -84,15 +84,17 @@ class TrainConfig:
     """One training: its data, vocabulary, model and recipe."""
 
     # --- data: the built-in dates when no file is named ---
-    train_source: str | None = None  # text, .gz, or a .tsv with both columns
+    train_source: str | None = None  # text, .gz, or .tsv with both columns; 'part-*.gz' for several
     train_target: str | None = None  # the translations, line by line
     valid_source: str | None = None  # what the best checkpoint is chosen by
     valid_target: str | None = None  # its translations, line by line
     valid_fraction: float | None = None  # instead of files: share of the training text cut off
     languages: tuple[str, ...] = ()  # of the dates; none: the default ones
+    corpus: tuple[str, ...] = ()  # prepared, instead of text; path:weight mixes several
 
     # --- vocabulary ---
     vocabulary_size: int | None = 8000  # ids per vocabulary; none: all characters (type char)
+    vocabulary_sample: int = 1_000_000  # pairs it is learned from, drawn where there are more
     model_type: str = "bpe"  # bpe, unigram, char or word
     lowercase: bool = False  # lower-case text before it is cut into pieces
     nfkc: bool = True  # normalise text to Unicode NFKC
@@ -119,7 +121,7 @@ class TrainConfig:
     weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
     ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
     precision: str = "float32"  # float32, mixed_bfloat16, mixed_float16 or auto (timed here)
-    strategy: str = "auto"  # auto (all GPUs, else the CPU), one or mirrored
+    strategy: str = "auto"  # auto (all there is), one, mirrored or multiworker (by TF_CONFIG)
     logical_devices: int = 1  # replicas that the CPU plays, to try mirrored without GPUs
     jit_compile: bool = False  # compile training steps with XLA, once per padded shape
     seed: int = 1  # of everything random
@@ -131,6 +133,9 @@ class TrainConfig:
     patience: int | None = None  # epochs without a new best after which training ends
     keep_checkpoints: int = 1  # so many of the best, and of the last
     average: str = "none"  # the model: none, the best; best or last, mean of those, if no worse
+
+    # --- what is saved to go on from ---
+    save_every: int | None = None  # updates from one point to the next; none: 2 % of the time
 
     # --- what is told meanwhile ---
     log_every: float = 60.0  # seconds between lines of progress, where stderr is no terminal

@@ -7,52 +7,52 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import keras
 
-from keras_transformer.corpora.configured import load_corpus
-from keras_transformer.corpora.corpus import Corpus, fingerprint
-from keras_transformer.corpora.pair import Pair
+from keras_transformer.atomic_files import creating, remove_leftovers
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import threads
-from keras_transformer.presets import TrainConfig
+from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs import files
-from keras_transformer.runs.atomic_files import creating
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import summarize
-from keras_transformer.runs.load import load_tokenizers
 from keras_transformer.runs.progress import Lines, Progress
+from keras_transformer.runs.signals import saved_by_signals
+from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
-from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
 from keras_transformer.training.optimizer import MeanAdam
 from keras_transformer.training.schedules import WarmupInverseSqrt
 from keras_transformer.training.strategies import make_strategy
+from keras_transformer.training.workers import agree, check_equal, is_chief
 from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
 
 
-def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, list[float]]:
+def train(
+    config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
+) -> dict[str, list[float]]:
     """Trains a model into a run directory.
 
     Args:
         config: `TrainConfig`, such as `presets.dates`; `dataclasses.replace` changes fields.
         output: Directory to make. It may exist only if it is empty, or with `resume`.
-        resume: Whether to go on with the training in `output`: from its last whole epoch, on the
-            same data and vocabulary, with the loss curve it would have had without the stop.
+        resume: Whether to go on with the training in `output`: from the last point that was saved,
+            on the same data and vocabulary, to the weights that it would have had without the stop.
             `config` is that run's (`runs.files.read_config`), but for what may change
             (`runs.checks.MAY_CHANGE`): the curve is the same until a cooldown begins.
+        accept_changed_text: Whether to go on though the text is another than the run was begun
+            with.
 
     Returns:
         Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
@@ -61,48 +61,71 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
         ValueError: If the data, the configuration or the directory is at fault.
     """
     check_training(config, output, resume)
+    cluster = cluster_of(config.strategy)
+    writes = cluster is None or cluster.is_chief
+    with files.locked(output) if resume and writes else contextlib.nullcontext():
+        return _train(config, output, resume, accept_changed_text)
+
+
+def _train(config, output, resume, accept_changed_text):
     parallel_microbatches = _parallel_microbatches(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
-    config = _choose_precision(config, output, resume)
+    config = _choose_precision(config, output, resume, strategy)
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
-    corpus = load_corpus(config)
-    if resume:
-        check_same_text(output, corpus)
-    tokenizers = _open_tokenizers(config, corpus, output, resume)
-    validation = RunValidation(config, corpus.valid, *tokenizers)
-    options: dict[str, Any] = dict(
-        tokens_per_batch=config.tokens_per_batch, max_length=config.model.max_length
-    )
-    options |= dict(seed=config.seed, subword_sampling=config.subword_sampling)
-    steps = config.steps_per_epoch or len(make_dataset(corpus.train, *tokenizers, **options))
+    data = open_data(config, output, resume, accept_changed_text)
+    if resume and not accept_changed_text:
+        check_same_text(output, data.fingerprints)
+    check_equal(strategy, "texts and vocabularies", data.digest)
+    validation = RunValidation(config, data.valid, *data.tokenizers)
+    dataset = _training_dataset(config, data)
+    steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
     with strategy.scope():
-        model = build_model(config, *tokenizers)
+        model = build_model(config, *data.tokenizers)
         if config.start_from is not None and not _has_checkpoint(output):
             model.load_weights(os.path.join(config.start_from, files.MODEL))
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
     # --- run directory: nothing is written before everything above has succeeded ---
-    if resume:
+    writes = is_chief(strategy)
+    if not writes:
+        pass
+    elif resume:
+        remove_leftovers(output)
         files.write_config(config, output)
+        files.write_data(data.fingerprints, output)
     else:
-        _create(output, config, tokenizers, corpus)
+        _create(output, config, data)
 
     # --- fit ---
-    with contextlib.nullcontext() if resume else _gone_by_failure(output):
-        checkpoint, callbacks = _make_callbacks(config, output, validation, steps)
-        first_epoch = checkpoint.restore(model)
-        if first_epoch >= config.epochs or checkpoint.impatient:
-            print(f"{output} has its {first_epoch} epochs already", file=sys.stderr)
+    begins = writes and not resume
+    with _gone_by_failure(output) if begins else contextlib.nullcontext():
+        checkpoint, callbacks = _make_callbacks(config, output, dataset, validation, steps, writes)
+        checkpoint.accept_changes = accept_changed_text
+        checkpoint.open()
+        if checkpoint.is_finished(config.epochs):
+            print(f"{output} has its {checkpoint.epoch} epochs already", file=sys.stderr)
+            checkpoint.close()
             return {}
-        _introduce(config, corpus, model, steps, first_epoch)
-        dataset = make_dataset(corpus.train, *tokenizers, **options, first_step=first_epoch * steps)
-        valid = validation.dataset
-        return _fit(model, dataset, steps, valid, callbacks, first_epoch, config.epochs)
+        _introduce(config, data, model, steps, checkpoint)
+        with saved_by_signals(checkpoint):
+            return _fit(model, dataset, steps, validation.dataset, callbacks, config.epochs)
+
+
+def _training_dataset(config, data):
+    """The batches to train on, pass after pass."""
+    return make_dataset(
+        **data.source,
+        tokens_per_batch=config.tokens_per_batch,
+        max_length=config.model.max_length,
+        seed=config.seed,
+        subword_sampling=config.subword_sampling,
+        repeat=True,
+    )
 
 
 def _has_checkpoint(output):
@@ -116,16 +139,19 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
         yield
     except Exception:
         if not _has_checkpoint(output):
+            move_out(output)
             shutil.rmtree(output)
         raise
 
 
-def _introduce(config, corpus, model, steps, first_epoch):
+def _introduce(config, data, model, steps, checkpoint):
     """Says what is going to be done."""
     say = Lines(config.log_file)
     say(summarize(config))
-    say(f"{len(corpus.train):,} pairs to train on, {len(corpus.valid):,} to validate by")
-    begin = f", from update {first_epoch * steps:,}" if first_epoch else ""
+    pairs = data.fingerprints["train"]["pairs"]
+    say(f"{pairs:,} pairs to train on, {len(data.valid):,} to validate by")
+    done = checkpoint.epoch * steps + checkpoint.update
+    begin = f", from update {done:,}" if done else ""
     say(f"{model.count_params():,} weights, {steps:,} updates an epoch{begin}")
 
 
@@ -139,22 +165,23 @@ def _parallel_microbatches(config):
     return parts or min(at_once, threads.MOST_PARTS)
 
 
-def _choose_precision(config, output, resume):
+def _choose_precision(config, output, resume, strategy):
     """The configuration with `auto` decided upon: by this machine, or by the run that goes on."""
     from keras_transformer.kernels.tensorflow.precision import choose
 
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=files.read_config(output).precision)
-    return dataclasses.replace(config, precision=choose(config.precision))
+    chosen = PRECISIONS.index(choose(config.precision))
+    chosen = int(agree(strategy, {"precision": chosen})["precision"])
+    return dataclasses.replace(config, precision=PRECISIONS[chosen])
 
 
-def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
-    """`model.fit` on an endless dataset, from one epoch to another."""
+def _fit(model, dataset, steps, valid, callbacks, epochs):
+    """`model.fit` on an endless dataset, from the epoch on that is under way."""
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
         return model.fit(
-            dataset.take((epochs - first_epoch) * steps),
+            dataset,
             validation_data=valid,
-            initial_epoch=first_epoch,
             epochs=epochs,
             steps_per_epoch=steps,
             shuffle=False,  # the dataset shuffles by itself
@@ -163,52 +190,26 @@ def _fit(model, dataset, steps, valid, callbacks, first_epoch, epochs):
         ).history
 
 
-def _make_callbacks(config, output, validation, steps):
+def _make_callbacks(config, output, dataset, validation, steps, writes):
     """Makes the callbacks, in the order in which they add to and read the logs."""
     checkpoint = RunCheckpoint(
         output,
+        dataset,
         validation,
         f"val_{config.validate_by}",
         config.keep_checkpoints,
         config.average,
         config.patience,
+        config.save_every,
     )
+    checkpoint.points.writes = writes
+    if not writes:
+        return checkpoint, [*validation.callbacks, checkpoint]
     logs = os.path.join(output, "logs")
     board = keras.callbacks.TensorBoard(logs)
     say = Lines(config.log_file)
-    progress = Progress(steps, config.epochs, say, config.log_every, logs)
+    progress = Progress(steps, config.epochs, say, config.log_every, logs, checkpoint)
     return checkpoint, [*validation.callbacks, checkpoint, board, progress]
-
-
-def train_tokenizers(
-    config: TrainConfig, pairs: Sequence[Pair]
-) -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
-
-    Args:
-        config: `TrainConfig`.
-        pairs: The training pairs.
-
-    Returns:
-        The source and the target `SubwordTokenizer`.
-    """
-
-    def learn(*sides, size=config.vocabulary_size):
-        lines = (pair[side] for pair in pairs for side in sides)
-        try:
-            return SubwordTokenizer.train(
-                lines, size, config.model_type, config.lowercase, config.nfkc
-            )
-        except VocabularyTooLarge as error:
-            print(
-                f"vocabulary: {error.limit} ids instead of {size}, all that the text allows",
-                file=sys.stderr,
-            )
-            return learn(*sides, size=error.limit)
-
-    if config.model.share_embeddings == "all":
-        return (learn(0, 1),) * 2
-    return learn(0), learn(1)
 
 
 def build_model(
@@ -256,26 +257,15 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _open_tokenizers(
-    config: TrainConfig, corpus: Corpus, output: Path, resume: bool
-) -> tuple[SubwordTokenizer, SubwordTokenizer]:
-    """The vocabularies: those of the run that goes on or is started from, else new ones."""
-    if resume:
-        return load_tokenizers(output)
-    if config.start_from is not None:
-        return load_tokenizers(config.start_from)
-    return train_tokenizers(config, corpus.train)
-
-
-def _create(output, config, tokenizers, corpus):
+def _create(output, config, data):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
-        data = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
-        with open(os.path.join(temporary, files.DATA), "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
+        files.write_data(data.fingerprints, temporary)
         for folder in ("logs", files.CHECKPOINTS):
             os.makedirs(os.path.join(temporary, folder))
+        files.resume_points(temporary).begin()
         files.write_config(config, temporary)
-        files.write_examples(temporary, corpus.valid)
-        for name, tokenizer in zip((files.SOURCE, files.TARGET), tokenizers, strict=True):
+        files.write_examples(temporary, data.valid)
+        for name, tokenizer in zip((files.SOURCE, files.TARGET), data.tokenizers, strict=True):
             tokenizer.save(os.path.join(temporary, name))
+        move_in(output, temporary)

@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import inspect
 import itertools
+import json
 import os
 import re
 import shlex
@@ -72,6 +73,12 @@ def make_configurations(words):
             os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
             with open(file, "wb") as stream:
                 stream.write(run("config").stdout)
+        if option == "--corpus":
+            folder = file.partition(":")[0]
+            os.makedirs(folder, exist_ok=True)
+            options = {"vocabulary_size": 9, "model_type": "bpe", "lowercase": False, "nfkc": True}
+            with open(f"{folder}/manifest.json", "w", encoding="utf-8") as stream:
+                json.dump({"format": 1, "options": options}, stream)
 
 
 def ids(value):

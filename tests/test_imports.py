@@ -32,7 +32,7 @@ FLOORS = [
     ["transformer"],
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
-    ["kernels", "inspection"],
+    ["kernels", "inspection", "atomic_files"],
     ["presets", "registration", "special_ids", "typing"],
 ]
 BESIDE = {"training": {"data"}}  # what else

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from tests.support.paths import ROOT
@@ -11,7 +12,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_all_blocks_are_run_here():
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 6
 
 
 def test_layer_in_another_model(tmp_path, monkeypatch):
@@ -39,9 +40,27 @@ def test_language_model(capsys):
     assert len(said) == 4 and sum(name in known for name in said) >= 3
 
 
+def test_a_script_goes_on(tmp_path, monkeypatch):
+    """Run again as it is, after its end: there is nothing left to do."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(BLOCKS[4], names)
+    before = names["model"].get_weights()
+    exec(BLOCKS[4], names)
+    assert names["model"].history.history == {}
+    assert all(map(np.array_equal, before, names["model"].get_weights()))
+
+
 def test_file_map_names_every_room():
     named = re.search(r"```\nkeras_transformer/\n(.*?)```", README, flags=re.DOTALL)[1]
     named = re.findall(r"^  (\w+)(?:\.py|/) ", named, flags=re.MULTILINE)
     inside = [path for path in (ROOT / "keras_transformer").iterdir() if path.stem[0] != "_"]
     rooms = [path.stem for path in inside if path.is_dir() or path.suffix == ".py"]
     assert sorted(named) == sorted(rooms)
+
+
+def test_a_script_for_one_device_and_for_workers(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    names = {}
+    exec(BLOCKS[5], names)
+    assert names["model"].history.history["perplexity"][0] < names["tokenizer"].vocabulary_size

@@ -73,7 +73,7 @@ def test_resumed_training_has_the_same_loss_curve(whole, config, tmp_path):
     rest = train(config, output, resume=True)
     assert len(first["loss"]) == 1 and len(rest["loss"]) == 2
     for name, values in history.items():
-        np.testing.assert_allclose(first[name] + rest[name], values, rtol=1e-5, err_msg=name)
+        assert first[name] + rest[name] == values, name
     assert files.read_config(output) == config
     assert not train(config, output, resume=True), "nothing is left to do"
 
@@ -82,10 +82,12 @@ def test_best_model_is_kept(whole):
     """One checkpoint, here the best is the last too, what to resume from, and the state."""
     output, history = whole
     (kept,) = files.read_state(output)["checkpoints"]
-    assert kept == {"file": "000003.weights.h5", "epoch": 3}
+    assert (kept["file"], kept["epoch"]) == ("000003.weights.h5", 3)
     metrics = files.describe(output)["metrics"]
     assert metrics["val_loss"] == min(history["val_loss"]) and metrics["step"] > 3
-    names = {kept["file"], "3.resume.weights.h5", "resume.json"}
+    names = {kept["file"], "000003-00000000.safetensors", "resume.json", "lock"}
+    # What the point before needs, should the last one be damaged.
+    names |= {"000002.weights.h5", "000002-00000000.safetensors"}
     assert {entry.name for entry in (output / "checkpoints").iterdir()} == names
 
 
@@ -150,11 +152,11 @@ def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
     rest = train(rich_config, output, resume=True)
     assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
     for name, values in history.items():
-        np.testing.assert_allclose(first[name] + rest[name], values, rtol=1e-4, err_msg=name)
+        assert first[name] + rest[name] == values, name
     states = [files.read_state(path)["checkpoints"] for path in (whole, output)]
     assert [one["file"] for one in states[0]] == [one["file"] for one in states[1]]
     for a, b in zip(*(kt.load(p).model.get_weights() for p in (whole, output)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(a, b)
 
 
 def test_learning_rate_cools_down(rich):
@@ -181,8 +183,8 @@ def test_model_is_the_best_where_the_mean_is_worse(rich):
     assert described["metrics"]["val_loss"] == history["val_loss"][best]
     assert described["worse_mean"]["val_loss"] > history["val_loss"][best]
     assert described["worse_mean"]["mean_of"] == ["epoch 3", "epoch 4"]
-    names = {"000003.weights.h5", "000004.weights.h5", "4.resume.weights.h5", "resume.json"}
-    assert {entry.name for entry in (output / "checkpoints").iterdir()} == names
+    kept = {entry.name for entry in output.glob("checkpoints/*.weights.h5")}
+    assert kept >= {"000003.weights.h5", "000004.weights.h5"}
 
 
 @pytest.mark.parametrize("by, number", [("last", 2), ("best", 1)])

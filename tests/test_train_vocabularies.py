@@ -3,7 +3,7 @@
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.train import train_tokenizers
+from keras_transformer.runs.training_data import train_tokenizers
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram", "char", "word"])

@@ -14,6 +14,7 @@ from typing import Annotated
 import tyro
 
 from keras_transformer.cli.parsing import parse_command
+from keras_transformer.cli.preparing import prepare
 from keras_transformer.cli.serving import check, export
 from keras_transformer.cli.text import (
     DEFAULTS,
@@ -98,7 +99,7 @@ def _pairs(path, source, target):
     languages: tuple[str, ...] = LANGUAGES
     if files.is_run(path):
         config = files.read_config(path)
-        if config.train_source:
+        if config.train_source or config.corpus:
             raise ValueError(f"{path} was not trained on dates: name --source and --target.")
         languages = config.languages or LANGUAGES
     return dates(languages).test
@@ -145,9 +146,11 @@ def main() -> None:
         # step of training takes 0.85 of the time.
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    name = next(iter(sys.argv[1:]), None)
     try:
         command = parse_command(
             {
+                "prepare": prepare,
                 "train": train_command(sys.argv[1:]),
                 "config": config,
                 "translate": translate,
@@ -159,8 +162,8 @@ def main() -> None:
                 "export": export,
                 "check": check,
             },
-            # Of a training, any flag may undo what a preset or a file says, or say it again.
-            config=() if sys.argv[1:2] == ["train"] else (tyro.conf.FlagCreatePairsOff,),
+            # Of a training and its text, any flag may undo what is the default, or say it again.
+            config=() if name in ("train", "prepare") else (tyro.conf.FlagCreatePairsOff,),
         )
         if isinstance(command, Train):
             command.run()

@@ -1,5 +1,6 @@
 """How the command line is read, and how its help texts write types and defaults."""
 
+import argparse
 import functools
 import inspect
 import operator
@@ -16,6 +17,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 DESCRIPTION = """Train Transformers that translate text; use, measure and export them.
 --version tells which version this is; COMMAND --help, what a command does and takes."""
 NONE = "none"  # what an option without a value says; "None", as Python has it, will do too
+REPEATED = "--corpus"  # one corpus, or several, each with an option of its own or all behind one
 UNSET = "unset"  # what one that takes any word says: "none" may be such a word
 
 
@@ -29,7 +31,7 @@ def parse_command(commands: Mapping[str, Callable[..., Any]], config: Sequence[A
     Returns:
         What the command returns.
     """
-    arguments = sys.argv[1:]
+    arguments = _gathered(sys.argv[1:])
     choices = []
     for name, command in commands.items():
         # In the list of all commands, the first paragraph is enough.
@@ -47,6 +49,15 @@ def parse_command(commands: Mapping[str, Callable[..., Any]], config: Sequence[A
         config=(tyro.conf.PositionalMetavarFromFieldName, *config),
         registry=_registry(),
     )
+
+
+def _gathered(arguments):
+    """The same words; those of an option that adds to what it said before, in one place."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(REPEATED, nargs="*", action="extend")
+    named, others = parser.parse_known_args(arguments)
+    words = vars(named)[REPEATED.strip("-")]
+    return others if words is None else [*others, REPEATED, *words]
 
 
 def _readable(command):

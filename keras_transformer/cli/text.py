@@ -1,12 +1,22 @@
 """The commands `translate`, `score` and `align`: what the command line does with text."""
 
+import collections
+import contextlib
 import dataclasses
+import functools
+import io
+import itertools
+import os
 import sys
 
 import tyro
 
+from keras_transformer.cli.stream_progress import StreamProgress, size_of
+from keras_transformer.cli.unfinished_output import UnfinishedOutput
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation.hypotheses import check_n_best
+from keras_transformer.translation.incoming_lines import IncomingLines
+from keras_transformer.translation.translate_stream import translate_stream
 from keras_transformer.typing import Path
 
 
@@ -36,12 +46,13 @@ def translate(
     prefix: str | None = None,
     n_best: int | None = None,
     precision: str | None = None,
+    resume: str | None = None,
 ) -> None:
-    """Translate stdin to stdout, line by line.
+    """Translate stdin to stdout, line by line, while it comes in.
 
     Args:
         path: A run directory, or a SavedModel (its version directory, or the one above).
-        search: How to search.
+        search: How to search. What --sample draws for a line follows from the seed and its number.
         prefix: Text file of what the translations begin with, line by line.
         n_best: Print so many translations of each line, as "line number from 0 ||| translation
             ||| score". A beam's are the best, ranked by that score, log_prob / ((5 + length) / 6)^α
@@ -49,24 +60,70 @@ def translate(
             the natural logarithm of the probability.
         precision: What a run computes in: float32, mixed_bfloat16, mixed_float16 or auto (timed
             here); by default as it was trained, but in float32 where that is as fast.
+        resume: File that such a command wrote until it was stopped: give the same input and options
+            again, and the rest is translated and appended. One that is not there yet is begun.
     """
-    from keras_transformer.corpora.text_files import read_lines
+    from keras_transformer.corpora.lines import iterate_lines
     from keras_transformer.runs.load import open_translator
 
     config = search.config
     check_n_best(n_best, config)
+    lines, progress = _read_stdin()
+    output = UnfinishedOutput(resume, n_best) if resume else None
+    first = output.done if output else 0
+    if (found := lines.skip(first)) < first:
+        raise ValueError(
+            f"{resume} has the translations of {first} lines, but stdin only {found} lines: give "
+            "the input that it was begun with."
+        )
+    prefixes = None
+    if prefix is not None:
+        prefixes = itertools.chain.from_iterable(iterate_lines(prefix))
+        collections.deque(itertools.islice(prefixes, first), maxlen=0)
+        # Read now, for mistakes to be said now.
+        prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
     set_threads(path, precision=precision)
-    translator = open_translator(path, config, n_best, precision)
-    prefixes = prefix and read_lines(prefix)
-    lines = sys.stdin.buffer.read().split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    for number, answer in enumerate(translator(lines, prefixes=prefixes)):
-        if n_best is None:
-            print(_one_line(answer))
-        else:
-            for text, _, score in answer:
-                print(f"{number} ||| {_one_line(text)} ||| {score:.6f}")
+    translator = open_translator(path, config, n_best, precision, prefix is not None)
+    with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
+        for answers in translate_stream(translator, lines, prefixes, first):
+            _write(file, answers, first, n_best)
+            first += len(answers)
+            progress(len(answers), lines.bytes_taken)
+    progress.end()
+
+
+def _read_stdin():
+    """The lines of stdin, and what tells how far they are translated."""
+    if sys.stdin is None:
+        raise ValueError("stdin is closed: give lines to translate.")
+    try:
+        descriptor = sys.stdin.fileno()
+    except io.UnsupportedOperation:  # whoever calls this function has put something in its place
+        return IncomingLines(sys.stdin.buffer.read1), StreamProgress()
+    # Not through Python's buffer: a thread that waits there would not let the process end.
+    read = functools.partial(os.read, descriptor)
+    return IncomingLines(read), StreamProgress(size_of(descriptor))
+
+
+def _write(file, answers, first, n_best):
+    """Writes translations where they can be seen at once; `first` is the first line's number."""
+    try:
+        for number, answer in enumerate(answers, first):
+            if n_best is None:
+                print(_one_line(answer), file=file)
+            else:
+                for text, _, score in answer:
+                    print(f"{number} ||| {_one_line(text)} ||| {score:.6f}", file=file)
+        file.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # such as a full disk
+        # What is left in the buffer cannot be written at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+        raise ValueError(
+            f"Translations cannot be written ({error.strerror}): with --resume, the rest can be "
+            "appended later."
+        ) from error
 
 
 def score(
@@ -115,7 +172,8 @@ def align(
         tokens: Print the tokens that are counted as well: "source ||| target ||| pairs".
         precision: What to compute in, as `translate` has it.
     """
-    from keras_transformer.corpora.text_files import is_table, read_lines, read_pairs
+    from keras_transformer.corpora.lines import is_table
+    from keras_transformer.corpora.text_files import read_lines, read_pairs
     from keras_transformer.runs.files import is_run
 
     if is_run(path) or target or is_table(source):

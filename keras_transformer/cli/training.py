@@ -11,7 +11,7 @@ from keras_transformer.presets import PRESETS, TrainConfig, get_preset
 
 DEFAULT = "dates"
 # What a training on other text does not have from the run that it starts from, beside the text.
-OTHER_TEXT = ("valid_fraction", "languages", "start_from", "freeze", "log_file")
+OTHER_TEXT = ("corpus", "valid_fraction", "languages", "start_from", "freeze", "log_file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Train:
     config: str | None = None
     """File with the defaults instead, such as the config.yaml of a run, which it repeats."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on with the run in --output, as it was begun, from its last whole epoch."""
+    """Go on with the run in --output, as it was begun, from where it was saved last."""
+    accept_changed_text: tyro.conf.FlagCreatePairsOff[bool] = False
+    """With --resume: go on though the text is another than the run was begun with."""
     plot: tyro.conf.FlagCreatePairsOff[bool] = False
     """Draw learning rate, loss and BLEU into curves.png in --output."""
     training: tyro.conf.OmitArgPrefixes[TrainConfig] = PRESETS[DEFAULT]
@@ -38,7 +40,7 @@ class Train:
         check_training(self.training, self.output, self.resume)
         from keras_transformer.train import train
 
-        train(self.training, self.output, resume=self.resume)
+        train(self.training, self.output, self.resume, self.accept_changed_text)
         if self.plot:
             from keras_transformer.visualization.curves import save_run_plot
 
@@ -85,10 +87,22 @@ def _defaults(arguments):
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "output", "start-from"):
         parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}")
+    parser.add_argument("--corpus", nargs="*", action="extend")
     parser.add_argument("--resume", action="store_true")
     named = parser.parse_known_args(arguments)[0]
     if named.preset and named.config:
         raise ValueError("--preset and --config both say how to train: leave out one of the two.")
+    config = _named(named)
+    if named.corpus and named.corpus != ["none"] and not named.resume:
+        from keras_transformer.runs.prepared import parse_corpora, vocabulary_options
+
+        first = parse_corpora(named.corpus)[0][0]
+        config = dataclasses.replace(config, **vocabulary_options(first))
+    return config
+
+
+def _named(named):
+    """The configuration of the preset, the file or the run that is named."""
     if named.preset:
         return get_preset(named.preset)
     from keras_transformer.runs import configuration, files

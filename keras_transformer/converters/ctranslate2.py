@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_transformer.atomic_files import creating
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs import files
-from keras_transformer.runs.atomic_files import creating
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
 from keras_transformer.typing import Path
 

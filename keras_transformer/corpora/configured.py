@@ -1,13 +1,12 @@
 """The sentence pairs that a configuration names."""
 
-import random
-from collections.abc import Sequence
-
 from keras_transformer.corpora.corpus import Corpus
 from keras_transformer.corpora.dates import LANGUAGES, dates
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.corpora.validation_cut import ValidationCut
 from keras_transformer.presets import TrainConfig
+from keras_transformer.typing import Pairs
 
 
 def load_corpus(config: TrainConfig) -> Corpus:
@@ -49,7 +48,16 @@ def check_names(config: TrainConfig) -> None:
         ValueError: If it does.
     """
     fraction = config.valid_fraction
-    if config.train_source is None:
+    if config.corpus:
+        text = ("train_source", "train_target", "valid_fraction", "languages")
+        for name in text:
+            if getattr(config, name):
+                raise ValueError(
+                    f"--corpus brings its text with it: leave out --{name.replace('_', '-')}."
+                )
+        if config.valid_target and not config.valid_source:
+            raise ValueError("--valid-source is missing: name it along with --valid-target.")
+    elif config.train_source is None:
         if config.valid_source or config.train_target or config.valid_target or fraction:
             raise ValueError("--train-source is missing: name it along with the other files.")
     elif config.languages:
@@ -66,12 +74,12 @@ def check_names(config: TrainConfig) -> None:
         )
 
 
-def cut_off(pairs: Sequence[Pair], fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+def cut_off(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
     """Cuts a validation part off a corpus, so that no source is on both sides.
 
     Args:
         pairs: The corpus.
-        fraction: Share of its distinct sources, which are drawn; at least one.
+        fraction: Share of its distinct sources to draw, as `ValidationCut` does; at least one.
         seed: Of the drawing.
 
     Returns:
@@ -80,15 +88,9 @@ def cut_off(pairs: Sequence[Pair], fraction: float, seed: int) -> tuple[list[Pai
     Raises:
         ValueError: If there are fewer than two distinct sources.
     """
-    sources = list(dict.fromkeys(pair[0] for pair in pairs))
-    if len(sources) < 2:
-        raise ValueError(
-            "All sentences of the corpus are the same, of which no validation part can be cut off: "
-            "name files by --valid-source."
-        )
-    count = min(max(1, round(fraction * len(sources))), len(sources) - 1)
-    drawn = set(random.Random(seed).sample(sources, count))
-    return (
-        [pair for pair in pairs if pair[0] not in drawn],
-        [pair for pair in pairs if pair[0] in drawn],
-    )
+    sources = [pair[0].encode(errors="replace") for pair in pairs]
+    cut = ValidationCut(fraction, seed, [sources] if sources else [])
+    parts: tuple[list[Pair], list[Pair]] = ([], [])
+    for pair, drawn in zip(pairs, cut.draws(sources).tolist(), strict=True):
+        parts[drawn].append(Pair(*pair))
+    return parts

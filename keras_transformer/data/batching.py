@@ -1,71 +1,6 @@
-"""The sentence pairs of a batch: encoded, filtered, sorted by length and cut to budget."""
-
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+"""What belongs together in a batch: pairs of like lengths, as many as the budget holds."""
 
 import numpy as np
-import tensorflow as tf
-
-from keras_transformer.typing import Pairs
-
-# A `Tokenizer`, or a function alike: from lines, and whether END closes them, to ids.
-Tokenize: TypeAlias = Callable[[list[str], bool], tf.RaggedTensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedPairs:
-    """Sentence pairs as ids, END included, and what was left out.
-
-    Attributes:
-        source, target: Ragged int32 `(N, None)`.
-        dropped: Number of pairs left out, by reason.
-        total: Number of pairs before.
-    """
-
-    source: tf.RaggedTensor
-    target: tf.RaggedTensor
-    dropped: dict[str, int]
-    total: int
-
-    def __len__(self) -> int:
-        return self.total - sum(self.dropped.values())
-
-    def summary(self) -> str:
-        """One line: how many pairs were kept, and how many dropped why."""
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
-        return f"kept {len(self)} of {self.total} pairs" + (f"; dropped {reasons}" * bool(reasons))
-
-
-def encode_pairs(
-    pairs: Pairs, source_tokenizer: Tokenize, target_tokenizer: Tokenize, max_length: int
-) -> EncodedPairs:
-    """Tokenizes sentence pairs and drops those that are empty or too long.
-
-    Args:
-        pairs: Sequence of (source, target) strings.
-        source_tokenizer, target_tokenizer: `Tokenizer`s, or functions alike.
-        max_length: Largest number of ids on either side, END included.
-
-    Returns:
-        `EncodedPairs`.
-    """
-    source = _encode([pair[0] for pair in pairs], source_tokenizer)
-    target = _encode([pair[1] for pair in pairs], target_tokenizer)
-    source_length, target_length = source.row_lengths().numpy(), target.row_lengths().numpy()
-    kept = np.ones(len(pairs), bool)
-    dropped = {}
-    for reason, wrong in {
-        "with an empty source": source_length < 2,
-        "with an empty target": target_length < 2,
-        f"with a source of more than {max_length} tokens": source_length > max_length,
-        f"with a target of more than {max_length} tokens": target_length > max_length,
-    }.items():
-        if count := int(np.sum(wrong & kept)):
-            dropped[reason] = count
-        kept &= ~wrong
-    rows = np.flatnonzero(kept)
-    return EncodedPairs(tf.gather(source, rows), tf.gather(target, rows), dropped, len(pairs))
 
 
 def bucket_boundaries(max_length: int) -> list[int]:
@@ -84,47 +19,51 @@ def bucket_boundaries(max_length: int) -> list[int]:
     return [length for length in boundaries if length < max_length] + [max_length]
 
 
-def plan_batches(
-    corpus: EncodedPairs,
-    tokens_per_batch: int,
-    boundaries: Sequence[int] | np.ndarray,
-    seed: int | Sequence[int] | None,
-) -> list[np.ndarray]:
-    """Decides which pairs make up a batch.
+def sorting_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """What pairs are sorted by so that neighbours are alike.
 
-    Sorts by bucket of the longer side and, within it, by how much longer the source is than the
-    target, upwards and downwards in turn so that neighbours are always alike, and cuts where the
-    budget is full.
+    First comes the bucket of the longer side and then, within it, by how many buckets the source is
+    longer than the target, upwards and downwards in turn. Where the longer side is of bucket b
+    there are 2b + 1 differences: its keys are those from b² up to, but not including, (b + 1)².
 
     Args:
-        corpus: `EncodedPairs`.
-        tokens_per_batch: Largest rows × padded length of the longer side.
-        boundaries: Ascending lengths of the buckets.
-        seed: Of the order among pairs of equal length; None keeps theirs.
+        source, target: Numbers of the sides' buckets, `(N,)` integers.
 
     Returns:
-        List of arrays of row numbers.
+        `(N,)` int64.
     """
-    lengths = [x.row_lengths().numpy() for x in (corpus.source, corpus.target)]
-    source, target = (np.searchsorted(boundaries, x) for x in lengths)  # bucket numbers
-    ties = np.arange(len(corpus))
-    if seed is not None:
-        np.random.default_rng(seed).shuffle(ties)
-    longer, difference = np.maximum(source, target), source - target
-    order = np.lexsort((ties, np.where(longer % 2, -difference, difference), longer))
-    padded = np.asarray(boundaries)[longer]
-    batches, start, longest = [], 0, 0
-    for end, row in enumerate(order):
-        longest = max(longest, padded[row])
-        if (end + 1 - start) * longest > tokens_per_batch:
-            batches.append(order[start:end])
-            start, longest = end, padded[row]
-    return [*batches, order[start:]]
+    difference, longer = source - target, np.maximum(source, target)
+    return longer * (longer + 1) + np.where(longer % 2, -difference, difference)
 
 
-def _encode(lines, tokenizer):
-    """Ragged int32 ids (N, None), END included."""
-    if not lines:
-        return tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), tf.zeros([0], tf.int64))
-    chunks = [tokenizer(lines[i : i + 8192], True) for i in range(0, len(lines), 8192)]
-    return tf.cast(tf.concat(chunks, axis=0), tf.int32)
+def cut(ends: np.ndarray, boundaries: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts sorted pairs where the budget is full.
+
+    Args:
+        ends: How many pairs there are up to the end of each bucket.
+        boundaries: The padded length of each bucket, ascending.
+        budget: Largest rows × padded length of the longer side.
+
+    Returns:
+        Where each batch begins and the last one ends, `(n + 1,)` int64, and the padded length of
+        the longer side that each is planned with, `(n,)` int64.
+    """
+    ends = ends.tolist()
+    capacities = [budget // int(length) for length in boundaries]
+    splits, lengths, bucket = [0], [], 0
+    while splits[-1] < ends[-1]:
+        start = end = splits[-1]
+        while ends[bucket] <= start:
+            bucket += 1
+        longest = bucket
+        for number in range(bucket, len(ends)):
+            reached = min(ends[number], start + capacities[number])
+            if reached <= end and ends[number] > end:
+                break  # not one more fits at this length
+            if reached > end:
+                end, longest = reached, number
+            if end < ends[number]:
+                break
+        splits.append(end)
+        lengths.append(int(boundaries[longest]))
+    return np.array(splits, np.int64), np.array(lengths, np.int64)

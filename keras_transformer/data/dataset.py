@@ -1,106 +1,99 @@
 """Sentence pairs to padded batches of ids, for `model.fit`.
 
 Batches are made of sentences of similar length, as many as the token budget holds, and padded to
-the boundaries of length buckets. What belongs together is decided once, or with subword sampling
-for every pass; the order of the batches is drawn anew for every pass.
+the boundaries of length buckets. Which pairs of equal length come together, and the order of the
+batches, is drawn anew for every pass.
 """
 
-import itertools
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.batching import bucket_boundaries, encode_pairs, plan_batches
-from keras_transformer.special_ids import PAD, START
-from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
-from keras_transformer.typing import Pairs
-
-AUTOTUNE = tf.data.AUTOTUNE
-logger = logging.getLogger(__name__)
+from keras_transformer.data.batch_stream import BatchStream
+from keras_transformer.data.batching import bucket_boundaries
+from keras_transformer.data.mix import Corpora, Mix
+from keras_transformer.data.piece_sampling import PieceSampling
+from keras_transformer.data.stream_dataset import stream_dataset
+from keras_transformer.tokenizers.tokenizer import Tokenizer
 
 
 def make_dataset(
-    pairs: Pairs,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    tokens_per_batch: int,
+    pairs: Iterable[Sequence[str]] | None = None,
+    source_tokenizer: Tokenizer | None = None,
+    target_tokenizer: Tokenizer | None = None,
+    tokens_per_batch: int = 8192,
     max_length: int | None = None,
     shuffle: bool = True,
     seed: int = 0,
     boundaries: Sequence[int] | np.ndarray | None = None,
-    first_step: int | None = None,
+    repeat: bool = False,
     subword_sampling: float = 0.0,
+    corpus: Corpora | None = None,
+    shard: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Turns sentence pairs into batches for `model.fit`.
 
+    Every iteration is the next pass over the pairs, from `dataset.stream.position` on: (pass, batch
+    in it), which may be set. What comes there depends on it and the seed alone, in any process.
+
     Args:
-        pairs: Sequence of (source, target) strings.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, or others that are called alike
-            (`Tokenizer`).
+        pairs: Any iterable of (source, target) strings, gone through once.
+        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, or others that are called alike.
         tokens_per_batch: Budget: rows × padded length of the longer side, over all replicas.
-        max_length: Pairs with a side longer than this, its END counted, are dropped, and so are
-            pairs with an empty side; how many and why goes to the log. By default 512, or what
-            the budget holds.
+        max_length: Pairs with a longer side, its END counted, or an empty one are dropped; how many
+            and why goes to the log. By default 512, or what the budget holds.
         shuffle: Whether to draw pairs of equal length and the order of the batches at random.
-        seed: Of the shuffling.
+        seed: Non-negative int, of all that is drawn.
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
-        first_step: When given, the dataset repeats for ever and starts at this step, as if that
-            many batches had been taken already: what a resumed training reads.
-        subword_sampling: When positive, every pass cuts the texts into other pieces, by
-            their `sample`; a few random batches of a pass may be left out or come twice.
+        repeat: Whether an iteration goes on for ever, pass after pass.
+        subword_sampling: When positive, every pass cuts the texts into other pieces, by the
+            tokenizers' `sampler`, but for a sentence that would not fit into its batch.
+        corpus: Instead of pairs and tokenizers a `PreparedCorpus`, the path of one, or a list of
+            (corpus, weight): a mix, of which each pass is as many pairs as there are in all.
+        shard: (i, n): of each batch the rows i, i + n …; one row of PAD where that leaves none.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
         (B, T): `source` ends with END, `target_in` is START and the target, `target_out` the
-        target and END. `len(dataset)` is the number of batches where `first_step` is None.
+        target and END. Has a length unless it repeats, and a `stream`, the `BatchStream` it reads.
 
     Raises:
-        ValueError: If what should be a tokenizer is none, no pair is left, the budget is below
-            `max_length`, or the boundaries do not ascend to a length between the two.
+        ValueError: If there are not either pairs with tokenizers or a corpus, no pair is left, the
+            budget is below `max_length`, or the boundaries do not end between the two.
 
     Example:
 
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles by itself
     """
-    max_length, boundaries = _lengths(tokens_per_batch, max_length, boundaries)
-    budget = tokens_per_batch, max_length, boundaries
-    tokenizers = source_tokenizer, target_tokenizer
-    corpus = _encode(pairs, tokenizers, max_length, bool(subword_sampling))
-    if subword_sampling:
-        if not shuffle:
-            raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-        plan = _sampled_plan(pairs, tokenizers, subword_sampling, seed, *budget)
-        return prefetch(_load_sampled(plan, boundaries, first_step))
+    longest, padded = _lengths(tokens_per_batch, max_length, boundaries)
+    mix = _mix(pairs, (source_tokenizer, target_tokenizer), corpus)
+    sampling = _sampling(mix.tokenizers, subword_sampling, shuffle, seed)
     order = seed if shuffle else None
-    batches = plan_batches(corpus, tokens_per_batch, boundaries, order)
-    numbers = _numbers(len(batches), order, first_step)
-    return prefetch(_load(corpus.source, corpus.target, _ragged(batches), boundaries, numbers))
+    stream = BatchStream(mix, tokens_per_batch, longest, padded, order, sampling, repeat, shard)
+    return stream_dataset(stream)
 
 
-def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Prepares batches ahead of their turn.
+def _mix(pairs, tokenizers, corpus):
+    """What is read, from texts or prepared."""
+    given = [x is not None for x in (pairs, *tokenizers)]
+    if corpus is not None and any(given):
+        raise ValueError("A corpus has pairs and tokenizers already: leave out either it or these.")
+    if corpus is not None:
+        return Mix.of_prepared(corpus)
+    if pairs is None:
+        raise ValueError("There is nothing to read: pass pairs and their tokenizers, or a corpus.")
+    return Mix.of_texts(pairs, tokenizers)
 
-    TensorFlow's tuner of pipelines is left off. It looks at a pipeline after 10 ms, and then waits
-    twice as long each time; a pipeline that ends waits for it to look once more, which may take as
-    long again as all the batches did.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.prefetch(AUTOTUNE).with_options(options)
 
-
-def _encode(pairs, tokenizers, max_length, sampled):
-    """The pairs as ids, `EncodedPairs`; what was left out goes to the log."""
-    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-        check_tokenizer(side, tokenizer, ["__call__"] + ["sample"] * sampled)
-    corpus = encode_pairs(pairs, *tokenizers, max_length)
-    logger.log(logging.WARNING if corpus.dropped else logging.INFO, corpus.summary())
-    if not len(corpus):
-        raise ValueError(f"No sentence pair is left to learn from: {corpus.summary()}.")
-    return corpus
+def _sampling(tokenizers, strength, shuffle, seed):
+    """How pieces are drawn, None if they are not."""
+    if not strength:
+        return None
+    if not shuffle:
+        raise ValueError("subword_sampling is for training: it needs shuffle=True.")
+    return PieceSampling(tokenizers, strength, seed)
 
 
 def _lengths(tokens_per_batch, max_length, boundaries):
@@ -125,96 +118,3 @@ def _check_boundaries(boundaries, max_length, tokens_per_batch):
             f"boundaries must ascend to a length from max_length={max_length} to "
             f"tokens_per_batch={tokens_per_batch}, received {boundaries.tolist()}."
         )
-
-
-def _ragged(batches):
-    """A list of arrays as one ragged int64 tensor."""
-    lengths = [len(batch) for batch in batches]
-    return tf.RaggedTensor.from_row_lengths(np.concatenate(batches), lengths, validate=False)
-
-
-def _load(source, target, rows, boundaries, numbers):
-    """The dataset that gathers and pads the rows of each numbered batch."""
-    boundaries = tf.constant(boundaries, tf.int64)
-
-    def pad(ids):
-        bucket = tf.searchsorted(boundaries, ids.bounding_shape()[1:])[0]
-        return ids.to_tensor(PAD, shape=tf.stack([ids.nrows(), boundaries[bucket]]))
-
-    def gather(batch):
-        target_out = tf.gather(target, rows[batch])
-        target_in = tf.concat([tf.fill([target_out.nrows(), 1], START), target_out[:, :-1]], axis=1)
-        return (pad(tf.gather(source, rows[batch])), pad(target_in)), pad(target_out)
-
-    return numbers.map(gather, num_parallel_calls=AUTOTUNE)
-
-
-def _sampled_plan(pairs, tokenizers, strength, seed, tokens_per_batch, max_length, boundaries):
-    """A function from the number of a pass to its (source, target, batches)."""
-
-    def plan(number):
-        random = np.random.default_rng([seed, number])
-
-        def sampler(tokenizer):
-            def sample(lines, end):
-                return tokenizer.sample(lines, strength, int(random.integers(1 << 31)), end)
-
-            return sample
-
-        corpus = encode_pairs(pairs, *map(sampler, tokenizers), max_length)
-        batches = plan_batches(corpus, tokens_per_batch, boundaries, [seed, number])
-        random.shuffle(batches)
-        return corpus.source, corpus.target, batches
-
-    return plan
-
-
-def _load_sampled(plan, boundaries, first_step):
-    """Pass after pass, each planned when its turn comes; only one without `first_step`."""
-    count = len(plan(0)[2])
-    turns = itertools.count()
-
-    def planned(number):
-        *sides, batches = plan(int(number) if first_step is not None else next(turns))
-        rows = _ragged([batches[i % len(batches)] for i in range(count)])
-        return [part for x in (*sides, rows) for part in (x.flat_values, x.row_splits)]
-
-    def one_pass(number):
-        types = [tf.int32, tf.int64, tf.int32, tf.int64, tf.int64, tf.int64]
-        parts = [tf.ensure_shape(x, [None]) for x in tf.py_function(planned, [number], types)]
-        ragged = [
-            tf.RaggedTensor.from_row_splits(*parts[i : i + 2], validate=False) for i in (0, 2, 4)
-        ]
-        return _load(*ragged, boundaries, tf.data.Dataset.range(count))
-
-    if first_step is None:
-        once = tf.data.Dataset.range(1).flat_map(one_pass)
-        return once.apply(tf.data.experimental.assert_cardinality(count))
-    passes = tf.data.Dataset.counter(first_step // count).flat_map(one_pass)
-    return passes.skip(first_step % count)
-
-
-def _numbers(count, seed, first_step):
-    """The numbers of the batches in the order of their turns."""
-    if first_step is not None:
-        return _endless(count, seed, first_step)
-    numbers = tf.data.Dataset.range(count)
-    if seed is None:
-        return numbers
-    return numbers.shuffle(count, seed=seed, reshuffle_each_iteration=True)
-
-
-def _endless(count, seed, first_step):
-    """The numbers below `count`, pass after pass, from a given step on.
-
-    The order of a pass depends on its number alone, and so not on where the first one started.
-    """
-
-    def one_pass(number):
-        order = tf.range(count, dtype=tf.int64)
-        if seed is not None:
-            order = tf.random.experimental.stateless_shuffle(order, seed=[seed, number])
-        return tf.data.Dataset.from_tensor_slices(order)
-
-    passes = tf.data.Dataset.counter(first_step // count)
-    return passes.flat_map(one_pass).skip(first_step % count)

@@ -5,6 +5,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from keras_transformer.tokenizers.words_of_pieces import spread
+
 # Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
 # one ends, (N + 1,) integers. Memory-mapped or not.
 Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -44,6 +46,11 @@ class Sentences:
         ids = np.fromiter((id for row in rows for id in row), np.int32, offsets[-1])
         return cls([(ids, offsets)])
 
+    @classmethod
+    def joined(cls, parts: Sequence["Sentences"]) -> "Sentences":
+        """Makes them of the sentences of several, one after the other."""
+        return cls([shard for part in parts for shard in part._shards])
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -64,15 +71,9 @@ class Sentences:
             chosen = np.flatnonzero(homes == home)
             ids, offsets = self._shards[home]
             starts = offsets[rows[chosen] - self._first[home]].astype(np.int64)
-            places = _spread(ends[chosen] - lengths[chosen], lengths[chosen])
-            gathered[places] = ids[_spread(starts, lengths[chosen])]
+            places = spread(ends[chosen] - lengths[chosen], lengths[chosen])
+            gathered[places] = ids[spread(starts, lengths[chosen])]
         return gathered, lengths
-
-
-def _spread(starts, lengths):
-    """The numbers from each start on, as many as its length says, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def _small(lengths):

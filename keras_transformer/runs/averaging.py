@@ -1,22 +1,29 @@
 """Means of the weights of several checkpoints, and what a run's model is."""
 
+import contextlib
+import io
 import os
+import re
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
-from keras_transformer.runs.atomic_files import creating, replacing
+from keras_transformer.atomic_files import creating, replacing
+from keras_transformer.inspection.probing import Probe
+from keras_transformer.runs.arrays_file import file_checksum
 from keras_transformer.runs.files import (
     CHECKPOINTS,
     CONFIG,
     DATA,
     EXAMPLES,
     MODEL,
+    OWNED,
     SOURCE,
     TARGET,
     demerit,
@@ -61,12 +68,12 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
                 )
             means[name] += (weights[name] - means[name]) / count
     with open(paths[0], "rb") as file:
-        whole = file.read()  # everything but the numbers stays as in the first one
-    with open(output, "wb") as file:
-        file.write(whole)
-    with h5py.File(output, "r+") as file:
+        whole = io.BytesIO(file.read())  # everything but the numbers stays as in the first one
+    with h5py.File(whole, "r+") as file:
         for name, mean in means.items():
             file[name][...] = mean
+    with replacing(output) as name, open(name, "wb") as file:
+        file.write(whole.getbuffer())
 
 
 def load_mean(path: Path, model: "keras.Model", checkpoints: Iterable[dict[str, Any]]) -> None:
@@ -77,11 +84,40 @@ def load_mean(path: Path, model: "keras.Model", checkpoints: Iterable[dict[str, 
         model: A built model like the one that was trained.
         checkpoints: Some of `read_state(path)["checkpoints"]`.
     """
-    files = [os.path.join(path, CHECKPOINTS, one["file"]) for one in checkpoints]
+    files: list[str] = []
+    for one in checkpoints:
+        if not re.fullmatch(OWNED, str(one["file"])):
+            raise ValueError(f"{path} names the checkpoint {one['file']!r}, which is none of it.")
+        files.append(os.path.join(path, CHECKPOINTS, one["file"]))
+        if file_checksum(files[-1]) != one["sha256"]:
+            raise ValueError(
+                f"{files[-1]} is damaged (its checksum is another than when it was written): put "
+                "back a copy of it."
+            )
+    Probe(files).answers()  # before native code reads them here
     with tempfile.TemporaryDirectory() as folder:
         mean = os.path.join(folder, "mean.weights.h5")
         average_checkpoints(files, mean)
         model.load_weights(mean)
+
+
+def write_weights(path: Path, model: "keras.Model") -> str:
+    """Writes a `.weights.h5` file, whole or not at all; returns its checksum.
+
+    HDF5 crashes the process where a disk is full. Of a `.keras` file, Keras writes all but the
+    arrays itself, and those by way of the memory if there is enough.
+    """
+    with replacing(path) as name:
+        archive = f"{name}.keras"
+        try:
+            model.save(archive)
+            with zipfile.ZipFile(archive) as file, open(name, "wb") as copy:
+                with file.open("model.weights.h5") as weights:
+                    shutil.copyfileobj(weights, copy)
+            return file_checksum(name)
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(archive)
 
 
 def write_model(path: Path, model: "Transformer", scores: dict[str, Any]) -> None:

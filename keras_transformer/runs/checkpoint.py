@@ -3,52 +3,60 @@
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.runs import files
-from keras_transformer.runs.atomic_files import replacing
-from keras_transformer.runs.averaging import is_worse, load_mean, members, write_model
+from keras_transformer.runs.averaging import (
+    is_worse,
+    load_mean,
+    members,
+    write_model,
+    write_weights,
+)
 from keras_transformer.runs.history import COLUMNS, SCORES, write_history
+from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.validation import averaged_weights
 from keras_transformer.typing import Path
 
-if TYPE_CHECKING:
-    from keras_transformer.transformer import Transformer
 
-RESUME = "resume.weights.h5"
-
-
-class RunCheckpoint(keras.callbacks.Callback):
+class RunCheckpoint(ResumeTraining):
     """Keeps a run directory up to date: the best model, what to resume from, the history.
 
-    Every file is written beside its place and moved there, so that a training killed at any moment
-    leaves the last whole epoch behind.
+    Every file is written beside its place and moved there, and what names others comes last: a
+    training killed at any moment goes on from the last point, and comes to the same files.
 
     Args:
         path: The run directory.
+        dataset: What the run learns from, as `make_dataset` has returned it.
         validate: Function from a model to its scores, such as `val_loss`, as `fit` logs them.
         monitor: `"val_loss"`, or a score that grows, such as `"val_bleu"`.
         keep: Number of checkpoints kept: so many of the best, and so many of the last.
         average: What becomes `model.keras` when training ends: `"none"`, the best checkpoint, which
             it is until then; `"best"` or `"last"`, the mean of those kept, unless that is worse.
         patience: Number of epochs without a new best after which the training ends, or None.
+        every: As `ResumeTraining` has it.
     """
+
+    EVERY_EPOCH = True
 
     def __init__(
         self,
         path: Path,
+        dataset: tf.data.Dataset,
         validate: Callable[[keras.Model], dict[str, float]],
         monitor: str = "val_loss",
         keep: int = 1,
         average: str = "none",
         patience: int | None = None,
+        every: int | None = None,
     ) -> None:
-        super().__init__()
-        self.path = path
-        self.validate = validate
         self.folder = os.path.join(path, files.CHECKPOINTS)
+        super().__init__(self.folder, dataset, every, owned=files.OWNED)
+        self.run = path
+        self.validate = validate
         self.monitor = monitor
         self.keep = keep
         self.average = average
@@ -58,26 +66,24 @@ class RunCheckpoint(keras.callbacks.Callback):
             "monitor": monitor,
             "checkpoints": [],
             "history": [],
+            "minutes": 0.0,
+            "finished": False,
         }
 
-    def restore(self, model: "Transformer") -> int:
-        """Brings a built and compiled model back to where the last whole epoch ended.
+    def get_state(self) -> dict[str, Any]:
+        """What is saved beside the variables, as `files.read_state` returns it."""
+        return self.state | {"minutes": self._minutes()}
 
-        Args:
-            model: Built like the one that was trained; its weights, optimizer and random state
-                are overwritten.
-
-        Returns:
-            The number of epochs done; 0 where there is nothing to go on from.
-        """
-        state = files.read_state(self.path)
-        if state is None:
-            return 0
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on from what was saved; a row of the history that a kill has kept out is in it."""
         self.state = state
-        model.load_weights(os.path.join(self.folder, self.state["weights"]))
-        for variable, value in zip(_random_states(model), self.state["random"], strict=True):
-            variable.assign(value)
-        return self.state["epoch"]
+        self.ended = self.impatient  # by the patience that this training has
+        if state["history"] and self.points.writes:
+            write_history(self.run, state["history"])
+
+    def get_files(self) -> dict[str, str]:
+        """The checkpoints that are kept, with their checksums."""
+        return {one["file"]: one["sha256"] for one in self.state["checkpoints"]}
 
     @property
     def impatient(self) -> bool:
@@ -86,37 +92,50 @@ class RunCheckpoint(keras.callbacks.Callback):
             return False
         return self.state["epoch"] - self._ranked()[0]["epoch"] >= self.patience
 
+    def is_finished(self, epochs: int) -> bool:
+        """Tells whether all is done of a training of so many epochs, the mean included."""
+        return self.state["finished"] and (self.ended or self.epoch >= epochs)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Starts the clock."""
+        """Restores the training and starts the clock."""
+        super().on_train_begin(logs)
         self._started = time.monotonic()
-        history = self.state["history"]
-        self._before = history[-1]["minutes"] if history else 0.0
+        self._before = self.state["minutes"]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Saves the epoch that has just ended."""
-        self.state["epoch"] = epoch + 1
+        self.state |= {"epoch": epoch + 1, "finished": False}
         self.state["history"].append(self._history_row(logs))
         self._save_checkpoint(epoch + 1)
-        self._save_resume_point()
-        write_history(self.path, self.state["history"])
+        if self.points.writes:
+            write_history(self.run, self.state["history"])
         self.model.stop_training = self.model.stop_training or self.impatient
+        super().on_epoch_end(epoch, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Makes the mean of the checkpoints the model, unless it is worse than the best of them."""
         best, last = self._ranked()[: self.keep], self.state["checkpoints"][-self.keep :]
         chosen = {"none": [], "best": best, "last": last}[self.average]
-        if len(chosen) < 2:
-            return
+        if len(chosen) >= 2 and self.points.writes:
+            self._average(chosen, best)
+        self.state["finished"] = True
+        self.points.amend(more=self.get_state())
+        super().on_train_end(logs)
+
+    def _average(self, chosen, best):
         twin = self._twin()
-        load_mean(self.path, twin, chosen)
-        self.model.set_weights(twin.get_weights())
-        scores, joined = self.validate(self.model), members(self.state, chosen)
+        load_mean(self.run, twin, chosen)
+        twin.compile(loss=self.model.loss, jit_compile=False)  # by itself, without other workers
+        scores, joined = self.validate(twin), members(self.state, chosen)
         described = {"metrics": scores, "mean_of": joined}
         if is_worse(self.state, scores, joined):
-            load_mean(self.path, twin, best[:1])
+            load_mean(self.run, twin, best[:1])
             alone = self.state["history"][best[0]["epoch"] - 1]
             described = {"metrics": alone, "worse_mean": scores | {"mean_of": list(joined)}}
-        write_model(self.path, twin, described)
+        write_model(self.run, twin, described)
+
+    def _minutes(self):
+        return self._before + (time.monotonic() - self._started) / 60
 
     def _history_row(self, logs):
         """One row of `history.csv`: totals since the training began, and the latest figures."""
@@ -126,7 +145,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         return row | {
             "step": int(self.model.optimizer.iterations.numpy()),
             "target_tokens": tokens + int(logs.get("target_tokens", 0)),
-            "minutes": self._before + (time.monotonic() - self._started) / 60,
+            "minutes": self._minutes(),
             "learning_rate": float(self.model.optimizer.learning_rate),
         }
 
@@ -141,35 +160,16 @@ class RunCheckpoint(keras.callbacks.Callback):
         return twin
 
     def _save_checkpoint(self, epoch):
-        """Writes the weights, forgets those that are neither good nor new, renews the model."""
-        twin = self._twin()
+        """Writes the weights, drops those that are neither good nor new, renews the model."""
+        twin, name = self._twin(), f"{epoch:06}.weights.h5"
         with averaged_weights(self.model):
             twin.set_weights(self.model.get_weights())
-        name = f"{epoch:06}.weights.h5"
-        with replacing(os.path.join(self.folder, name)) as temporary:
-            twin.save_weights(temporary)
+        checksum = ""
+        if self.points.writes:
+            checksum = write_weights(os.path.join(self.folder, name), twin)
         checkpoints = self.state["checkpoints"]
-        checkpoints.append({"file": name, "epoch": epoch})
+        checkpoints.append({"file": name, "epoch": epoch, "sha256": checksum})
         last, best = checkpoints[-self.keep :], self._ranked()[: self.keep]
-        kept = [one for one in checkpoints if one in last or one in best]
-        self._forgotten = [one["file"] for one in checkpoints if one not in kept]
-        self.state["checkpoints"] = kept
-        if best[0]["epoch"] == epoch:  # else the model is what it was
-            write_model(self.path, twin, {"metrics": self.state["history"][-1]})
-
-    def _save_resume_point(self):
-        """Writes what `restore` reads; only then removes what is needed no more."""
-        forgotten = [*self._forgotten, self.state.get("weights")]
-        # The name carries the epoch, so that weights and state can never disagree.
-        self.state["weights"] = f"{self.state['epoch']}.{RESUME}"
-        self.state["random"] = [v.numpy().tolist() for v in _random_states(self.model)]
-        self.model.save_weights(os.path.join(self.folder, self.state["weights"]))
-        files.write_state(self.path, self.state)
-        for name in forgotten:
-            if name and name != self.state["weights"]:
-                os.remove(os.path.join(self.folder, name))
-
-
-def _random_states(model):
-    """The states of the model's random generators, which Keras' weight files leave out."""
-    return [v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")]
+        self.state["checkpoints"] = [one for one in checkpoints if one in last or one in best]
+        if best[0]["epoch"] == epoch and self.points.writes:  # else the model is what it was
+            write_model(self.run, twin, {"metrics": self.state["history"][-1]})

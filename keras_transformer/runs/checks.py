@@ -1,14 +1,13 @@
 """What can be wrong with a training, said before TensorFlow and the corpus are loaded."""
 
 import dataclasses
-import json
 import math
 import os
 from typing import Any
 
 from keras_transformer.corpora.configured import check_names
-from keras_transformer.corpora.corpus import Corpus, fingerprint
 from keras_transformer.corpora.dates import parse_locales
+from keras_transformer.corpora.parallel_text import ParallelText
 from keras_transformer.presets import (
     FREEZABLE,
     STRATEGIES,
@@ -20,17 +19,18 @@ from keras_transformer.presets import (
 from keras_transformer.runs import files
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.opening import inspect_run
+from keras_transformer.runs.prepared import VOCABULARY, check_corpora
 from keras_transformer.tokenizers.sentencepiece_training import check_vocabulary
+from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Path
 
 # What may change when a run goes on; texts if they are the same in another place.
 MAY_CHANGE = (
     *("epochs", "cooldown_steps", "patience", "bleu_tokenize", "validation_beam_size"),
-    *("log_every", "log_file"),
+    *("save_every", "log_every", "log_file"),
     *("strategy", "logical_devices", *MACHINE),
 )
-# What a fine-tuned model has from the run that it starts from.
-VOCABULARY = ("vocabulary_size", "model_type", "lowercase", "nfkc")
+# What a fine-tuned model has from the run that it starts from, beside its vocabulary.
 ARCHITECTURE = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "dropout"]
 
 
@@ -47,16 +47,18 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> N
             or the configuration contradicts the run that goes on or that is started from.
     """
     check_values(config)
+    cluster = cluster_of(config.strategy)
     if resume:
         _check_same(config, files.read_config(output))
-    else:
+    elif cluster is None or cluster.is_chief:
         _check_free(output)
     begun = resume and files.read_state(output) is not None
     if config.start_from is not None and not begun:
         _check_start(config, config.start_from)
     check_names(config)
+    check_corpora(config)
     _check_files(config, output)
-    if config.train_source is None and config.languages:
+    if config.languages:
         parse_locales(config.languages)
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics
@@ -109,23 +111,24 @@ def check_values(config: TrainConfig) -> None:
         )
 
 
-def check_same_text(path: Path, corpus: Corpus) -> None:
+def check_same_text(path: Path, fingerprints: dict[str, Any]) -> None:
     """Refuses to go on with other text than a run was begun with, wherever it lies now.
 
+    Args:
+        path: The run directory.
+        fingerprints: Of the text now, as `data.json` has them.
+
     Raises:
-        ValueError: If its fingerprint is not the one in the run's `data.json`.
+        ValueError: If its fingerprint is not the one in the run's `data.json`, or that is damaged.
     """
-    name = os.path.join(path, files.DATA)
-    if not os.path.exists(name):
-        return
-    with open(name, encoding="utf-8") as file:
-        recorded = json.load(file)
-    for part, pairs in (("train", corpus.train), ("valid", corpus.valid)):
-        if fingerprint(pairs) != recorded[part]:
+    recorded = files.read_data(path)
+    for part, received in fingerprints.items():
+        if recorded and received != recorded.get(part):
+            then = (recorded.get(part) or {}).get("pairs", "an unknown number")
             raise ValueError(
-                f"The {part} text is not what {path} was begun with ({len(pairs)} pairs, then "
-                f"{recorded[part]['pairs']}): resume it with the same text, wherever that lies, "
-                "or fine-tune it by --start-from."
+                f"The {part} text is not what {path} was begun with ({received['pairs']} pairs, "
+                f"then {then}): resume it with the same text, wherever that lies, fine-tune it by "
+                "--start-from, or go on all the same by --accept-changed-text."
             )
 
 
@@ -150,7 +153,7 @@ def _check_ranges(config: TrainConfig) -> None:
     values = _flat(config)
     counts = "epochs steps_per_epoch tokens_per_batch accumulation_steps parallel_microbatches "
     counts += "patience warmup_steps keep_checkpoints logical_devices num_layers d_model num_heads "
-    counts += "d_ff max_length validation_beam_size"
+    counts += "vocabulary_sample d_ff max_length validation_beam_size save_every"
     shares = ("ema", "subword_sampling", "label_smoothing", "dropout")
     ranges: dict[str, tuple[bool, str]] = {}
     for name in counts.split():
@@ -180,11 +183,8 @@ def _check_files(config: TrainConfig, output: Path) -> None:
         path, other = getattr(config, source), getattr(config, target)
         if path is None:
             continue
-        if other is None and not path.removesuffix(".gz").endswith(".tsv"):
-            raise ValueError(
-                f"{path} has no target file beside it: name one, or give a .tsv file with both."
-            )
-        for name in filter(None, (path, other)):
+        text = ParallelText(path, other)
+        for name in filter(None, (name for pair in text.files for name in pair)):
             try:
                 with open(name, "rb") as file:
                     empty = not file.read(1)
@@ -217,7 +217,7 @@ def _check_same(config: TrainConfig, begun: TrainConfig) -> None:
     """Refuses to go on with another recipe than the one begun."""
     for name, old, new in _differences(begun, config):
         decided = name == "precision" and new == "auto"  # by the run
-        if name not in (*MAY_CHANGE, *files.TEXTS) and not decided:
+        if name not in (*MAY_CHANGE, *files.TEXTS, "corpus") and not decided:
             raise ValueError(
                 f"This run was begun with {name}={old!r}, received {new!r}: resume it with the "
                 f"options it was begun with (only {', '.join(MAY_CHANGE)} and the place of the "
@@ -240,7 +240,7 @@ def _check_start(config: TrainConfig, run: Path) -> None:
                 f"{run} has {name}={old!r}, received {new!r}: what starts from it has its "
                 "vocabulary and architecture; leave out the option or preset that says so."
             )
-    if config.train_source is None and origin.train_source is not None:
+    if not (config.train_source or config.corpus) and (origin.train_source or origin.corpus):
         raise ValueError("--train-source is missing: name the text to fine-tune on.")
 
 

@@ -7,19 +7,21 @@ row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing in it nam
 the machine that loading would need, so it can be moved; and loading reads nothing outside it.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from keras_transformer.atomic_files import replacing
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.inspection import checksums
 from keras_transformer.inspection.bounded_files import check_types, read_json
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.atomic_files import replacing
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
+from keras_transformer.runs.resume_points import STATE, ResumePoints
 from keras_transformer.typing import Path
 
 MODEL, CONFIG, SOURCE, TARGET = "model.keras", "config.yaml", "source.spm", "target.spm"
@@ -28,7 +30,9 @@ DATA = "data.json"  # how much text was trained on, and its fingerprint
 EXAMPLES = "examples.json"  # pairs that an export shows and compares
 MOST_EXAMPLES, LONGEST_EXAMPLES = 500, 1 << 20  # of them, and characters of all together
 SEALED = (MODEL, SOURCE, TARGET, CONFIG, DATA, EXAMPLES)  # by checksums in `model.json`
-HISTORY, CHECKPOINTS, STATE = "history.csv", "checkpoints", "resume.json"
+CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
+HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
+OWNED = r"\d{6}\.weights\.h5"  # further files in checkpoints/, as ResumePoints takes them
 LEAST_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 TEXTS = ("train_source", "train_target", "valid_source", "valid_target")  # fields that name files
 
@@ -53,7 +57,8 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    for field in (*TEXTS, "start_from", "log_file", "log_every", *MACHINE):
+    here = "corpus", "start_from", "save_every", "log_file", "log_every"
+    for field in (*TEXTS, *here, *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | read_scores(path)
     scores.pop(checksums.FILES, None)
@@ -123,21 +128,33 @@ def valid_pairs(path: Path) -> Sequence[Pair]:
     """
     from keras_transformer.corpora.configured import load_valid
     from keras_transformer.corpora.corpus import fingerprint
+    from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+    from keras_transformer.runs.prepared import parse_corpora
 
     config, known = read_config(path), read_data(path).get("valid")
+    kept = os.path.join(path, CORPUS)
     if known is None:
         raise ValueError(f"{path} does not say what it was validated by.")
-    for name in filter(None, (getattr(config, text) for text in TEXTS)):
-        if not os.path.isfile(name):
-            raise ValueError(f"{name} cannot be read (it is no file): check the path.")
-    pairs = load_valid(config)
+    if config.valid_source is None and (config.corpus or os.path.isdir(kept)):
+        first = parse_corpora(config.corpus)[0][0] if config.corpus else kept
+        pairs = PreparedCorpus(first).valid
+    else:
+        for name in filter(None, (getattr(config, text) for text in TEXTS)):
+            if os.path.exists(name) and not os.path.isfile(name):
+                raise ValueError(f"{name} cannot be read (it is no file): check the path.")
+        pairs = load_valid(config)
     if fingerprint(pairs) != known:
         raise ValueError(f"what {path} was validated by has changed.")
     return pairs
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
-    """Writes a `TrainConfig` as `config.yaml` into the directory `path`, whole or not at all."""
+    """Writes a `TrainConfig` as `config.yaml` into the directory `path`, whole or not at all.
+
+    Where it says the same already, nothing is written.
+    """
+    if os.path.exists(os.path.join(path, CONFIG)) and to_yaml(read_config(path)) == to_yaml(config):
+        return
     with replacing(os.path.join(path, CONFIG)) as name:
         with open(name, "w", encoding="utf-8") as file:
             file.write(to_yaml(config))
@@ -159,25 +176,44 @@ def read_config(path: Path) -> TrainConfig:
     return from_yaml(name)
 
 
+def resume_points(path: Path) -> ResumePoints:
+    """The points that the training of a run goes on from."""
+    return ResumePoints(os.path.join(path, CHECKPOINTS), OWNED)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from training into a run directory.
+
+    Raises:
+        ValueError: If one does.
+    """
+    points = resume_points(path)
+    points.lock()
+    try:
+        yield
+    finally:
+        points.release()
+
+
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Reads where a training stands, None before its first validation.
+    """Reads where a training stands, None before its first point.
 
     Returns:
-        Dict with `epoch`, the number of epochs done; `checkpoints`, a list of dicts of `file` and
-        `epoch`, in the order of the epochs; and `history`, the scores of each epoch, among others.
+        Dict with `epoch`, the number of epochs done; `checkpoints`, a list of dicts of `file`,
+        `epoch` and `sha256`, in the order of the epochs; and `history`, the scores of each epoch,
+        among others.
+
+    Raises:
+        ValueError: If the file that says so is damaged, or missing beside checkpoints.
     """
-    name = os.path.join(path, CHECKPOINTS, STATE)
-    if not os.path.exists(name):
-        return None
-    with open(name, encoding="utf-8") as file:
-        return json.load(file)
-
-
-def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Writes where a training stands, whole or not at all."""
-    with replacing(os.path.join(path, CHECKPOINTS, STATE)) as name:
-        with open(name, "w", encoding="utf-8") as file:
-            json.dump(state, file)
+    points, where = resume_points(path).read(), os.path.join(path, CHECKPOINTS, STATE)
+    if os.path.exists(os.path.join(path, HISTORY)) and not os.path.exists(where):
+        raise ValueError(
+            f"{where} is missing, though there is a {HISTORY}: put back a copy of it, or train "
+            "anew into another directory."
+        )
+    return points[-1]["state"]["more"] if points else None
 
 
 def write_scores(path: Path, scores: dict[str, Any], finished: bool = True) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from keras_transformer.runs.atomic_files import replacing
+from keras_transformer.atomic_files import replacing
 from keras_transformer.runs.files import HISTORY, is_run
 from keras_transformer.typing import Path
 

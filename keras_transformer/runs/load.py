@@ -101,6 +101,7 @@ def open_translator(
     search: SearchConfig = GREEDY,
     n_best: int | None = None,
     precision: str | None = None,
+    prefixes: bool = False,
 ) -> Callable[..., list[Any]]:
     """Opens whatever can translate, as a function.
 
@@ -109,10 +110,12 @@ def open_translator(
         search: `SearchConfig`.
         n_best: How many translations to find, as `Translator.translate_n_best` does; None for one
             string for each text.
+        prefixes: Whether what translations begin with will be given.
 
     Returns:
-        Function from a list of strings, in any order, to the list of their translations; and from
-        `prefixes`, None or a list of what these begin with.
+        Function from a list of strings, in any order, to the list of their translations; from
+        `prefixes`, None or a list of what these begin with; and from the number of the `first`
+        string, where a list is a part of many, which are translated one part after the other.
 
     Raises:
         ValueError: As `open_model` does, or if a SavedModel is to search otherwise than it does.
@@ -121,15 +124,19 @@ def open_translator(
     model = open_model(path, precision)
     run = is_run(path)
     if not run:
-        model.check_search(search)
+        model.check_search(search, prefixes)
     method: Callable[..., list[Any]] = model.translate
     if n_best is not None:
         method = functools.partial(model.translate_n_best, n_best=n_best)
 
-    def translate(texts, prefixes=None):
-        if run and len(texts) <= FEW:
-            model.run_eagerly()
-        return method(texts, search=search, prefixes=prefixes)
+    count = 0
+
+    def translate(texts, prefixes=None, first=0):
+        nonlocal count
+        count += len(texts)
+        if run:
+            model.run_eagerly(count <= FEW)
+        return method(texts, search=search, prefixes=prefixes, first=first)
 
     return translate
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.typing import Path
 
 
@@ -47,18 +48,26 @@ class Progress(keras.callbacks.Callback):
         say: `Lines`.
         every: Seconds between two lines.
         folder: Directory for TensorBoard, or None: scalars of every tenth update.
+        resume: What tells how many updates of an epoch were done in another process, or None.
     """
 
     DRAWN = 10  # updates from one point of a curve to the next
 
     def __init__(
-        self, steps: int, epochs: int, say: Lines, every: float = 60.0, folder: Path | None = None
+        self,
+        steps: int,
+        epochs: int,
+        say: Lines,
+        every: float = 60.0,
+        folder: Path | None = None,
+        resume: ResumeTraining | None = None,
     ) -> None:
         super().__init__()
         self.steps = steps
         self.epochs = epochs
         self.say = say
         self.every = every
+        self.resume = resume
         self.quiet = sys.stderr.isatty()
         self.board = folder and tf.summary.create_file_writer(os.path.join(folder, "updates"))
         self._traced = False
@@ -71,10 +80,16 @@ class Progress(keras.callbacks.Callback):
         self._timed = self._began, 0  # from when on steps are timed, and how many were done by then
         self._ended: float | None = None
         self._for_line, self._for_board = _Stretch(), _Stretch()
+        self._passed = self.resume.passed if self.resume else 0  # done by another process
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Says a line when it is time; `batch` counts from 0 in every epoch."""
         now, done = time.monotonic(), batch + 1
+        if done <= self._passed:
+            self._timed = now, done
+            self._for_line.end(logs, now)
+            self._for_board.end(logs, now)
+            return
         if not self._traced:  # the first update, which is no measure of speed
             self._traced = True
             self._timed, self._said = (now, done), now
@@ -111,7 +126,7 @@ class Progress(keras.callbacks.Callback):
         )
         left = self._left(self.steps, ended) - self._seconds_of_validation
         self.say(
-            f"epoch {epoch + 1} of {self.epochs}: {self.steps:,} updates in "
+            f"epoch {epoch + 1} of {self.epochs}: {self.steps - self._passed:,} updates in "
             f"{_duration(ended - self._began)}, validation in {_duration(now - ended)}, "
             f"{_duration(left)} left; {', '.join(values)}",
             self.quiet,

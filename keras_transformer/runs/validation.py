@@ -13,12 +13,15 @@ from keras_transformer.presets import SearchConfig, TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.workers import agree, is_chief
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
+
+SCORES = ("val_bleu", "val_chrf")
 
 
 @contextlib.contextmanager
@@ -93,8 +96,11 @@ class TranslationScores(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Adds the scores to `logs`."""
+        strategy, scores = self.model.distribute_strategy, dict.fromkeys(SCORES, 0.0)
         with averaged_weights(self.model):
-            logs |= self.measure(self.model)
+            if is_chief(strategy):
+                scores = self.measure(self.model)
+        logs |= agree(strategy, scores)
 
     def measure(self, model: "Transformer") -> dict[str, float]:
         """Scores the translations of a model as it stands: `{"val_bleu": …, "val_chrf": …}`."""
@@ -163,6 +169,7 @@ class RunValidation:
 
     def __call__(self, model: "Transformer") -> dict[str, float]:
         """Validates a compiled model as it stands: its scores, by the names that `fit` logs."""
+        self.dataset.stream.shard = (0, 1)  # while `fit` ran, those of one worker among others
         values = model.evaluate(self.dataset, verbose=0, return_dict=True)
         scores = {"val_loss": float(values["loss"])}
         return scores | (self._translation.measure(model) if self._translation else {})

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +10,7 @@ import numpy as np
 
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.serving.acceptance.opening import inspect_version
-from keras_transformer.serving.acceptance.server_process import (
-    ServerProcess,
-    is_supported,
-)
+from keras_transformer.serving.lasting_server import LastingServer
 from keras_transformer.serving.versions import (
     CARD,
     DEFAULT,
@@ -30,14 +26,14 @@ from keras_transformer.translation.hypotheses import (
 from keras_transformer.translation.sentence_batches import as_bytes, in_order, sorted_batches
 from keras_transformer.typing import Path, Texts
 
-FEW = 256  # sentences, for which rewriting the graph takes longer than it saves
 DRAWN = ("temperature", "top_k", "top_p")  # what a request to `sample` may choose
 
 
 class ExportedTranslator:
     """What a version's signatures answer to lists of texts, as a `Translator` does in memory.
 
-    On Linux a process of its own answers, as a server would; elsewhere TensorFlow does.
+    On Linux a process of its own answers, as a server would, for as long as this object lives;
+    elsewhere TensorFlow does.
 
     Args:
         path: A version directory; or the one above, of which the highest version is taken.
@@ -51,12 +47,14 @@ class ExportedTranslator:
     def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
         self.directory = version_dir(os.fspath(path))
         self.signatures = inspect_version(self.directory, allow_ops)
+        self._server = LastingServer(self.directory)
 
-    def check_search(self, search: SearchConfig) -> str:
+    def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
         """Refuses what the export does not do.
 
         Args:
             search: `SearchConfig`.
+            prefixes: Whether there are any, which no signature takes.
 
         Returns:
             Name of the signature that searches so.
@@ -66,6 +64,8 @@ class ExportedTranslator:
         """
         name = "sample" if search.sample else DEFAULT if search.beam_size == 1 else "beam"
         self._check_signature(name)
+        if prefixes:
+            self._refuse("takes no prefixes: leave out --prefix")
         own = GREEDY
         if name == "sample":
             chosen = {key: getattr(search, key) for key in ("seed", *DRAWN)}
@@ -88,6 +88,7 @@ class ExportedTranslator:
         batch_size: int = 256,
         search: SearchConfig = GREEDY,
         prefixes: None = None,
+        first: int = 0,
     ) -> list[str]:
         """Translates a list of sentences.
 
@@ -96,6 +97,7 @@ class ExportedTranslator:
             batch_size: Number of texts per batch; a beam search of N beams takes an N-th of it.
             search: `SearchConfig`, one that the export has a signature for.
             prefixes: None: there is no signature that takes them.
+            first: As `Translator.translate` has it.
 
         Returns:
             List of strings, in the same order.
@@ -103,7 +105,7 @@ class ExportedTranslator:
         Raises:
             ValueError: If the version cannot be loaded, or does not search so.
         """
-        n_best = self._search(texts, batch_size, search, prefixes, n_best=1)
+        n_best = self._search(texts, batch_size, search, prefixes, n_best=1, first=first)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
@@ -113,11 +115,12 @@ class ExportedTranslator:
         search: SearchConfig = GREEDY,
         prefixes: None = None,
         n_best: int | None = None,
+        first: int = 0,
     ) -> list[list[Hypothesis]]:
         """Translates a list of sentences, each in several ways.
 
         Args:
-            texts, batch_size, search, prefixes: As `translate` has them.
+            texts, batch_size, search, prefixes, first: As `translate` has them.
             n_best: As `Translator.translate_n_best` has it.
 
         Returns:
@@ -130,19 +133,18 @@ class ExportedTranslator:
             raise ValueError(
                 f"The signature beam of {self.directory} tells no scores: export the run anew."
             )
-        return self._search(texts, batch_size, search, prefixes, n_best)
+        return self._search(texts, batch_size, search, prefixes, n_best, first)
 
-    def _search(self, texts, batch_size, search, prefixes, n_best):
+    def _search(self, texts, batch_size, search, prefixes, n_best, first):
         """`Hypothesis`es for each text; where the signature tells no score, by their log_prob."""
-        if prefixes is not None:
-            self._refuse("takes no prefixes: leave out --prefix")
         n_best = check_n_best(n_best, search)
-        name, draws = self.check_search(search), n_best if search.sample else 1
+        name = self.check_search(search, prefixes is not None)
+        draws = n_best if search.sample else 1
         rows = [row for row in as_bytes(texts) for _ in range(draws)]
         inputs: dict[str, list[Any]] = {"text": rows}
         if search.sample:
             places = [divmod(i, draws) for i in range(len(rows))]
-            inputs["seed"] = [draw_seed(search, number, draw) for number, draw in places]
+            inputs["seed"] = [draw_seed(search, first + number, draw) for number, draw in places]
             inputs |= {key: [getattr(search, key)] * len(rows) for key in DRAWN}
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
@@ -236,40 +238,15 @@ class ExportedTranslator:
     ) -> list[dict[str, Any]]:
         """One dict of outputs for each row of all inputs, in their order."""
         texts = next(iter(inputs.values()))
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        batches = sorted_batches([len(text) for text in texts], batch_size, threads)
+        batches = sorted_batches([len(text) for text in texts], batch_size, self._server.threads)
         requests = [
             ({key: [rows[i] for i in batch] for key, rows in inputs.items()}, name)
             for batch in batches
         ]
-        if is_supported():
-            replies = self._ask_process(requests, threads, optimize=len(texts) > FEW)
-        else:
-            from keras_transformer.serving.saved_model import load_signatures
-
-            run = load_signatures(self.directory)
-            replies = [run(inputs, name) for inputs, name in requests]
-        for reply in replies:
-            if "error" in reply:
-                raise ValueError(
-                    f"{self.directory} answers with an error: {_one_line(reply['error'])}."
-                )
+        replies = self._server.predict_all(requests, len(texts))
         rows = (zip(*reply.values(), strict=True) for reply in replies)
         names: Collection[str] = replies[0].keys() if replies else ()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
-
-    def _ask_process(self, requests, threads, optimize):
-        """The replies of a process of its own; that it has died is a sentence of this one."""
-        try:
-            with ServerProcess(self.directory, threads=threads, optimize=optimize) as server:
-                return server.predict_all(requests)
-        except (ValueError, RuntimeError) as error:
-            raise ValueError(f"{_one_line(error)}. Export the run anew.") from error
-
-
-def _one_line(error):
-    """An error of TensorFlow's or of a process, without what only its authors know."""
-    return " ".join(re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]", "", str(error)).split()).rstrip(".:")[:300]
 
 
 def _most_attended(text, source_tokens, target_tokens, attention):

@@ -5,11 +5,8 @@ complete or not. So a version is written beside its place under a name the serve
 out there, flushed to disk, and moved into place by one rename.
 """
 
-import contextlib
 import operator
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -21,9 +18,11 @@ from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.opening import inspect_version
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Finding, check
+from keras_transformer.serving.lasting_server import one_line
 from keras_transformer.serving.precision_comparison import compare_precision
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, make_inputs
+from keras_transformer.serving.temporary_version import temporary_version
 from keras_transformer.serving.versions import LARGEST_VERSION, refuse_other, version_dir, versions
 from keras_transformer.serving.warm_up import write_warm_up
 from keras_transformer.translation.corpus_scores import make_metrics
@@ -79,7 +78,7 @@ def export(
     version = _free_version(base, version)
     make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes
     module, functions = functions_of(translator, config)
-    with _temporary_version(base, version) as temporary:
+    with temporary_version(base, version) as temporary:
         _save(module, functions, temporary)
         card = model_card.describe(translator, functions, config, pairs, temporary)
         smaller = (config.precision, config.computation) != ("float32", "float32")
@@ -142,12 +141,8 @@ def _try_to_load(directory):
         ServerProcess(directory).close()
     except (ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{directory} cannot be loaded as a SavedModel; export it again ({_reason(error)})."
+            f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
-
-
-def _reason(error):
-    return " ".join(str(error).strip().partition("\n")[0].split()).rstrip(".:")
 
 
 def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
@@ -170,7 +165,7 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
         loaded = tf.saved_model.load(directory)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
-            f"{directory} cannot be loaded as a SavedModel; export it again ({_reason(error)})."
+            f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
     signature = getattr(loaded, "signatures", {}).get(DEFAULT)
     refuse_other(directory, getattr(signature, "structured_outputs", None))
@@ -190,25 +185,6 @@ def _to_lists(array):
     if array.dtype == object:
         array = np.vectorize(lambda text: text.decode(errors="replace"), otypes=[object])(array)
     return array.tolist()
-
-
-@contextlib.contextmanager
-def _temporary_version(base, version):
-    """A directory that servers ignore, on the same file system as its place will be; then gone."""
-    temporary = os.path.join(base, f".tmp-{version}-{uuid.uuid4().hex}")
-    try:
-        os.makedirs(base, exist_ok=True)
-        # Not by tempfile, whose directories are closed to other users: a server often is one.
-        os.mkdir(temporary)
-    except OSError as error:
-        raise ValueError(
-            f"{base} is not a directory that can be written to ({error.strerror}); pass the one "
-            "that is to hold the model's versions."
-        ) from error
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
 
 
 def _save(module, functions, directory):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.byte_strings import to_bytes
@@ -48,7 +49,7 @@ def train_model(
             them.
 
     Returns:
-        The serialised model. Of the type char, it may have fewer ids than were asked for.
+        The serialised model.
 
     Raises:
         ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
@@ -82,7 +83,21 @@ def train_model(
             sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
         except (RuntimeError, OSError) as error:
             raise _explain(error, vocabulary_size) from error
-    return model.getvalue()
+    learned = _without_places(model.getvalue())
+    size = sentencepiece.SentencePieceProcessor(model_proto=learned).vocab_size()
+    if vocabulary_size and size < vocabulary_size:  # of the type char, nothing was said of it
+        raise VocabularyTooLarge(size, vocabulary_size)
+    return learned
+
+
+def _without_places(model):
+    """The same model without the name of the file of rules, which is another one each time."""
+    proto: Any = sentencepiece_model_pb2  # made when it is imported: checkers see nothing in it
+    parsed = proto.ModelProto.FromString(model)
+    if not parsed.normalizer_spec.normalization_rule_tsv:
+        return model
+    parsed.normalizer_spec.ClearField("normalization_rule_tsv")
+    return parsed.SerializeToString(deterministic=True)
 
 
 def _nonempty(lines):

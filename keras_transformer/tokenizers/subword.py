@@ -1,7 +1,6 @@
 """Text to ids and back, as graph operations."""
 
 import hashlib
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -18,7 +17,9 @@ from keras_transformer.inspection.sentencepiece_model import (
 )
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.byte_strings import to_bytes
-from keras_transformer.tokenizers.sentencepiece_training import VocabularyTooLarge, train_model
+from keras_transformer.tokenizers.random_keys import pair_keys
+from keras_transformer.tokenizers.sentencepiece_training import train_model
+from keras_transformer.tokenizers.subword_sampler import SubwordSampler, subword_sampler
 from keras_transformer.typing import Path, Tensor, Texts
 
 
@@ -74,7 +75,6 @@ class SubwordTokenizer(tf.Module):
             )
         self.model = model
         self.vocabulary_size = processor.vocab_size()
-        self._sampler = processor
         self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
         self._processor._model_resource = _LastingModel(model)
 
@@ -105,43 +105,60 @@ class SubwordTokenizer(tf.Module):
         """Looks ids up: the pieces they stand for, strings of the same shape, ragged or not."""
         return self._processor.id_to_string(ids)
 
+    def sampler(self, strength: float) -> SubwordSampler:
+        """Makes what cuts texts, given as ids, into other pieces: in one of many ways each time.
+
+        That keeps a model from relying on one. Of type bpe, BPE-dropout (Provilkov et al., 2020,
+        §3): every merge is left out with a probability of `strength`, usually 0.1. Of type unigram,
+        subword regularisation (Kudo, 2018, equation 8): segmentations are drawn with their
+        probability to the power `strength`, so that a smaller one samples more widely. Texts of
+        other types have one segmentation.
+
+        Args:
+            strength: Above 0, at most 1.
+
+        Returns:
+            Function of ids `(I,)` int, those of sentences one after the other, without END, their
+            lengths `(B,)`, and a key for each, uint64 `(B,)`, such as `pair_keys` makes. Returns
+            ids, int32, and lengths, int64 `(B,)`, which follow from ids and keys alone: in any
+            process, whatever else is in the batch.
+
+        Raises:
+            ValueError: If `strength` is out of range, or pieces of a model of type bpe are marked
+                as unused.
+
+        Example:
+
+        >>> ids = tokenizer(["the quick brown fox", "the fox"])
+        >>> keys = pair_keys(seed, number_of_pass, side, pairs=np.array([7, 12]))
+        >>> sampler = tokenizer.sampler(0.1)
+        >>> ids, lengths = sampler(ids.values.numpy(), ids.row_lengths().numpy(), keys)
+        """
+        return subword_sampler(self.model, strength)
+
     def sample(
         self, texts: Texts, strength: float, seed: int, end: bool = False
     ) -> tf.RaggedTensor:
-        """Cuts texts into pieces in one of many ways, which keeps a model from relying on one.
-
-        Of type bpe, BPE-dropout (Provilkov et al., 2020, §3): every merge is left out with a
-        probability of `strength`, usually 0.1. Of type unigram, subword regularisation (Kudo,
-        2018, equation 8): segmentations are drawn with their probability to the power `strength`,
-        so that a smaller one samples more widely. Texts of other types have one segmentation.
-
-        Runs in Python, for training only.
+        """Cuts texts into pieces in one of many ways, as `sampler` does.
 
         Args:
             texts: List of strings.
             strength: Above 0, at most 1.
-            seed: Non-negative int; the same one gives the same pieces.
+            seed: Int; the same one gives the same text in the same place of the list the same
+                pieces.
             end: Whether END closes each text.
 
         Returns:
             int32 ragged `(B, None)`.
 
         Raises:
-            ValueError: If `strength` is out of range.
+            ValueError: As `sampler` does.
         """
-        if not 0 < strength <= 1:
-            raise ValueError(f"strength must be above 0 and at most 1, received {strength}.")
-        sentencepiece.set_random_generator_seed(seed)
-        ids = self._sampler.encode(
-            [to_bytes(text) for text in texts],
-            enable_sampling=True,
-            alpha=strength,
-            nbest_size=-1,
-            num_threads=1,  # the order in which threads draw would not be the seed's
-        )
-        # tf.ragged.constant would take longer than everything else.
-        flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
-        lengths = [len(row) for row in ids]
+        sampler = self.sampler(strength)
+        ids = self(texts)
+        lengths = ids.row_lengths().numpy()
+        keys = pair_keys(seed, 0, 0, np.arange(len(lengths)))
+        flat, lengths = sampler(ids.flat_values.numpy(), lengths, keys)
         ragged = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
         return _close(ragged) if end else ragged
 
@@ -176,10 +193,7 @@ class SubwordTokenizer(tf.Module):
         model = train_model(
             lines, files, vocabulary_size, model_type=model_type, lowercase=lowercase, nfkc=nfkc
         )
-        tokenizer = cls(model)
-        if vocabulary_size and tokenizer.vocabulary_size < vocabulary_size:
-            raise VocabularyTooLarge(tokenizer.vocabulary_size, vocabulary_size)
-        return tokenizer
+        return cls(model)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -21,7 +21,7 @@ class Tokenizer(Protocol):
     exported it is a `tf.Module`, which holds its tables. Its operations then have to be allowed by
     whoever opens the export: `load_saved_model(path, allow_ops=…)`; without, they are named.
 
-    Two more methods are used where a tokenizer has them, as `SubwordTokenizer` does: `sample`, by
+    Two more methods are used where a tokenizer has them, as `SubwordTokenizer` does: `sampler`, by
     `make_dataset(…, subword_sampling=…)`, and `save`, by `export_ctranslate2`.
 
     Attributes:

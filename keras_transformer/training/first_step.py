@@ -2,6 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+import tensorflow as tf
+
+from keras_transformer.typing import Nested
+
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
     from keras import Model
 else:
@@ -19,7 +23,30 @@ class FirstStep(Model):
     Without a strategy Keras leaves the building to the first step, and TensorFlow traces a
     function twice that makes variables. Built ahead, from the shapes of the dataset, the first
     update of a large model comes after little more than half the time.
+
+    What a step returns, Keras averages over the replicas: means of means, and sums divided. Over
+    workers it fails at scalars (`reduce_per_replica`, by axis 0). Here every replica returns what
+    the metrics of all of them come to.
     """
+
+    def _make_function(self, step_function):
+        strategy = self.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            return super()._make_function(step_function)
+        # What Keras takes the mean of over workers must have an axis to take it over.
+        over_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+        def step(data):
+            logs = step_function(data)
+            if isinstance(logs, dict):
+                logs |= {
+                    name: x for name, x in _of_all_replicas(self.metrics).items() if name in logs
+                }
+            if not over_workers:
+                return logs
+            return tf.nest.map_structure(lambda x: tf.convert_to_tensor(x)[tf.newaxis], logs)
+
+        return super()._make_function(step)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         strategy = self.distribute_strategy
@@ -40,11 +67,48 @@ class FirstStep(Model):
             if not self.built:
                 self.build()
             try:
-                self._symbolic_build(data_batch=data_batch)
+                build_ahead(self, data_batch)
             except Exception:
                 # Not every model can be tried with shapes alone. Then the first trace builds, as
                 # it does for Keras, or says better what is wrong.
                 return
+
+
+def _of_all_replicas(metrics):
+    """The results of metrics by name, from what all replicas have added up."""
+    context = tf.distribute.get_replica_context()
+    variables = [variable for metric in metrics for variable in metric.variables]
+    if not variables:
+        return {}
+    sums = context.all_reduce(
+        tf.distribute.ReduceOp.SUM, [tf.identity(variable) for variable in variables]
+    )
+    results = {}
+    for metric in metrics:
+        count = len(metric.variables)
+        result = metric.stateless_result(sums[:count])
+        sums = sums[count:]
+        results |= result if isinstance(result, dict) else {metric.name: result}
+    return results
+
+
+def build_ahead(model: Model, data_batch: Nested) -> None:
+    """Builds all that a compiled model's first step would: layers, optimizer, loss and metrics.
+
+    Args:
+        model: Any `keras.Model`.
+        data_batch: A batch as `fit` takes it, or its `element_spec`.
+    """
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=data_batch)
+
+
+def begin_at(model: Model, epoch: int) -> None:
+    """Lets `fit`, which calls `on_train_begin`, begin with an epoch, whatever it was told.
+
+    As Keras' own `BackupAndRestore` does it. 0 leaves it to the argument of `fit`.
+    """
+    model._initial_epoch = epoch
 
 
 def _first_of_replicas(strategy, batch):

@@ -41,7 +41,8 @@ class TokenMetric(keras.metrics.Mean):
         weights = token_weights(ids, sample_weight, self.dtype)
         fused = hasattr(y_pred, "log_probs")
         values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, y_pred)
-        return super().update_state(values, sample_weight=weights)
+        # Flat: of rows Keras would take means first, over as many tokens as each is padded to.
+        return super().update_state(ops.reshape(values, [-1]), ops.reshape(weights, [-1]))
 
     def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
         """The values of each token, shape `(B, T)`."""

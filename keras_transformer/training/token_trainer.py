@@ -20,10 +20,11 @@ from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
 from keras_transformer.training.microbatches import accumulate, split
 from keras_transformer.training.names import replace_names
+from keras_transformer.training.workers import SharedFit
 from keras_transformer.typing import Config, Nested, Tensor
 
 
-class TokenTrainer(CheckedFit, FirstStep):
+class TokenTrainer(SharedFit, CheckedFit, FirstStep):
     """Gives `fit` what it lacks for sentences of different lengths: mixed into `Transformer`.
 
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as

@@ -70,8 +70,9 @@ class TextModel(tf.Module):
         # variables, so the model itself stays out of sight in a function.
         self.variables_to_save = [weight.value for weight in model.weights]
         self._get_model = lambda: model
-        # What `compiled` makes is no part of what is saved.
-        self.compiled: Callable[..., Callable[..., Any]] = functools.cache(_compile)
+        # What it makes is no part of what is saved.
+        self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
+        self.compiled: Callable[..., Callable[..., Any]] = self._graphs
 
     @property
     def model(self) -> "Transformer":
@@ -83,9 +84,13 @@ class TextModel(tf.Module):
         """The decoder layer whose attention to the source is looked at; see `align`."""
         return max(self.model.num_layers - 2, self.model.num_layers // 2)
 
-    def run_eagerly(self) -> None:
-        """Has no graphs made from now on: for a few sentences, that takes longer than they do."""
-        self.compiled = _eager
+    def run_eagerly(self, eagerly: bool = True) -> None:
+        """Has no graphs made from now on: for a few sentences, that takes longer than they do.
+
+        Args:
+            eagerly: False: graphs are made again, or those are taken that there are.
+        """
+        self.compiled = _eager if eagerly else self._graphs
 
     def score(
         self, sources: Texts, targets: Texts, batch_size: int = 64
@@ -205,6 +210,7 @@ class TextModel(tf.Module):
         count: int,
         end: bool = False,
         longest: int | None = None,
+        first: int = 0,
     ) -> tf.RaggedTensor:
         """Cuts texts that the target has to hold whole into pieces.
 
@@ -214,6 +220,7 @@ class TextModel(tf.Module):
             count: How many there have to be.
             end: Whether END closes them.
             longest: Tokens that each may have; the model's `max_length` when left out.
+            first: Number of the first, from 0, where they are some of many.
 
         Returns:
             Ragged int32 `(B, None)`.
@@ -228,7 +235,7 @@ class TextModel(tf.Module):
                 f"Expected a {name} for each source, received {len(texts)} for {count} sources."
             )
         ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
-        for number, length in enumerate(ids.row_lengths().numpy(), 1):
+        for number, length in enumerate(ids.row_lengths().numpy(), first + 1):
             if length > limit:
                 raise ValueError(
                     f"{name.capitalize()} {number} has {length} tokens, but {bound} is {limit}: "

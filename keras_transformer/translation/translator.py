@@ -134,6 +134,7 @@ class Translator(TextModel):
         batch_size: int = 256,
         search: SearchConfig = GREEDY,
         prefixes: Texts | None = None,
+        first: int = 0,
     ) -> list[str]:
         """Translates a list of sentences.
 
@@ -142,8 +143,9 @@ class Translator(TextModel):
             batch_size: Number of sentences translated at once, those of similar length together;
                 a beam search of N beams takes an N-th of it.
             search: `SearchConfig`: greedily unless said otherwise. What is drawn for a sentence
-                depends on the seed and its place in the list, not on `batch_size`.
+                depends on the seed and its number, not on `batch_size`.
             prefixes: Strings, one for each text, that the translations begin with.
+            first: Number of the first text, where these are some of many; the others follow it.
 
         Returns:
             List of as many strings, in the same order.
@@ -152,7 +154,7 @@ class Translator(TextModel):
             ValueError: If `texts` is one string, the beam is wider than the vocabulary, or a
                 prefix has more tokens than the translation may have.
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, n_best=1)
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
@@ -162,11 +164,12 @@ class Translator(TextModel):
         search: SearchConfig = GREEDY,
         prefixes: Texts | None = None,
         n_best: int | None = None,
+        first: int = 0,
     ) -> list[list[Hypothesis]]:
         """Translates a list of sentences, each in several ways.
 
         Args:
-            texts, batch_size, search, prefixes: As `translate` has them.
+            texts, batch_size, search, prefixes, first: As `translate` has them.
             n_best: How many translations of each; as many as the beam is wide when left out.
                 Samples are drawn so many times, the k-th as `search.seed + k` draws the first.
 
@@ -182,14 +185,15 @@ class Translator(TextModel):
         rows = as_bytes(texts)
         check_beam_size(search.beam_size, self.model.target_vocabulary_size)
         if prefixes is not None:
-            longest = self._longest(search)
-            prefixes = self.read_targets("prefix", prefixes, len(rows), longest=longest)
+            options = dict(longest=self._longest(search), first=first)
+            prefixes = self.read_targets("prefix", prefixes, len(rows), **options)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
         translate = self.compiled(self.search_batch, inputs, search=search)
 
         def translate_batch(chosen):
             numbers, draw = np.divmod(chosen, draws)
-            seeds = [draw_seed(search, *pair) for pair in zip(numbers, draw, strict=True)]
+            pairs = zip(numbers + first, draw, strict=True)
+            seeds = [draw_seed(search, *pair) for pair in pairs]
             batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))

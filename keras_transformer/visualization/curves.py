@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator
 
-from keras_transformer.runs.atomic_files import replacing
+from keras_transformer.atomic_files import replacing
 from keras_transformer.runs.history import History, read_history
 from keras_transformer.typing import Path
 

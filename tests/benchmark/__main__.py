@@ -15,12 +15,12 @@ from typing import Literal
 
 import tyro
 
-from tests.benchmark import load
+from tests.benchmark import corpora, load, workers
 from tests.benchmark.report import bars, plot_scaling, table
 from tests.benchmark.side_by_side import System, time_systems
 
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
-PART = Literal["training", "decoding", "beam", "text", "scaling", "load"]
+PART = Literal["training", "decoding", "beam", "text", "scaling", "load", "corpora", "workers"]
 SHAPE = Literal["small", "base", "toy"]
 
 
@@ -37,6 +37,8 @@ class Options:
         run: A run trained on it; without one, the part text is left out.
         opennmt_tf: Python of an environment with OpenNMT-tf 2.32, which needs an older TensorFlow
             (`make .venv-opennmt/installed` makes one); without it, that system is left out.
+        pairs: Of the part corpora: how many are read, and how many tokenized.
+        before: For it, a checkout of commit 11ad664, to read text with as it was read there.
         output: Directory for results.json and scaling.png.
     """
 
@@ -47,6 +49,8 @@ class Options:
     corpus: str = "../shared/data/multi30k/tok"
     run: str | None = None
     opennmt_tf: str | None = None
+    pairs: tuple[int, int] = (10_000_000, 100_000)
+    before: str | None = None
     output: str = "runs/benchmark"
 
 
@@ -71,6 +75,12 @@ def main(options: Options) -> None:
         # Each time, so that a benchmark cut off leaves what it has found.
         _write(path, machine, options, results)
     loads = under_load(options) if "load" in options.parts else {}
+    if "corpora" in options.parts:
+        print("\ncorpora\n")
+        loads["corpora"] = corpora.measure(*options.pairs, options.rounds, options.before)
+    if "workers" in options.parts:
+        loads["workers"] = [workers.table(shape, 10, options.rounds) for shape in ("tiny", "small")]
+        print("\nworkers\n", *loads["workers"], sep="\n\n")
     if not results and not loads:
         sys.exit("Nothing was measured.")
     _write(path, machine, options, results, loads)

@@ -121,3 +121,15 @@ def test_a_part_on_toy_sizes(tmp_path):
     assert {"ours in memory, the command", "CTranslate2 float32", *exported} <= names
     for how in ("in memory", "exported"):
         assert f"| ● beam 4, toy, batch 32, {how} | CTranslate2 float32 |" in done.stdout
+
+
+@pytest.mark.ordeal
+def test_corpora_on_toy_sizes(tmp_path, capsys):
+    """Every number is measured; what an older checkout does is left out without one."""
+    from tests.benchmark import corpora
+
+    found = corpora.measure(20_011, 3_000, rounds=1, steps=0)
+    (row,) = found["reading"].values()
+    assert set(row) == {*corpora.COLUMNS[:3]} and all(value > 0 for value in row.values())
+    assert all(rate > 0 for both in found["lines a second"].values() for rate in both)
+    assert "| prepared, 20,011 |" in capsys.readouterr().out

@@ -149,3 +149,52 @@ def test_source_without_target(write, name):
     path = write(name, "a\tb\n")
     message = message_of(read_pairs, path)
     assert message.startswith(f"{path} has no target file") and ".tsv" in message
+
+
+# Several files, and what is no text.
+
+
+@pytest.mark.parametrize("extension", ["txt", "txt.gz"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_a_byte_order_mark_is_taken_off(write, extension, newline):
+    """At the beginning of a file, once; elsewhere it is a character like any other."""
+    text = f"\ufeff\ufeffa{newline}\ufeffb{newline}"
+    path = write(f"file.{extension}", text)
+    assert read_lines(path) == ["\ufeffa", "\ufeffb"]
+    assert message_of(read_lines, write(f"mark.{extension}", "\ufeff")).endswith("per line.")
+
+
+def test_patterns_stand_for_files_in_the_order_of_their_names(write, tmp_path):
+    for number in (2, 1, 3):
+        write(f"part-{number}.en.gz", f"\ufeffa{number}\r\nb{number}")
+        write(f"part-{number}.de", f"\ufeffx{number}\ny{number}\n")
+        write(f"part-{number}.tsv", f"s{number}\tt{number}\n")
+    pairs = read_pairs(tmp_path / "part-*.en.gz", tmp_path / "part-*.de")
+    assert [pair.source for pair in pairs] == ["a1", "b1", "a2", "b2", "a3", "b3"]
+    assert [pair.target for pair in pairs] == ["x1", "y1", "x2", "y2", "x3", "y3"]
+    assert [pair.target for pair in read_pairs(tmp_path / "part-?.tsv")] == ["t1", "t2", "t3"]
+    odd = write("part-[1].tsv", "odd\tname\n")
+    assert read_pairs(odd) == [("odd", "name", "")], "a name that is one is no pattern"
+
+
+def test_patterns_that_do_not_fit(write, tmp_path):
+    none, sources, targets = (tmp_path / f"part-*.{name}" for name in ("fr", "en", "de"))
+    for number, lines in ((1, 2), (2, 3)):
+        write(f"part-{number}.en", "a\n" * 2)
+        write(f"part-{number}.de", "a\n" * lines)
+    assert message_of(read_pairs, none, targets) == f"{none} matches no file: check the pattern."
+    one = write("one.de", "a\n" * 5)
+    expected = f"{sources} stands for 2 files but {one} for 1"
+    assert message_of(read_pairs, sources, one).startswith(expected)
+    short, long = tmp_path / "part-2.en", tmp_path / "part-2.de"
+    assert message_of(read_pairs, sources, targets).startswith(
+        f"{short} has 2 lines but {long} has 3: {short} ends where {long} still has line 3"
+    )
+
+
+def test_lines_longer_than_a_block_and_across_blocks(write, monkeypatch):
+    lines = ["", "ä" * 9, "b", "ccc" * 7, "\r", "d"]
+    path = write("file.txt", "\n".join(lines))
+    for size in (1, 2, 5, 8):
+        monkeypatch.setattr("keras_transformer.corpora.lines.BLOCK", size)
+        assert read_lines(path) == ["", "ä" * 9, "b", "ccc" * 7, "", "d"]

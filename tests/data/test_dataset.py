@@ -1,7 +1,6 @@
-"""Batches: what is in them, how full they are, and in which order they come."""
+"""Batches: what is in them, how full they are, and what is left out."""
 
 import collections
-import itertools
 import logging
 
 import numpy as np
@@ -10,51 +9,22 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.corpora.pair import Pair
-from keras_transformer.data.dataset import bucket_boundaries, make_dataset
+from keras_transformer.data.batching import bucket_boundaries
+from keras_transformer.data.dataset import make_dataset
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.subword import SubwordTokenizer
-
-
-def numbers(lines, end):
-    """A tokenizer whose ids are written in the text: "7 8" is [7, 8]."""
-    lines = [f"{line} {END}" for line in lines] if end else lines
-    words = tf.strings.split(tf.constant(lines, tf.string, shape=[len(lines)]))
-    return words.with_flat_values(tf.strings.to_number(words.flat_values, tf.int32))
-
-
-def pairs_of_lengths(lengths):
-    """Pairs of so many tokens, END not counted; the first token of both sides numbers the pair."""
-    return [
-        tuple(" ".join([str(100 + i)] + ["9"] * (length - 1)) for length in both)
-        for i, both in enumerate(lengths)
-    ]
-
-
-def random_pairs(count=500, longest=29, seed=0):
-    return pairs_of_lengths(np.random.default_rng(seed).integers(1, longest + 1, (count, 2)))
-
-
-def dataset_of(pairs, tokens_per_batch=200, max_length=30, **options):
-    return make_dataset(pairs, numbers, numbers, tokens_per_batch, max_length, **options)
-
-
-def batches_of(dataset):
-    """The batches as plain lists, to be compared: [(source, target_in, target_out), …]."""
-    return [
-        (source.numpy().tolist(), target_in.numpy().tolist(), target_out.numpy().tolist())
-        for (source, target_in), target_out in dataset
-    ]
+from tests.support.numbered_pairs import (
+    batches_of,
+    dataset_of,
+    numbers,
+    pairs_of_lengths,
+    random_pairs,
+    trimmed,
+)
 
 
 def ids_of(text, tail=()):
     return [int(word) for word in text.split()] + list(tail)
-
-
-def trimmed(row):
-    """A row without its padding, which may stand at its end only."""
-    length = sum(id != PAD for id in row)
-    assert PAD not in row[:length]
-    return row[:length]
 
 
 # What a batch holds.
@@ -111,20 +81,6 @@ def test_budget_and_boundaries(tokens_per_batch, boundaries):
         assert count * max(source.shape[1], target_out.shape[1]) <= tokens_per_batch
         rows += count
     assert rows == 500
-
-
-def test_boundaries_by_default():
-    assert bucket_boundaries(1) == [1]
-    assert bucket_boundaries(16) == list(range(1, 17))
-    assert bucket_boundaries(17) == [*range(1, 17), 17]
-    assert bucket_boundaries(40) == [*range(1, 17), *range(18, 33, 2), 36, 40]
-    assert bucket_boundaries(33) == [*range(1, 17), *range(18, 33, 2), 33]
-    assert bucket_boundaries(256)[-9:] == [128, 144, 160, 176, 192, 208, 224, 240, 256]
-    for max_length in (5, 64, 100, 512, 1000):
-        lengths = bucket_boundaries(max_length)
-        assert lengths[-1] == max_length
-        # Rounding up adds at most an eighth, and only lengths above 16 are rounded at all.
-        assert all(8 * (b - a - 1) <= a for a, b in itertools.pairwise(lengths))
 
 
 def padding_share(dataset):
@@ -187,69 +143,7 @@ def test_nothing_dropped_is_no_warning(caplog):
     assert logged == [("INFO", "kept 7 of 7 pairs")]
 
 
-# In which order.
-
-
-def test_order_is_that_of_the_seed():
-    pairs = random_pairs()
-    passes = {seed: batches_of(dataset_of(pairs, seed=seed)) for seed in (1, 2)}
-    assert batches_of(dataset_of(pairs, seed=1)) == passes[1]
-    assert passes[1] != passes[2]
-    # Not only the order of the batches: also which pairs of equal length come together.
-    assert sorted(map(str, passes[1])) != sorted(map(str, passes[2]))
-    # Nor are they in the order of their lengths.
-    lengths = [len(source[0]) for source, _, _ in passes[1]]
-    assert lengths != sorted(lengths) and len(set(lengths[:8])) > 3
-
-
-@pytest.mark.parametrize("first_step", [None, 0])
-def test_order_of_the_batches_is_that_of_the_seed(first_step):
-    # Each length has a bucket of its own: what belongs together is the same for every seed.
-    pairs = pairs_of_lengths([(length, length) for length in range(1, 15)])
-    steps = len(dataset_of(pairs, 15, 15))
-
-    def run(seed):
-        return batches_of(dataset_of(pairs, 15, 15, seed=seed, first_step=first_step).take(steps))
-
-    assert run(1) == run(1) != run(2)
-    assert sorted(run(1)) == sorted(run(2))
-
-
-def test_passes_differ_in_order_only():
-    dataset = dataset_of(random_pairs())
-    first, second, third = (batches_of(dataset) for _ in range(3))
-    assert first != second and second != third and first != third
-    assert sorted(first) == sorted(second) == sorted(third)
-
-
-def test_no_shuffling():
-    pairs = random_pairs()
-    dataset = dataset_of(pairs, shuffle=False, seed=1)
-    first = batches_of(dataset)
-    assert first == batches_of(dataset) == batches_of(dataset_of(pairs, shuffle=False, seed=2))
-    lengths = [max(len(source[0]), len(target[0])) for source, _, target in first]
-    assert lengths == sorted(lengths)
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_first_step(shuffle):
-    pairs = random_pairs(40)
-    steps = len(dataset_of(pairs, 100))
-    assert steps > 10
-
-    def run(first_step, count):
-        tf.random.set_seed(first_step)  # nobody else's seed has a say
-        dataset = dataset_of(pairs, 100, seed=5, shuffle=shuffle, first_step=first_step)
-        return batches_of(dataset.take(count))
-
-    uninterrupted = run(0, 3 * steps)
-    assert len(uninterrupted) == 3 * steps
-    passes = [uninterrupted[i : i + steps] for i in range(0, 3 * steps, steps)]
-    assert sorted(passes[0]) == sorted(passes[1]) == sorted(passes[2])
-    assert (passes[0] != passes[1] and passes[1] != passes[2]) == shuffle
-    for first_step in (1, steps // 2, steps - 1, steps, steps + 3, 2 * steps, 2 * steps + 7):
-        rest = 3 * steps - first_step
-        assert run(first_step, rest) == uninterrupted[first_step:]
+# What it is for `fit`.
 
 
 def test_length_and_shapes():
@@ -261,12 +155,15 @@ def test_length_and_shapes():
     assert len(dataset_of(random_pairs(1), 30)) == 1
 
 
-@pytest.mark.parametrize("first_step", [None, 0])
-def test_pipelines_are_not_tuned(first_step):
+@pytest.mark.parametrize("repeat", [False, True])
+def test_pipelines_are_not_tuned(repeat):
     """TensorFlow's tuner makes the end of a pipeline wait, for as long again as it ran at worst."""
-    dataset = dataset_of(random_pairs(40), 100, first_step=first_step)
+    dataset = dataset_of(random_pairs(40), 100, repeat=repeat)
     assert dataset.options().autotune.enabled is False
     assert dataset.take(2).options().autotune.enabled is False
+    # Nor is each second batch dropped, where two workers read it: they have `shard` for that.
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.OFF
 
 
 # What cannot be.
@@ -295,3 +192,30 @@ def test_unfit_boundaries(boundaries):
     with pytest.raises(ValueError, match="must ascend .* max_length=30 to tokens_per_batch=200"):
         dataset_of(random_pairs(5), 200, boundaries=boundaries)
     assert len(dataset_of(random_pairs(5), 200, boundaries=np.array([10, 200]))) >= 1
+
+
+def test_pairs_of_any_kind():
+    """Any iterable of them, gone through once; nothing is read where a corpus is given as well."""
+    pairs = random_pairs(40)
+    dataset = dataset_of((pair for pair in pairs), seed=3)
+    assert [batches_of(dataset) for _ in range(2)] == [
+        batches_of(other) for other in [dataset_of(pairs, seed=3)] * 2
+    ]
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (dict(), "There is nothing to read: pass pairs and their tokenizers, or a corpus"),
+        (dict(pairs=[("1", "2")], corpus="/nowhere"), "leave out either it or these"),
+        (dict(source_tokenizer=numbers, corpus="/nowhere"), "leave out either it or these"),
+        (dict(pairs=[("1", "2")]), "The source tokenizer, a NoneType, lacks __call__"),
+        (dict(corpus="/nowhere"), "/nowhere"),
+        (dict(corpus=[]), "A mix is one corpus or more with weights above 0, received none"),
+        (dict(corpus=[("a", 1), ("b", 0.0)]), "with weights above 0, received 1, 0"),
+        (dict(corpus=[("a", float("nan"))]), "with weights above 0, received nan"),
+    ],
+)
+def test_what_to_read_is_said_once(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_dataset(**given)

@@ -1,9 +1,8 @@
-"""Texts cut into other pieces in every pass: what is drawn, and that it is drawn from the seed."""
+"""Texts cut into other pieces in every pass: all of them, and from the seed."""
 
 import collections
 import itertools
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -24,43 +23,9 @@ def tokenizer(request):
     return SubwordTokenizer.train(lines, 285, request.param)
 
 
-def test_samples_spell_the_same_text(tokenizer):
-    plain = tokenizer(LINES)
-    sampled = tokenizer.sample(LINES, 0.2, seed=1)
-    assert sampled.dtype == tf.int32 and sampled.nrows() == len(LINES)
-    assert tokenizer.detokenize(sampled).numpy().tolist() == [line.encode() for line in LINES]
-    assert sampled.flat_values.shape[0] > plain.flat_values.shape[0]
-
-
-def test_samples_are_those_of_the_seed(tokenizer):
-    one, same, other = (tokenizer.sample(LINES, 0.2, seed).to_list() for seed in (1, 1, 2))
-    assert one == same != other
-
-
-def test_dropout_of_merges():
-    """A word of three merges stays whole with a probability of (1 − p)³."""
-    tokenizer = SubwordTokenizer.train(["abc"] * 9 + ["ab"] * 9, 267, "bpe")
-    count, dropout = 20_000, 0.3
-    (whole,) = tokenizer(["abc"]).to_list()
-    assert len(whole) == 1
-    drawn = collections.Counter(
-        tuple(row) for row in tokenizer.sample(["abc"] * count, dropout, seed=3).to_list()
-    )
-    merges = 3  # of ▁, a, b and c
-    share = drawn[tuple(whole)] / count
-    expected = (1 - dropout) ** merges
-    assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / count)
-
-
-@pytest.mark.parametrize("strength", [0.0, -0.1, 1.1])
-def test_strength_out_of_range(tokenizer, strength):
-    with pytest.raises(ValueError, match="strength must be above 0"):
-        tokenizer.sample(["low"], strength, seed=1)
-
-
-def dataset_of(tokenizer, first_step=None, **options):
+def dataset_of(tokenizer, pairs=PAIRS, **options):
     options = dict(subword_sampling=0.2, seed=4) | options
-    return make_dataset(PAIRS, tokenizer, tokenizer, 300, 60, first_step=first_step, **options)
+    return make_dataset(pairs, tokenizer, tokenizer, 300, 60, **options)
 
 
 def as_lists(dataset):
@@ -92,23 +57,53 @@ def test_a_pass(tokenizer):
 def test_passes_differ_and_hold_the_same_texts(tokenizer):
     dataset = dataset_of(tokenizer)
     first, second = as_lists(dataset), as_lists(dataset)
-    assert first != second and len(first) == len(second)
-    common = texts(tokenizer, second) & collections.Counter(PAIRS)
-    assert common.total() > 0.7 * len(PAIRS)  # a batch may be missing, another come twice
+    assert len(first) == len(second) == len(dataset)
+    assert texts(tokenizer, first) == texts(tokenizer, second) == collections.Counter(PAIRS)
+    plain = pieces(as_lists(dataset_of(tokenizer, subword_sampling=0.0)))
+    assert not pieces(first) == pieces(second) and not pieces(first) == plain
+    assert (pieces(first) & plain).total() < 0.7 * len(PAIRS)  # the others are cut anew
 
 
-def test_endless_stream_goes_on_at_any_step(tokenizer):
-    count = len(dataset_of(tokenizer))
-    whole = as_lists(dataset_of(tokenizer, first_step=0).take(3 * count))
-    for start in (1, count, 2 * count + 1):
-        stream = dataset_of(tokenizer, first_step=start).take(3 * count - start)
-        assert as_lists(stream) == whole[start:]
-    assert as_lists(dataset_of(tokenizer, first_step=0, seed=5).take(3 * count)) != whole
+def pieces(batches):
+    """How often each pair of rows comes, without its padding."""
+    return collections.Counter(
+        tuple(tuple(id for id in row if id != PAD) for row in rows)
+        for source, _, target in batches
+        for rows in zip(source, target, strict=True)
+    )
 
 
-@pytest.mark.parametrize("first_step", [None, 0])
-def test_pipelines_are_not_tuned(tokenizer, first_step):
-    assert dataset_of(tokenizer, first_step).options().autotune.enabled is False
+def test_stream_goes_on_at_any_step(tokenizer):
+    dataset = dataset_of(tokenizer)
+    count = len(dataset)
+    whole = [batch for _ in range(3) for batch in as_lists(dataset)]
+    for step in (2 * count, 1, count):
+        dataset.stream.position = dataset.stream.after((0, 0), step)
+        assert as_lists(dataset) == whole[step : step + count]
+    assert as_lists(dataset_of(tokenizer, seed=5)) != whole[:count]
+
+
+def test_pieces_follow_from_the_pair_alone(tokenizer):
+    """Not from how many tokens there are in a batch, which it shares with others then."""
+    one = make_dataset(PAIRS, tokenizer, tokenizer, 600, 600, seed=4, subword_sampling=0.2)
+    other = make_dataset(PAIRS, tokenizer, tokenizer, 6000, 600, seed=4, subword_sampling=0.2)
+    common = pieces(as_lists(one)) & pieces(as_lists(other))
+    assert common.total() > 0.8 * len(PAIRS)  # but for those that would not fit
+
+
+def test_what_does_not_fit_is_not_cut_anew():
+    """Sentences of the largest length that there is have no room for more pieces."""
+    tokenizer = SubwordTokenizer.train(LINES, 285, "bpe")
+    plain = tokenizer(LINES, end=True).to_list()
+    longest = max(map(len, plain))
+    lines = [line for line, ids in zip(LINES, plain, strict=True) if len(ids) == longest]
+    pairs, options = [(line, line) for line in lines], dict(seed=4, subword_sampling=0.5)
+    dataset = make_dataset(pairs, tokenizer, tokenizer, 9 * longest, longest, **options)
+    room = make_dataset(pairs, tokenizer, tokenizer, 900, 60, **options)
+    plain = pieces(as_lists(make_dataset(pairs, tokenizer, tokenizer, 900, 60)))
+    assert max(len(row) for rows in pieces(as_lists(dataset)) for row in rows) == longest
+    assert max(len(row) for rows in pieces(as_lists(room)) for row in rows) > longest
+    assert (pieces(as_lists(dataset)) & plain).total() > (pieces(as_lists(room)) & plain).total()
 
 
 def test_validation_is_not_sampled(tokenizer):

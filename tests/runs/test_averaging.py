@@ -141,7 +141,8 @@ def test_without_a_running_mean_nothing_changes():
 def test_runs_that_cannot_be_averaged(tmp_path, path, options, message):
     checkpoints = [{"file": f"{i}.weights.h5", "epoch": i} for i in (1, 2)]
     (tmp_path / "run/checkpoints").mkdir(parents=True)
-    files.write_state(tmp_path / "run", {"monitor": "val_loss", "checkpoints": checkpoints})
+    state = {"more": {"monitor": "val_loss", "checkpoints": checkpoints}}
+    files.resume_points(tmp_path / "run").write("000002-00000000", state, {})
     with pytest.raises(ValueError, match=message):
         average(tmp_path / path, tmp_path / "mean", **options)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]

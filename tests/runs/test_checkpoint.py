@@ -10,18 +10,21 @@ import keras_transformer as kt
 from keras_transformer.runs import files
 from keras_transformer.runs.checkpoint import RunCheckpoint
 
-IDS = np.array([[4, 5, 6, 3], [7, 8, 3, 0]])
+PAIRS = [("abc", "abc"), ("de", "de")]
 
 
 @pytest.fixture(scope="module")
 def learned():
     """A model that has learned two sentences by heart, and will learn no more."""
     keras.utils.set_random_seed(1)
-    model = kt.Transformer(9, 9, 1, 8, 2, 16, dropout=0.0)
+    tokenizer = kt.SubwordTokenizer.train(["abcde"], None, "char")
+    dataset = kt.make_dataset(PAIRS, tokenizer, tokenizer, 64, 16, shuffle=False)
+    size = tokenizer.vocabulary_size
+    model = kt.Transformer(size, size, 1, 8, 2, 16, dropout=0.0)
     model.compile(keras.optimizers.SGD(0.5), kt.SmoothedCrossEntropy(0.0), jit_compile=False)
-    model.fit((IDS, IDS), IDS, epochs=30, verbose=0)
+    model.fit(dataset, epochs=30, shuffle=False, verbose=0)
     model.optimizer.learning_rate = 0.0
-    return model, model.get_weights()
+    return model, model.get_weights(), dataset
 
 
 def fit_at(learned, places, path, average):
@@ -29,7 +32,7 @@ def fit_at(learned, places, path, average):
 
     Returns the losses, the place of the model that was kept, and what the run says of it.
     """
-    model, weights = learned
+    model, weights, dataset = learned
     generator = np.random.default_rng(1)
     away = [
         generator.normal(0, 0.3, w.shape) if w.dtype == "float32" else np.zeros_like(w)
@@ -40,13 +43,13 @@ def fit_at(learned, places, path, average):
         model.set_weights([w + places[epoch] * d for w, d in zip(weights, away, strict=True)])
 
     def validate(model):
-        return {"val_loss": model.evaluate((IDS, IDS), IDS, verbose=0, return_dict=True)["loss"]}
+        return {"val_loss": model.evaluate(dataset, verbose=0, return_dict=True)["loss"]}
 
     (path / "checkpoints").mkdir()
-    checkpoint = RunCheckpoint(path, validate, "val_loss", len(places), average)
+    checkpoint = RunCheckpoint(path, dataset, validate, "val_loss", len(places), average)
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_begin=put), checkpoint]
-    options = dict(epochs=len(places), validation_data=((IDS, IDS), IDS), verbose=0)
-    losses = model.fit((IDS, IDS), IDS, callbacks=callbacks, **options).history["val_loss"]
+    options = dict(epochs=len(places), validation_data=dataset, shuffle=False, verbose=0)
+    losses = model.fit(dataset, callbacks=callbacks, **options).history["val_loss"]
     kept = keras.saving.load_model(path / "model.keras", compile=False).get_weights()
     place = np.ravel(kept[0] - weights[0])[0] / np.ravel(away[0])[0]
     return losses, place, json.loads((path / "model.json").read_text())

@@ -3,30 +3,18 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 import keras_transformer as kt
 from keras_transformer.corpora.configured import load_corpus
-from keras_transformer.corpora.corpus import Corpus, fingerprint
+from keras_transformer.corpora.corpus import fingerprint
 from keras_transformer.runs import files
 from keras_transformer.runs.checks import check_same_text, check_training
+from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 
 RUN = str(FIXTURES / "format-1" / "run")  # of a vocabulary of characters, all embeddings shared
-EARLY = """
-import json, sys
-from keras_transformer.cli.main import main
-for arguments in json.load(sys.stdin):
-    sys.argv = ["keras-transformer", *arguments]
-    try:
-        main()
-    except SystemExit as end:
-        assert end.code == 2, arguments
-    assert not {"tensorflow", "keras"} & set(sys.modules), arguments
-"""
 
 
 @pytest.fixture
@@ -75,15 +63,8 @@ def mistakes(folder, text):
 def test_mistakes_are_said_without_tensorflow(tmp_path, text):
     commands, sentences = zip(*mistakes(tmp_path, text), strict=True)
     before = sorted(tmp_path.rglob("*"))
-    process = subprocess.run(
-        [sys.executable, "-c", EARLY],
-        input=json.dumps([["train", *map(str, command)] for command in commands]),
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
-    said = process.stderr.splitlines()
-    assert len(said) == len(sentences), process.stderr
+    said = sentences_before_tensorflow([["train", *command] for command in commands])
+    assert len(said) == len(sentences), said
     for line, sentence in zip(said, sentences, strict=True):
         assert line.startswith("keras-transformer: ") and sentence in line
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
@@ -102,14 +83,14 @@ def test_what_may_change_when_a_run_goes_on(tmp_path, text):
 def test_text_is_known_by_its_fingerprint(tmp_path, text):
     config = kt.TrainConfig(train_source=text, valid_fraction=0.2)
     corpus = load_corpus(config)
-    check_same_text(tmp_path, corpus)  # nothing is known of it
     data = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
+    check_same_text(tmp_path, data)  # nothing is known of it
     (tmp_path / files.DATA).write_text(json.dumps(data))
-    check_same_text(tmp_path, corpus)
+    check_same_text(tmp_path, data)
     with pytest.raises(ValueError, match="The train text is not what .* was begun with"):
-        check_same_text(tmp_path, Corpus(corpus.train[1:], corpus.valid, []))
+        check_same_text(tmp_path, data | {"train": fingerprint(corpus.train[1:])})
     with pytest.raises(ValueError, match="The valid text is not what"):
-        check_same_text(tmp_path, Corpus(corpus.train, corpus.train, []))
+        check_same_text(tmp_path, data | {"valid": data["train"]})
 
 
 def test_a_fine_tuned_run_may_have_another_dropout(tmp_path, text):

@@ -37,7 +37,7 @@ def start(base):
 def test_killed_exports_leave_no_broken_version(tmp_path):
     base, generator = tmp_path / "model", random.Random(5)
     base.mkdir()
-    seconds = None  # that an export takes
+    seconds, cut_off = None, 0  # that an export takes; kills in the middle
     for _ in range(KILLS):
         process = start(base)
         assert process.stdout.readline() == "ready\n"
@@ -49,11 +49,13 @@ def test_killed_exports_leave_no_broken_version(tmp_path):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    names = sorted(os.listdir(base))
-    versions = [name for name in names if VERSION.fullmatch(name)]
-    cut_off = [name for name in names if name.startswith(".tmp-")]
-    assert sorted(versions + cut_off) == names
-    assert len(cut_off) > KILLS / 2  # most kills came in the middle
+        names = os.listdir(base)
+        versions = [name for name in names if VERSION.fullmatch(name)]
+        left = [name for name in names if name.startswith(".tmp-")]
+        assert sorted(versions + left) == sorted(names)
+        assert len(left) <= 1, "the next export removes what is left"
+        cut_off += len(left)
+    assert cut_off > KILLS / 2
     whole = files(base / "1")
     for version in versions:
         assert files(base / version) == whole

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.serving import exported_translator
+from keras_transformer.serving import lasting_server
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from tests.support.command_line import run
 from tests.support.toy_translator import SOURCES, trained_translator
@@ -42,8 +42,9 @@ def test_translations_are_those_in_memory(exported, translator, search):
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=search, n_best=n_best))
 
 
-def test_where_the_c_library_is_not_known_tensorflow_answers(exported, translator, monkeypatch):
-    monkeypatch.setattr(exported_translator, "is_supported", lambda: False)
+def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, translator, monkeypatch):
+    monkeypatch.setattr(lasting_server, "is_supported", lambda: False)
+    exported = ExportedTranslator(toy_version)
     found = exported.translate_n_best(SOURCES, search=BEAM)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=BEAM))
     assert exported.translate([]) == []

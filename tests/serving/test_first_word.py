@@ -8,8 +8,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.load import open_translator
-from keras_transformer.serving import exported_translator
+from keras_transformer.serving import lasting_server
 from keras_transformer.serving.acceptance.server_process import read_signatures
+from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import export
 from tests.support.toy_translator import SOURCES, trained_translator
 
@@ -38,9 +39,20 @@ print(open_translator(sys.argv[1])({SOURCES!r}))
 
 
 def test_many_sentences_have_their_graph_rewritten(exported, monkeypatch):
-    monkeypatch.setattr(exported_translator, "FEW", 2)
+    monkeypatch.setattr(lasting_server, "FEW", 2)
+    optimized = []
+
+    class Observed(lasting_server.ServerProcess):
+        def __init__(self, *args, optimize, **options):
+            super().__init__(*args, optimize=optimize, **options)
+            optimized.append(optimize)
+
+    monkeypatch.setattr(lasting_server, "ServerProcess", Observed)
     expected = trained_translator().translate(SOURCES)
-    assert exported_translator.ExportedTranslator(exported).translate(SOURCES) == expected
+    translator = ExportedTranslator(exported)
+    found = [translator.translate(SOURCES[i:j]) for i, j in [(0, 0), (0, 1), (1, 2), (2, 3)]]
+    assert [*sum(found, []), *translator.translate(SOURCES[3:])] == expected
+    assert optimized == [False, True]  # one process for the first two, one for all others
 
 
 @pytest.mark.parametrize("name", ["beam", "sample", "attention"])

@@ -33,6 +33,7 @@ def manifests(name):
 
 (DEPLOYMENT,), (AUTOSCALER,) = manifests("deployment"), manifests("autoscaler")
 REST, GRPC = manifests("service")
+TRAINING = manifests("training-job")
 (SERVICE_MONITOR,) = manifests("service_monitor")
 KUSTOMIZATION = yaml.safe_load((EXPORT / "kustomization.yaml").read_text())
 POD = DEPLOYMENT["spec"]["template"]["spec"]
@@ -40,7 +41,7 @@ POD = DEPLOYMENT["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("manifest", [DEPLOYMENT, AUTOSCALER, REST, GRPC])
+@pytest.mark.parametrize("manifest", [DEPLOYMENT, AUTOSCALER, REST, GRPC, *TRAINING])
 def test_manifests_hold_by_their_schemas(manifest, version):
     kubernetes_validate.validate(manifest, version, strict=True)
     misspelt = copy.deepcopy(manifest)
@@ -105,6 +106,7 @@ def test_kustomization_has_all_there_is():
     assert {f"kubernetes/{path.name}" for path in EXPORT.glob("kubernetes/*")} == {
         *KUSTOMIZATION["resources"],
         "kubernetes/service_monitor.yaml",
+        "kubernetes/training-job.yaml",  # nothing that a server needs
     }
     (generator,) = KUSTOMIZATION["configMapGenerator"]
     assert {EXPORT / name for name in generator["files"]} == {

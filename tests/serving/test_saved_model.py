@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tensorflow as tf
 from keras_transformer.serving import saved_model
 from keras_transformer.serving.acceptance import trial
 from keras_transformer.serving.saved_model import CORE_OPS, export
+from keras_transformer.serving.temporary_version import temporary_version
 from tests.support import stand_in_translator as stand_ins
 
 TEXTS = ["a cat", "the bird runs near", "", "東京 straße", "zebra"]
@@ -45,6 +47,27 @@ def test_next_version_follows_what_the_server_takes_for_versions(translator, tmp
         (tmp_path / name).mkdir()
     (tmp_path / "8").touch()
     assert export(translator, tmp_path) == str(tmp_path / "9")
+
+
+def test_what_killed_exports_left_is_removed_but_no_export_under_way(translator, tmp_path):
+    (tmp_path / ".tmp-4-killed").mkdir()
+    (tmp_path / ".tmp-4-killed" / "saved_model.pb").write_bytes(b"half")
+    with temporary_version(str(tmp_path), 5) as other:
+        assert export(translator, tmp_path) == str(tmp_path / "1")
+        assert entries(tmp_path) == [os.path.basename(other), "1"]
+
+
+@pytest.mark.parametrize("limit", [1000, 30_000])
+def test_a_full_disk_is_one_sentence(translator, tmp_path, limit):
+    """The limit of a file's size is an error as that of a full disk, in Python and TensorFlow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(ValueError, match=r"could not be written into .* \(File too large\)"):
+            export(translator, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert entries(tmp_path) == []
 
 
 def test_version_can_be_chosen(translator, tmp_path):

@@ -93,14 +93,15 @@ def validate_compose(path):
     return subprocess.run([*command, path], capture_output=True, text=True)
 
 
-def test_compose_file_holds_by_its_schema(tmp_path):
-    path = EXPORT / "docker-compose.yml"
+@pytest.mark.parametrize("name", ["docker-compose.yml", "training-compose.yml"])
+def test_compose_files_hold_by_their_schema(name, tmp_path):
+    path = EXPORT / name
     done = validate_compose(path)
     assert done.returncode == 0, done.stdout
     misspelt = tmp_path / "docker-compose.yml"
-    misspelt.write_text(path.read_text().replace("restart:", "restarts:"))
+    misspelt.write_text(path.read_text().replace("volumes:", "volume:"))
     done = validate_compose(misspelt)
-    assert done.returncode and "'restarts' was unexpected" in done.stdout
+    assert done.returncode and "'volume' was unexpected" in done.stdout
 
 
 def test_compose_file_mounts_what_the_server_reads():

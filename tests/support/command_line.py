@@ -1,11 +1,24 @@
 """Runs `keras-transformer` as a user types it."""
 
 import io
+import json
 import os
 import subprocess
 import sys
 
 from keras_transformer.cli.main import main
+
+EARLY = """
+import json, sys
+from keras_transformer.cli.main import main
+for arguments in json.load(sys.stdin):
+    sys.argv = ["keras-transformer", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 2, arguments
+    assert not {"tensorflow", "keras"} & set(sys.modules), arguments
+"""
 
 
 def run(*arguments, stdin=b""):
@@ -36,3 +49,15 @@ def run_process(*arguments, stdin=b""):
     # As in a user's shell, whatever other tests have set for their own processes.
     shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     return subprocess.run(program, input=stdin, capture_output=True, timeout=600, env=shell)
+
+
+def sentences_before_tensorflow(commands):
+    """What wrong commands are answered, all in a process in which none of them loads TensorFlow."""
+    process = subprocess.run(
+        [sys.executable, "-c", EARLY],
+        input=json.dumps([list(map(str, command)) for command in commands]),
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stderr.splitlines()

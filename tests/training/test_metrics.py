@@ -23,6 +23,14 @@ def test_by_hand():
     assert float(metric.result()) == pytest.approx(2 / 3)
 
 
+def test_batches_of_any_padding():
+    """A token is a token, however long the longest sentence of its batch is."""
+    metric = kt.MaskedAccuracy()
+    metric.update_state(IDS[:1, :2], LOGITS[:1, :2])  # 1 of 2, without padding
+    metric.update_state(IDS[1:], LOGITS[1:])
+    assert float(metric.result()) == pytest.approx(3 / 5)
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "float32"])
 def test_labels_of_any_type(dtype):
     assert float(kt.MaskedAccuracy()(IDS.astype(dtype), LOGITS)) == pytest.approx(3 / 5)

@@ -20,22 +20,21 @@ format of TF Serving's REST API:
 
 A string may be {"b64": ...} for arbitrary bytes; the nesting of lists gives the tensor's rank.
 Output strings that are not UTF-8 come back so, too. A model that cannot be loaded gives
-the single line {"load_error": "..."}, any other one begins with {"load_seconds": ...}. With more
-than one thread, all requests are read before the first one is run. TensorFlow's log goes to stderr,
-and, at the end, the largest memory that the process had.
+the single line {"load_error": "..."}, any other one begins with {"load_seconds": ...}. Replies come
+in the order of the requests, each as soon as it can. TensorFlow's log goes to stderr, and, at the
+end, the largest memory that the process had.
 """
 
 import base64
-import concurrent.futures
 import contextlib
 import ctypes
-import itertools
 import json
 import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 TF_STRING = 7  # TF_DataType
@@ -260,7 +259,7 @@ def answer(server: Server, line: str) -> str:
         request = json.loads(line, object_hook=bytes_from_json)
         outputs = server.run(request["inputs"], request.get("signature_name", DEFAULT))
         return json.dumps({"outputs": outputs}, default=bytes_to_json)
-    except TensorFlowError as error:
+    except Exception as error:  # of another kind than TensorFlowError: what is no request
         return json.dumps({"error": str(error)})
 
 
@@ -286,10 +285,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     print(json.dumps({"load_seconds": time.perf_counter() - started}), flush=True)
     threads = int(options.get("--threads", 1))
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        run = pool.map if threads > 1 else map
-        for reply in run(answer, itertools.repeat(server), sys.stdin):
-            print(reply, flush=True)
+    with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as printer:
+        for line in sys.stdin:  # several at once; one after the other is printed
+            reply = pool.submit(answer, server, line)
+            printer.submit(lambda reply: print(reply.result(), flush=True), reply)
     print(f"largest memory: {largest_memory()} MiB", file=sys.stderr)
     return 3 if "tensorflow" in sys.modules else 0
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from typing import IO, Any, Self, TypeAlias, cast
 
@@ -119,18 +120,24 @@ class ServerProcess:
         return reply.get("outputs", reply)
 
     def predict_all(self, requests: Sequence[tuple[Any, str]]) -> list[dict[str, Any]]:
-        """Runs many batches, several at a time, and ends the process.
+        """Runs many batches, several at a time.
 
         Args:
             requests: list of (inputs, signature).
 
         Returns:
             List of what `predict` returns.
+
+        Raises:
+            RuntimeError: as `predict` does.
         """
-        lines = [_to_json({"signature_name": s, "inputs": x}) for x, s in requests]
-        output, _ = self._process.communicate(b"".join(lines))
-        self._check(len(output.splitlines()) == len(lines) and self._process.returncode == 0)
-        replies = [_from_json(line) for line in output.splitlines()]
+        # Written beside the reading: a pipe takes only so much before the other is emptied.
+        writer = threading.Thread(target=self._write_all, args=(requests,))
+        writer.start()
+        try:
+            replies = [self._read() for _ in requests]
+        finally:  # a process that has been killed lets the writer end too
+            writer.join()
         return [reply.get("outputs", reply) for reply in replies]
 
     @property
@@ -143,7 +150,7 @@ class ServerProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        with contextlib.suppress(BrokenPipeError):  # what is not sent yet, to one that has died
+        with contextlib.suppress(BrokenPipeError):  # what was never read of a process that died
             self._requests.close()
         self._process.wait()
         self._replies.close()
@@ -157,23 +164,25 @@ class ServerProcess:
         self.close()
 
     def _ask(self, request):
-        try:
+        self._write(request)
+        return self._read()
+
+    def _write_all(self, requests):
+        for inputs, signature in requests:
+            self._write({"signature_name": signature, "inputs": inputs})
+
+    def _write(self, request):
+        with contextlib.suppress(BrokenPipeError):  # that it has died, reading says
             self._requests.write(_to_json(request))
             self._requests.flush()
-            reply = self._replies.readline()
-        except BrokenPipeError:
-            reply = b""
-        self._check(reply)
-        return _from_json(reply)
 
-    def _check(self, alive):
-        if not alive:
-            self._process.kill()
-            status = self._process.wait()
-            self.close()
-            raise RuntimeError(
-                f"The server process ended with status {status}:\n{self.log[-2000:]}"
-            )
+    def _read(self):
+        if reply := self._replies.readline():
+            return _from_json(reply)
+        self._process.kill()
+        status = self._process.wait()
+        self.close()
+        raise RuntimeError(f"The server process ended with status {status}:\n{self.log[-2000:]}")
 
 
 def is_supported() -> bool:

@@ -1,0 +1,70 @@
+"""A file of translations whose writing was stopped."""
+
+import os
+from typing import IO
+
+from keras_transformer.typing import Path
+
+SEPARATOR = b" ||| "
+
+
+class UnfinishedOutput:
+    """Knows how many lines of the input are translated in a file, whole, and goes on from there.
+
+    Args:
+        path: Of the file, which need not exist.
+        n_best: None, or how many translations of each line it has, as --n-best writes them. The
+            last line's are whole if there are so many: fewer are written anew.
+
+    Attributes:
+        path: As given.
+        done: Number of lines of the input that are done.
+
+    Raises:
+        ValueError: If it cannot be read, or holds something else.
+    """
+
+    def __init__(self, path: Path, n_best: int | None = None) -> None:
+        self.path = path
+        self.done = self._size = 0
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ValueError(f"{path} is no file that could be resumed.")
+        try:
+            with open(path, "rb") as file:
+                self._read(file, n_best)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}): check it.") from error
+
+    def open(self) -> IO[str]:
+        """Opens the file to go on, without what is not whole."""
+        try:
+            file = open(self.path, "a", encoding="utf-8", newline="\n")
+            file.truncate(self._size)
+            return file
+        except OSError as error:
+            raise ValueError(f"{self.path} cannot be written: {error.strerror}.") from error
+
+    def _read(self, file, n_best):
+        """Counts the lines that are done, and the bytes that these take."""
+        place = found = 0  # translations of the line after the last that is done
+        for count, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            place += len(line)
+            if n_best is None:
+                self.done, self._size = count, place
+                continue
+            number = line.partition(SEPARATOR)[0]
+            if found and number == b"%d" % (self.done + 1):
+                # Of the line before, there were no more.
+                self.done, self._size, found = self.done + 1, place - len(line), 0
+            if number != b"%d" % self.done or line.count(SEPARATOR) < 2:
+                raise ValueError(
+                    f"{self.path} line {count} is no translation of line {self.done} as --n-best "
+                    f"{n_best} writes it: resume with the options that it was written with."
+                )
+            found += 1
+            if found == n_best:
+                self.done, self._size, found = self.done + 1, place, 0

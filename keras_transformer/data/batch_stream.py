@@ -1,0 +1,232 @@
+"""The batches of a training, pass after pass, as NumPy arrays."""
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.data.batch_planner import BatchPlanner
+from keras_transformer.data.encoded_pairs import EncodedPairs
+from keras_transformer.data.mix import Mix
+from keras_transformer.data.piece_sampling import PieceSampling
+from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.tokenizers.random_keys import pair_keys
+from keras_transformer.tokenizers.words_of_pieces import spread
+
+# ((source (B, S), target_in (B, T)), target_out (B, T)), int32.
+Batch: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], np.ndarray]
+# Number of a pass and of a batch in it, from 0.
+Position: TypeAlias = tuple[int, int]
+
+logger = logging.getLogger(__name__)
+
+
+class BatchStream:
+    """The batches of one corpus or a mix of several, from any position on.
+
+    What a pass is follows from the seed and its number alone, in any process: an iterator that is
+    made at a position gives what any other has given from there.
+
+    Args:
+        mix: `Mix`, what is read.
+        tokens_per_batch: Budget: rows × padded length of the longer side.
+        max_length: Pairs with a side longer than this, its END counted, are left out, and so are
+            pairs with an empty side; how many and why goes to the log.
+        boundaries: Ascending lengths that batches are padded to.
+        seed: Non-negative int; None for pairs and batches in the order of their lengths.
+        sampling: `PieceSampling`, or None: the pieces are those of the corpora.
+        repeat: Whether an iterator goes on for ever, instead of for `batches_per_pass` batches.
+        shard: (index, count): of each batch, the rows from `index` on in steps of `count`. A share
+            without any is one row of PAD.
+
+    Attributes:
+        position: (pass, index): where the next iterator begins. One that hands out its last batch
+            moves it to behind that one; one that is dropped before leaves it as it is. (A strategy
+            takes a few batches ahead: `fit` begins with the second pass over as few as that, unless
+            a callback sets the position in `on_train_begin`.)
+        limit: Number of batches after which the next iterator ends at the latest, or None; holds
+            for that one. A dataset that has a length (without `repeat`) must not end before it.
+
+    Raises:
+        ValueError: If a corpus has no pair to learn from.
+    """
+
+    def __init__(
+        self,
+        mix: Mix,
+        tokens_per_batch: int,
+        max_length: int,
+        boundaries: np.ndarray,
+        seed: int | None = 0,
+        sampling: PieceSampling | None = None,
+        repeat: bool = False,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        self.boundaries = boundaries
+        self.max_length = max_length
+        self.repeat = repeat
+        self.shard = shard
+        self.limit: int | None = None
+        self._sampling = sampling
+        corpora = mix.corpora
+        self._pairs = EncodedPairs.joined(corpora)
+        kept = [_kept(corpus, max_length) for corpus in corpora]
+        self._starts = np.cumsum([0, *map(len, corpora)])
+        self._rows = _joined(kept, self._starts)
+        if sampling:
+            planned = sampling.planned_lengths(self._pairs, self._rows, max_length)
+        else:
+            planned = (np.arange(1, max_length + 1),) * 2
+        counts = [len(numbers) for numbers in kept]
+        self._planner = BatchPlanner(
+            *(self._pairs, self._rows, counts, mix.weights),
+            *(tokens_per_batch, boundaries, planned, seed),
+        )
+        self._position: Position = (0, 0)
+        self._newest = 0  # number of the newest iterator: no other one moves the position
+        self._end: Position = (0, 0)  # where that one ends
+        self._planned: tuple[int, BatchPlan] | None = None
+        self.batches_per_pass = len(self._plan(0))
+
+    @property
+    def position(self) -> Position:
+        """Where the next iterator begins."""
+        return self._position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        number, index = map(int, position)
+        count = self.batches_in(number) if number >= 0 else 0
+        if not (number >= 0 and 0 <= index <= count):
+            raise ValueError(
+                f"A position is the number of a pass and of a batch in it, here at most {count}, "
+                f"received {tuple(position)}."
+            )
+        self._newest += 1
+        self._position = (number, index)
+
+    def batches_in(self, number: int) -> int:
+        """Counts the batches of a pass; over one corpus all have as many."""
+        return self.batches_per_pass if self._planner.is_steady else len(self._plan(number))
+
+    def after(self, position: Position, count: int) -> Position:
+        """Counts batches: where an iterator is that began at a position and took so many."""
+        number, index = position
+        if self._planner.is_steady:
+            passes, index = divmod(index + count, self.batches_per_pass)
+            return number + passes, index
+        index += count
+        while index >= (size := self.batches_in(number)):
+            number, index = number + 1, index - size
+        return number, index
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch, ended in self.started():
+            self.end(ended)
+            yield batch
+
+    def started(self) -> Iterator[tuple[Batch, int]]:
+        """Goes on from `position`, which it leaves to the caller to move.
+
+        Position and limit are read when the first batch is asked for.
+
+        Returns:
+            Iterator of batches and, with the last one, what `end` takes when that is handed out;
+            with others, -1.
+        """
+        self._newest += 1
+        me, (number, index) = self._newest, self._position
+        limit, self.limit = self.limit, None
+        counts = [count for count in (limit, None if self.repeat else self.batches_per_pass)]
+        total = min((count for count in counts if count is not None), default=None)
+        for done in itertools.count(1) if total is None else range(1, total + 1):
+            plan = self._plan(number)
+            if index == len(plan):
+                number, index = number + 1, 0
+                plan = self._plan(number)
+            batch = self._gather(plan, index)
+            number, index = (number, index + 1) if index + 1 < len(plan) else (number + 1, 0)
+            del plan  # two at once would take twice the memory
+            if done == total and me == self._newest:
+                self._end = number, index
+            yield batch, me if done == total else -1
+
+    def end(self, iterator: int) -> None:
+        """Moves `position` to where an iterator ends, if it is the newest.
+
+        Args:
+            iterator: What came with a batch.
+        """
+        if iterator == self._newest:
+            self._position = self._end
+
+    def _plan(self, number):
+        """The plan of a pass; that of the last one asked for is kept."""
+        planned = self._planned
+        if planned is None or planned[0] != number:
+            self._planned = planned = None
+            planned = self._planned = number, self._planner.plan(number)
+        return planned[1]
+
+    def _gather(self, plan, index):
+        """One batch, padded."""
+        places, longest = plan.batch(index)
+        places = places[self.shard[0] :: self.shard[1]]
+        if not len(places):
+            nothing = np.full([1, self.boundaries[0]], PAD, np.int32)
+            return (nothing, nothing), nothing
+        rows = self._rows[plan.drawn[places]]
+        sides = [side.gather(rows) for side in (self._pairs.source, self._pairs.target)]
+        if self._sampling:
+            longest = min(longest, self.max_length) - 1  # END excluded
+            keys = self._keys(rows, plan.cycles_of(places))
+            sides = [
+                self._sampling.draw(side, *sides[side], keys[side], longest) for side in (0, 1)
+            ]
+        source, target = sides
+        return (self._pad(*source, end=True), self._pad(*target, start=True)), self._pad(
+            *target, end=True
+        )
+
+    def _keys(self, rows, cycles):
+        """What the random numbers of some pairs follow from, on either side, uint64 `(2, B)`."""
+        keys = np.empty([2, len(rows)], np.uint64)
+        for corpus, cycle in np.unique(cycles, axis=0).tolist():
+            mine = (cycles == [corpus, cycle]).all(axis=1)
+            numbers = rows[mine] - self._starts[corpus]
+            for side in (0, 1):
+                keys[side, mine] = pair_keys(self._sampling.seed, cycle, side, numbers, corpus)
+        return keys
+
+    def _pad(self, ids, lengths, start=False, end=False):
+        """Sentences as rows, (B, length): START before them or END behind them, then PAD."""
+        length = self.boundaries[np.searchsorted(self.boundaries, lengths.max() + 1)]
+        padded = np.full([len(lengths), length], PAD, np.int32)
+        first = np.arange(len(lengths)) * length
+        if start:
+            padded[:, 0] = START
+        padded.reshape(-1)[spread(first + start, lengths)] = ids
+        if end:
+            padded.reshape(-1)[first + lengths] = END
+        return padded
+
+
+def _kept(corpus, max_length):
+    """The numbers of the pairs to learn from; what is left out goes to the log."""
+    kept, dropped = corpus.kept(max_length)
+    summary = corpus.summary(dropped)
+    logger.log(logging.WARNING if dropped else logging.INFO, summary)
+    if not len(kept):
+        raise ValueError(f"No sentence pair is left to learn from: {summary}.")
+    return kept
+
+
+def _joined(kept, starts):
+    """Numbers of pairs in corpora, as those in all of them one after the other."""
+    if len(kept) == 1:
+        return kept[0]
+    small = np.int32 if starts[-1] < 1 << 31 else np.int64
+    return np.concatenate([np.add(x, y, dtype=small) for x, y in zip(kept, starts, strict=False)])

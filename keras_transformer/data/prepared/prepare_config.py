@@ -1,0 +1,25 @@
+"""How a corpus is prepared."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareConfig:
+    """A corpus to prepare: its text and its vocabularies."""
+
+    # --- text ---
+    train_source: str  # text, .gz, or a .tsv with both columns; 'part-*.gz' for several files
+    train_target: str | None = None  # the translations, line by line
+    valid_source: str | None = None  # what the best checkpoint is chosen by
+    valid_target: str | None = None  # its translations, line by line
+    valid_fraction: float | None = None  # instead of files: share of the training text cut off
+
+    # --- vocabulary ---
+    vocabularies: str | None = None  # run or prepared corpus to have them from, not to learn any
+    vocabulary_size: int | None = 8000  # ids per vocabulary; none: all characters (type char)
+    vocabulary_sample: int = 1_000_000  # pairs it is learned from, drawn where there are more
+    model_type: str = "bpe"  # bpe, unigram, char or word
+    lowercase: bool = False  # lower-case text before it is cut into pieces
+    nfkc: bool = True  # normalise text to Unicode NFKC
+    joint_vocabulary: bool = True  # one for both sides, as share_embeddings=all needs it
+    seed: int = 1  # of what is drawn: the sample, and the part cut off

@@ -1,0 +1,284 @@
+"""Preparing a corpus: the same bytes whatever happens, and the ids that are served."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import sentencepiece
+
+import keras_transformer as kt
+from keras_transformer.corpora.configured import cut_off
+from keras_transformer.corpora.drawing import draw_rows
+from keras_transformer.data.prepared import prepare as module
+from keras_transformer.data.prepared import writing
+from tests.support.made_up_text import write_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """1,013 pairs in three shards of text."""
+    return write_text(tmp_path_factory.mktemp("text"), 1013, shards=3)
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    """150 pairs each, ten times what is tokenized at once."""
+    monkeypatch.setattr(module, "CHUNK", 15)
+    for place in (module, writing):
+        monkeypatch.setattr(place, "SHARD", 10)
+
+
+def contents(path):
+    return {name: (path / name).read_bytes() for name in sorted(os.listdir(path))}
+
+
+def sentences(corpus):
+    """Both sides as lists of lists of ids."""
+    for side in corpus.shards():
+        rows = []
+        for ids, offsets in side:
+            rows += [part.tolist() for part in np.split(ids, offsets[1:-1].astype(int))]
+        yield rows
+
+
+def test_a_corpus_is_its_text_as_ids(text, tmp_path, capsys):
+    config = kt.PrepareConfig(*text, vocabulary_size=400, valid_fraction=0.1, seed=3)
+    kt.prepare(config, tmp_path / "corpus", processes=1)
+    corpus = kt.PreparedCorpus(tmp_path / "corpus")
+    pairs = kt.read_pairs(*text)
+    train, valid = cut_off(pairs, 0.1, 3)
+    assert len(corpus) == len(train) and corpus.valid == valid
+    names = [f"{number:05}.ids.npy" for number in range(-(-len(train) // 150))]
+    assert [name for name in contents(tmp_path / "corpus") if "ids" in name] == names
+    (processor,) = {tokenizer.model for tokenizer in corpus.tokenizers}
+    processor = sentencepiece.SentencePieceProcessor(model_proto=processor)
+    for side, rows in enumerate(sentences(corpus)):
+        assert rows == processor.encode([pair[side] for pair in train])
+    for ids, offsets in (shard for side in corpus.shards() for shard in side):
+        assert isinstance(ids, np.memmap) and ids.dtype == np.uint16
+        assert isinstance(offsets, np.memmap) and offsets.dtype == np.uint32
+    said = f"{len(train):,} pairs to train on, {len(valid):,} to validate by"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["joint", "apart"])
+def test_vocabularies_are_those_of_a_training(text, tmp_path, joint):
+    """On a sample of the lines, and in their order."""
+    options = dict(vocabulary_size=350, model_type="unigram", lowercase=True, nfkc=False)
+    config = kt.PrepareConfig(*text, **options, vocabulary_sample=217, joint_vocabulary=joint)
+    kt.prepare(config, tmp_path / "corpus", processes=1)
+    rows = draw_rows(1013, 217, seed=1)
+    assert len(rows) == 217
+    pairs = [kt.read_pairs(*text)[row] for row in rows]
+    lines = [[pair[0] for pair in pairs], [pair[1] for pair in pairs]]
+    if joint:
+        lines = [[text for pair in pairs for text in pair[:2]]] * 2
+    for side, name in zip(lines, ("source.spm", "target.spm"), strict=True):
+        expected = kt.SubwordTokenizer.train(side, **options).model
+        assert (tmp_path / "corpus" / name).read_bytes() == expected
+
+
+def test_the_same_bytes_with_any_number_of_processes(text, tmp_path):
+    config = kt.PrepareConfig(*text, vocabulary_size=400)
+    for count in (1, 2, 3):
+        kt.prepare(config, tmp_path / str(count), processes=count)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+def test_vocabularies_of_another_corpus_are_taken(text, tmp_path):
+    first = kt.PrepareConfig(*text, vocabulary_size=400, lowercase=True)
+    kt.prepare(first, tmp_path / "first", processes=1)
+    second = kt.PrepareConfig(*text, vocabularies=str(tmp_path / "first"))
+    kt.prepare(second, tmp_path / "second", processes=1)
+    first, second = (kt.PreparedCorpus(tmp_path / name) for name in ("first", "second"))
+    assert list(sentences(first)) == list(sentences(second))
+    assert second.options == first.options
+    other = kt.PrepareConfig(*text, vocabularies=str(tmp_path / "first"), model_type="char")
+    with pytest.raises(ValueError, match="has model_type='bpe', received 'char'"):
+        kt.prepare(other, tmp_path / "third")
+
+
+# Interrupted.
+
+KILLED = """import sys, pickle
+from keras_transformer.data.prepared import prepare, writing
+prepare.CHUNK, prepare.SHARD, writing.SHARD = 15, 10, 10
+config, output, processes = pickle.loads(bytes.fromhex(sys.argv[1]))
+prepare.prepare_corpus(config, output, processes)
+"""
+
+
+def kill(config, output, processes, shards):
+    """Kills a preparation once it has so many whole shards."""
+    arguments = pickle.dumps((config, str(output), processes)).hex()
+    process = subprocess.Popen([sys.executable, "-c", KILLED, arguments], stderr=subprocess.PIPE)
+    awaited = output.parent / f"{output.name}.preparing" / f"{shards - 1:05}.offsets.npy"
+    while not awaited.exists():
+        assert process.poll() is None, process.stderr.read().decode()
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_preparation_goes_on_after_its_last_whole_shard(text, tmp_path, capsys, processes):
+    config = kt.PrepareConfig(*text, vocabulary_size=400, valid_fraction=0.1)
+    whole, output = tmp_path / "whole", tmp_path / "corpus"
+    kt.prepare(config, whole, processes=1)
+    kill(config, output, processes, shards=2)
+    capsys.readouterr()
+    kt.prepare(config, output, processes)
+    assert "going on after" in capsys.readouterr().err
+    assert contents(output) == contents(whole)
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "corpus"}
+
+
+@pytest.mark.parametrize("change", ["option", "text", "file"])
+def test_another_preparation_begins_anew(text, tmp_path, capsys, change):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    here = [str(folder / os.path.basename(pattern)) for pattern in text]
+    write_text(folder, 1013, shards=3)
+    config = kt.PrepareConfig(*here, vocabulary_size=400)
+    output = tmp_path / "corpus"
+    kill(config, output, 1, shards=2)
+    if change == "option":
+        config = kt.PrepareConfig(*here, vocabulary_size=410)
+    elif change == "text":
+        lines = (folder / "part-00.source").read_text().split("\n")
+        (folder / "part-00.source").write_text("\n".join([lines[1], lines[0], *lines[2:]]))
+    else:
+        (tmp_path / "corpus.preparing" / "00000.ids.npy").write_bytes(b"torn")
+    kt.prepare(config, output, processes=1)
+    assert "going on" not in capsys.readouterr().err
+    kt.prepare(config, tmp_path / "whole", processes=1)
+    assert contents(output) == contents(tmp_path / "whole")
+
+
+def test_the_end_can_be_interrupted(text, tmp_path, monkeypatch):
+    """Between the manifest's last writing and the move."""
+    config = kt.PrepareConfig(*text, vocabulary_size=400)
+    replace, moved = os.replace, []
+
+    def refuse(source, target):
+        if str(source).endswith(".preparing"):
+            moved.append(source)
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(os, "replace", refuse)
+        kt.prepare(config, tmp_path / "corpus", processes=1)
+    assert moved and not (tmp_path / "corpus").exists()
+    kt.prepare(config, tmp_path / "corpus", processes=1)
+    kt.prepare(config, tmp_path / "whole", processes=1)
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+
+
+def test_two_at_once_are_one_too_many(text, tmp_path):
+    with writing.being_written(tmp_path / "corpus"):
+        with pytest.raises(ValueError, match="/corpus is being prepared by another process"):
+            kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus")
+    assert not list(tmp_path.iterdir())
+
+
+def test_text_without_a_vocabulary_leaves_nothing_behind(tmp_path):
+    """That there is none is found when the directory has been made."""
+    (tmp_path / "empty.tsv").write_text("\t\n \t \n")
+    with pytest.raises(ValueError, match="every line is empty"):
+        kt.prepare(kt.PrepareConfig(str(tmp_path / "empty.tsv")), tmp_path / "corpus")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.tsv"]
+
+
+def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
+    from keras_transformer.data.prepared import encoding_process
+
+    program = encoding_process.PROGRAM.replace("answer()", "raise SystemExit(3)")
+    monkeypatch.setattr(encoding_process, "PROGRAM", program)
+    with pytest.raises(ValueError, match=r"has ended \(exit status 3"):
+        kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus", processes=2)
+
+
+FULL_DISK = """import resource, sys
+from keras_transformer.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.argv = ["keras-transformer", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_can_be_gone_on_from(text, tmp_path):
+    """Vocabularies of bytes and characters fit into the 20 kB that a file may have, ids do not."""
+    options = dict(vocabulary_size=300, vocabulary_sample=30, nfkc=False)
+    words = ["prepare", "--train-source", text[0], "--train-target", text[1]]
+    words += ["--vocabulary-size", "300", "--vocabulary-sample", "30", "--processes", "1"]
+    words += ["--no-nfkc", "--output", str(tmp_path / "corpus")]
+    process = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, *words], capture_output=True, text=True
+    )
+    assert process.returncode == 2
+    assert "ids.npy cannot be written (File too large): mend that" in process.stderr
+    assert "Traceback" not in process.stderr and not (tmp_path / "corpus").exists()
+    config = kt.PrepareConfig(*text, **options)
+    kt.prepare(config, tmp_path / "corpus", processes=1)
+    kt.prepare(config, tmp_path / "whole", processes=1)
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+
+
+# What is wrong with the text leaves nothing behind.
+
+
+def test_a_bad_line_in_the_middle(text, tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    patterns = write_text(folder, 1013, shards=3)
+    path = folder / "part-01.target"
+    lines = path.read_bytes().split(b"\n")
+    lines[200] = b"ab\xffc"
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(ValueError, match=f"{path} line 201 is not valid UTF-8 at byte 3"):
+        kt.prepare(kt.PrepareConfig(*patterns, vocabulary_size=400), tmp_path / "corpus")
+    path.write_bytes(b"\n".join(lines[:200]) + b"\n")
+    source = folder / "part-01.source"
+    with pytest.raises(ValueError, match=f"{source} has 338 lines but {path} has 200: "):
+        kt.prepare(kt.PrepareConfig(*patterns, vocabulary_size=400), tmp_path / "corpus")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["text"]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"train_source": "/none-*.en"}, "/none-[*].en matches no file"),
+        ({"valid_source": "/none.tsv"}, "/none.tsv cannot be read"),
+        ({"valid_target": "/none"}, "--valid-source is missing"),
+        ({"valid_fraction": 1.5}, "valid_fraction must be above 0 and below 1, received 1.5"),
+        ({"valid_fraction": 0.1, "valid_source": "x.tsv"}, "leave out one of the two"),
+        ({"vocabulary_size": 7}, "vocabulary_size=7 is too small"),
+        ({"vocabulary_sample": 0}, "vocabulary_sample must be at least 1, received 0"),
+        ({"model_type": "wordpiece"}, "model_type must be one of"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"vocabularies": "/none"}, "/none has no vocabularies"),
+    ],
+)
+def test_bad_options_leave_nothing_behind(text, tmp_path, changes, message):
+    options = dict(zip(("train_source", "train_target"), text, strict=True)) | changes
+    with pytest.raises(ValueError, match=message):
+        kt.prepare(kt.PrepareConfig(**options), tmp_path / "corpus")
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_written_over(text, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "mine").touch()
+    with pytest.raises(ValueError, match="is not empty: choose another --output"):
+        kt.prepare(kt.PrepareConfig(*text), tmp_path / "corpus")
+    with pytest.raises(ValueError, match="processes must be at least 1, received 0"):
+        kt.prepare(kt.PrepareConfig(*text), tmp_path / "other", processes=0)

@@ -1,0 +1,163 @@
+"""`--resume` on a run that something has happened to: a sentence, or the run as it was."""
+
+import dataclasses
+import fcntl
+import os
+import resource
+import shutil
+
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.runs import files
+from keras_transformer.runs.history import read_history
+from keras_transformer.train import train
+from tests.support.reversed_text import MODEL, write_corpus
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    return kt.TrainConfig(
+        *write_corpus(folder, 60, 1),
+        *write_corpus(folder, 20, 2),
+        vocabulary_size=300,
+        model=MODEL,
+        epochs=2,
+        steps_per_epoch=5,
+        tokens_per_batch=128,
+        parallel_microbatches=1,
+        strategy="one",
+        save_every=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(config, tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "run"
+    train(config, output)
+    return output
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def content(run):
+    """All files but for curves and the lock."""
+    files = [path for path in run.rglob("*") if path.is_file()]
+    kept = [path for path in files if "logs" not in path.parts and path.name != "lock"]
+    return {path: path.read_bytes() for path in kept}
+
+
+def points_of(run):
+    return sorted((run / "checkpoints").glob("*.safetensors"))
+
+
+def test_nothing_is_left_to_do_and_nothing_is_written(run, config, capsys):
+    before, when = content(run), (run / "config.yaml").stat().st_mtime_ns
+    assert train(config, run, resume=True) == {}
+    assert content(run) == before and (run / "config.yaml").stat().st_mtime_ns == when
+    assert "has its 2 epochs already" in capsys.readouterr().err
+
+
+def test_a_changed_option_is_written(run, config):
+    train(dataclasses.replace(config, save_every=7), run, resume=True)
+    assert files.read_config(run).save_every == 7
+
+
+@pytest.mark.parametrize("name", ["history.csv", "data.json"])
+def test_a_file_that_a_kill_kept_out_is_written(run, config, name):
+    before = (run / name).read_bytes()
+    (run / name).unlink()
+    train(config, run, resume=True)
+    assert (run / name).read_bytes() == before
+    assert len(read_history(run)) == 2
+
+
+def test_leftovers_are_removed(run, config):
+    before = set(content(run))
+    for name in ("tmp.config.yaml", "checkpoints/tmp.resume.json", "checkpoints/000007.weights.h5"):
+        (run / name).write_bytes(b"half")
+    train(config, run, resume=True)
+    assert set(content(run)) == before
+
+
+def test_the_last_point_is_damaged(run, config, capsys):
+    """The epoch's end is done once more: the validation, the checkpoint, the model."""
+    expected, rows = files.read_state(run), read_history(run)
+    newest = points_of(run)[-1]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    (run / "model.keras").unlink()
+    history = train(config, run, resume=True)
+    assert f"{newest} is damaged" in capsys.readouterr().err
+    assert history["val_loss"] == [rows[1]["val_loss"]]
+    state = files.read_state(run)
+    for one, other in zip(read_history(run), rows, strict=True):
+        assert one | {"minutes": 0} == other | {"minutes": 0}
+    assert [one["epoch"] for one in state["checkpoints"]] == [
+        one["epoch"] for one in expected["checkpoints"]
+    ]
+    assert files.is_run(run)
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda run: [path.unlink() for path in points_of(run)], "nothing whole to go on from"),
+        (lambda run: (run / "checkpoints/resume.json").unlink(), "resume.json is missing, though"),
+        (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is damaged"),
+        (lambda run: (run / "data.json").write_text('{"train": '), "data.json cannot be read"),
+        (lambda run: (run / "data.json").write_text("[]"), "data.json is damaged"),
+        (lambda run: (run / "config.yaml").write_text("{"), "config.yaml is not YAML"),
+        (lambda run: shutil.rmtree(run / "checkpoints"), "resume.json is missing, though"),
+    ],
+)
+def test_damage_that_cannot_be_mended_is_one_sentence(run, config, damage, message):
+    damage(run)
+    before = content(run)
+    with pytest.raises(ValueError, match=message) as caught:
+        train(config, run, resume=True)
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+    assert content(run) == before
+
+
+def test_changed_text_is_refused_unless_asked_for(run, config, tmp_path):
+    with open(config.train_source, encoding="utf-8") as file:
+        lines = file.readlines()
+    (tmp_path / "source").write_text("".join(lines[::-1]))
+    changed = dataclasses.replace(config, train_source=str(tmp_path / "source"))
+    with pytest.raises(ValueError, match="The train text is not what .* --accept-changed-text"):
+        train(changed, run, resume=True)
+    before = files.read_data(run)
+    longer = dataclasses.replace(changed, epochs=3)
+    history = train(longer, run, resume=True, accept_changed_text=True)
+    assert len(history["loss"]) == 1 and files.read_data(run) != before
+    assert not train(longer, run, resume=True), "it is the run's text now"
+
+
+def test_two_trainings_into_one_directory(run, config):
+    with open(run / "checkpoints" / "lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="is being trained into by another process"):
+            train(config, run, resume=True)
+
+
+def test_a_full_disk_loses_nothing(run, config):
+    """Python turns the limit of a file's size into the error that a full disk is."""
+    before, state = content(run), files.read_state(run)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = os.path.getsize(points_of(run)[0])
+    longer = dataclasses.replace(config, epochs=3)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"safetensors cannot be written \(File too large\)"):
+            train(longer, run, resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    after = content(run)
+    for path in (*points_of(run), run / "model.keras", run / "history.csv"):
+        assert after[path] == before[path]
+    assert files.read_state(run) == state
+    assert len(train(longer, run, resume=True)["loss"]) == 1

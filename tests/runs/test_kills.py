@@ -1,0 +1,124 @@
+"""Killed at any moment and resumed, a training comes to what it would have come to."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.runs import files
+from keras_transformer.runs.history import read_history
+from tests.support.reversed_text import write_corpus
+
+SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
+RECIPE = "--vocabulary-size 290 --tokens-per-batch 128 --epochs 3 --steps-per-epoch 15 --ema 0.8"
+RECIPE += " --subword-sampling 0.2 --cooldown-steps 20 --keep-checkpoints 2 --average last"
+RECIPE += " --validate-by loss --save-every 2 --strategy one --parallel-microbatches 1"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run without a stop, and the command that makes one."""
+    folder = tmp_path_factory.mktemp("kills")
+    texts = [*write_corpus(folder, 90, 1), *write_corpus(folder, 20, 2)]
+    names = [f"--{side}-{part}" for side in ("train", "valid") for part in ("source", "target")]
+    places = [word for pair in zip(names, texts, strict=True) for word in pair]
+    command = ["train", "--preset", "tiny", *SIZES.split(), *RECIPE.split(), *places]
+    process = start([*command, "--output", folder / "whole"])
+    assert process.wait() == 0, process.stderr.read()
+    process.stderr.close()
+    return folder / "whole", command
+
+
+def start(arguments):
+    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
+    return subprocess.Popen(
+        program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=shell, text=True
+    )
+
+
+def wait_for_saves(process, folder, count):
+    """Waits until so many points have been saved; says whether the process still runs."""
+    name, seen = folder / "resume.json", None
+    while process.poll() is None:
+        now = name.stat().st_mtime_ns if name.exists() else None
+        if now != seen:
+            seen, count = now, count - 1
+            if count < 0:
+                return True
+        time.sleep(0.0005)
+    return False
+
+
+def wait_for_half_a_file(process, folder):
+    while process.poll() is None:
+        if folder.exists() and any(x.startswith("tmp.") for x in os.listdir(folder)):
+            return True
+    return False
+
+
+def kill(process, output, moment, generator):
+    """Kills at a drawn moment, or in the middle of a save; says whether it still ran."""
+    folder = output / "checkpoints"
+    running = wait_for_saves(process, folder, generator.randint(1, 8))
+    if running and moment == "save":
+        running = wait_for_half_a_file(process, folder)
+    elif running:
+        time.sleep(generator.uniform(0, 0.05))
+    process.send_signal(signal.SIGTERM if moment == "SIGTERM" else signal.SIGKILL)
+    said = process.stderr.read()
+    process.stderr.close()
+    return process.wait(), said
+
+
+def assert_same_run(run, whole):
+    ours, theirs = (files.resume_points(path).latest() for path in (run, whole))
+    assert ours[1].keys() == theirs[1].keys()
+    for name, array in theirs[1].items():
+        np.testing.assert_array_equal(ours[1][name], array, err_msg=name)
+    for one, other in zip(read_history(run), read_history(whole), strict=True):
+        assert one | {"minutes": 0} == other | {"minutes": 0}
+    for one, other in zip(*(kt.load(x).model.get_weights() for x in (run, whole)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert files.describe(run)["metrics"].keys() == files.describe(whole)["metrics"].keys()
+    names = [{x.name for x in path.glob("checkpoints/*.weights.h5")} for path in (run, whole)]
+    assert names[0] == names[1] and not list(run.rglob("tmp.*"))
+
+
+def go_through(whole, output, moments, seed):
+    expected, command = whole
+    generator, resume = random.Random(seed), []
+    for moment in moments:
+        status, said = kill(
+            start([*command, "--output", output, *resume]), output, moment, generator
+        )
+        if moment == "SIGTERM":
+            assert status == 143, said
+            assert "keras-transformer: SIGTERM: the training is saved and ends" in said
+            assert "Traceback" not in said
+        else:
+            assert status == -signal.SIGKILL, said
+        resume = ["--resume"]
+    process = start([*command, "--output", output, "--resume"])
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 0, said
+    assert ", from update " in said
+    assert_same_run(output, expected)
+
+
+@pytest.mark.slow
+def test_three_kills_and_a_signal(whole, tmp_path):
+    go_through(whole, tmp_path / "run", ["update", "save", "update", "SIGTERM"], 1)
+
+
+@pytest.mark.ordeal
+def test_ten_kills(whole, tmp_path):
+    for seed, moment in enumerate(["update", "save"] * 5):
+        go_through(whole, tmp_path / str(seed), [moment], 10 + seed)

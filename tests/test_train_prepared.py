@@ -1,0 +1,136 @@
+"""A prepared corpus gives the same run as its text, whoever has prepared it."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.runs import files, training_data
+from keras_transformer.train import train
+from tests.support.reversed_text import MODEL, write_corpus
+
+VOCABULARY = dict(vocabulary_size=300, vocabulary_sample=150, valid_fraction=0.1)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("text"), 301, 1)
+
+
+@pytest.fixture(scope="module")
+def config(text):
+    return kt.TrainConfig(
+        *text,
+        **VOCABULARY,
+        model=MODEL,
+        epochs=2,
+        tokens_per_batch=256,
+        peak=3e-3,
+        warmup_steps=20,
+        strategy="one",
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """A training on the text in memory."""
+    output = tmp_path_factory.mktemp("runs") / "whole"
+    train(config, output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def corpus(text, tmp_path_factory):
+    """The same text, prepared with vocabularies of their own for both sides."""
+    output = tmp_path_factory.mktemp("corpora") / "corpus"
+    kt.prepare(kt.PrepareConfig(*text, **VOCABULARY, joint_vocabulary=False), output, processes=1)
+    return str(output)
+
+
+def assert_same_run(one, other):
+    """Bit for bit: weights, vocabularies, and what is known of the text."""
+    for a, b in zip(*(kt.load(run).model.get_weights() for run in (one, other)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name in (files.SOURCE, files.TARGET, files.DATA):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def from_corpus(config, *corpora):
+    fresh = dict.fromkeys(("train_source", "train_target", "valid_fraction"))
+    return dataclasses.replace(config, **fresh, corpus=corpora)
+
+
+def test_a_corpus_gives_the_run_of_its_text(whole, config, corpus, tmp_path):
+    train(from_corpus(config, corpus), tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+    assert files.valid_pairs(tmp_path / "run") == files.valid_pairs(whole)
+    assert not {corpus} & set(map(str, files.describe(tmp_path / "run")["recipe"].values()))
+
+
+def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch):
+    """Once: a start that failed leaves it for the next one, and resuming reads no text."""
+    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 1000)
+    output, first = tmp_path / "run", dataclasses.replace(config, epochs=1)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
+        patch.setattr("keras_transformer.train._fit", full_disk)
+        train(first, output)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.corpus"]
+    made = os.stat(tmp_path / "run.corpus" / "00000.ids.npy")
+    train(first, output)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert os.stat(output / "corpus" / "00000.ids.npy").st_ino == made.st_ino
+    with monkeypatch.context() as patch:
+        patch.setattr(training_data, "load_corpus", None)
+        patch.setattr(training_data, "prepare_corpus", None)
+        train(config, output, resume=True)
+    assert_same_run(output, whole)
+    assert len(files.valid_pairs(output)) == len(files.valid_pairs(whole)) > 0
+
+
+def full_disk(*_):
+    raise OSError("the disk is full")
+
+
+def test_another_text_is_prepared_anew(config, tmp_path, monkeypatch):
+    """Beside the run directory may lie what was prepared of another text, or what is damaged."""
+    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 1000)
+    output = tmp_path / "run"
+    opened = training_data.open_data(dataclasses.replace(config, seed=2), output, resume=False)
+    again = training_data.open_data(config, output, resume=False)
+    assert opened.fingerprints != again.fingerprints
+    (tmp_path / "run.corpus" / "00000.ids.npy").write_bytes(b"")
+    mended = training_data.open_data(config, output, resume=False)
+    assert mended.fingerprints == again.fingerprints
+    assert [path.name for path in tmp_path.iterdir()] == ["run.corpus"]
+
+
+def test_fine_tuning_on_a_corpus(whole, config, corpus, text, tmp_path):
+    """It is refused with other vocabularies, and starts with those of the run otherwise."""
+    other = str(tmp_path / "other")
+    kt.prepare(kt.PrepareConfig(*text, vocabulary_size=290, valid_fraction=0.1), other)
+    start = dataclasses.replace(from_corpus(config, corpus), start_from=str(whole), epochs=1)
+    with pytest.raises(ValueError, match="was prepared with vocabulary_size=290, received 300"):
+        train(dataclasses.replace(start, corpus=(other,)), tmp_path / "run")
+    shutil.rmtree(other)
+    kt.prepare(kt.PrepareConfig(*text, **VOCABULARY, joint_vocabulary=False, seed=9), other)
+    with pytest.raises(ValueError, match=f"prepare it with --vocabularies {whole}"):
+        train(dataclasses.replace(start, corpus=(other,)), tmp_path / "run")
+    shutil.rmtree(other)
+    taken = kt.PrepareConfig(*text, vocabularies=str(whole), valid_fraction=0.1)
+    kt.prepare(taken, other, processes=1)
+    train(dataclasses.replace(start, corpus=(other,)), tmp_path / "run")
+    assert (tmp_path / "run" / files.SOURCE).read_bytes() == (whole / files.SOURCE).read_bytes()
+
+
+def test_a_mix_is_known_by_its_corpora_and_weights(config, corpus, tmp_path):
+    prints = []
+    for corpora in ((corpus,), (f"{corpus}:3",), (corpus, corpus), (f"{corpus}:2", corpus)):
+        mixed = from_corpus(config, *corpora)
+        prints.append(training_data.open_data(mixed, tmp_path, resume=False).fingerprints["train"])
+    assert prints[0] == prints[1], "one corpus is all of a mix"
+    assert len({json.dumps(one) for one in prints}) == 3
+    assert prints[2]["pairs"] == 2 * prints[0]["pairs"]

@@ -1,0 +1,174 @@
+"""Workers that TF_CONFIG names: read, waited for, sharing batches, equal to one device."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import make_strategy
+from keras_transformer.training.cluster import Cluster, read_cluster, wait_for_workers
+from keras_transformer.training.worker_watch import LONGEST
+from keras_transformer.training.workers import of_replicas
+from tests.support.paths import ROOT, SUPPORT
+
+PROGRAM = SUPPORT / "workers_training.py"
+WORKERS = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+
+
+def cluster_of(text):
+    return read_cluster({"TF_CONFIG": text if isinstance(text, str) else json.dumps(text)})
+
+
+# TF_CONFIG.
+
+
+def test_no_workers():
+    assert read_cluster({}) is None is cluster_of(" ")
+
+
+def test_workers_in_the_order_of_their_numbers():
+    assert cluster_of(WORKERS) == Cluster(("a:1", "b:2"), 1)
+    operator = {"chief": ["c:1"], "worker": ["a:1", "[::1]:2"], "ps": ["p:1"]}
+    roles = [("chief", 0), ("worker", 0), ("worker", 1)]
+    for number, (kind, index) in enumerate(roles):
+        cluster = cluster_of({"cluster": operator, "task": {"type": kind, "index": index}})
+        assert cluster == Cluster(("c:1", "a:1", "[::1]:2"), number)
+        assert cluster.is_chief == (number == 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("workers", "TF_CONFIG is not JSON"),
+        ("[]", "TF_CONFIG has no cluster"),
+        ({"cluster": {"worker": ["a:1"]}}, "TF_CONFIG has no task"),
+        (WORKERS | {"task": {"type": "evaluator", "index": 0}}, "a 'evaluator': chief and worker"),
+        (WORKERS | {"task": {"type": "worker", "index": 2}}, "worker 2, but its cluster has 2"),
+        (WORKERS | {"task": {"type": "worker", "index": "1"}}, "worker '1', but its cluster has 2"),
+        (WORKERS | {"task": {"type": "chief", "index": 0}}, "chief 0, but its cluster has 0"),
+        (WORKERS | {"cluster": {"worker": ["a", "b:2"]}}, "'a' is no address of a worker"),
+        (WORKERS | {"cluster": {"worker": "a:1"}}, "worker must be a list of host:port"),
+    ],
+)
+def test_what_no_cluster_is(text, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        cluster_of(text)
+
+
+def test_strategies_that_need_workers(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match="multiworker needs the variable TF_CONFIG"):
+        make_strategy("multiworker")
+    monkeypatch.setenv("TF_CONFIG", json.dumps(WORKERS))
+    with pytest.raises(ValueError, match="logical_devices=2 are for one process"):
+        make_strategy("auto", logical_devices=2)
+
+
+def test_a_worker_that_never_comes():
+    here, there = free_ports(2)
+    cluster = Cluster((f"127.0.0.1:{there}", f"127.0.0.1:{here}"), 1)
+    with pytest.raises(ValueError, match=rf"the chief \(127.0.0.1:{there}\) did not answer within"):
+        wait_for_workers(cluster, 0.5)
+    with socket.create_server(("127.0.0.1", there)):
+        wait_for_workers(cluster, 5)
+    with socket.create_server(("", here)), pytest.raises(ValueError, match="cannot listen at port"):
+        wait_for_workers(cluster, 0.5)
+
+
+# Batches.
+
+
+def test_a_workers_replicas_take_its_rows_in_turns():
+    ids = tf.constant([[1, 2], [3, 4], [5, 6], [7, 0], [8, 0]])
+    one, two, three = of_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
+    assert [part[1].numpy().tolist() for part in (one, two, three)] == [
+        [[1, 2], [7, 0]],
+        [[3, 4], [8, 0]],
+        [[5, 6]],
+    ]
+    last = list(of_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2))[1]
+    assert [x.numpy().tolist() for x in tf.nest.flatten(last)] == [[[0, 0]]] * 3
+
+
+# Processes.
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+def start(options, workers=2):
+    """Processes that train together; one alone is no worker."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    processes = []
+    for index in range(workers):
+        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        if workers > 1:
+            task = {"type": "worker", "index": index}
+            config = {"cluster": {"worker": addresses}, "task": task}
+            environment["TF_CONFIG"] = json.dumps(config)
+        mine = options[index] if isinstance(options, list) else options
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, PROGRAM, json.dumps(mine)],
+                env=environment | {"PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return processes
+
+
+def results(processes, timeout=600):
+    outputs = [process.communicate(timeout=timeout) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+
+@pytest.mark.slow
+def test_two_workers_equal_one_device():
+    """With accumulation, clipping, weight decay, a running mean and the fused loss; no dropout."""
+    recipes = ["sgd", "adam", "paper"]
+    (alone,) = results(start({"recipes": recipes}, workers=1))
+    chief, other = results(start({"recipes": recipes}))
+    for recipe, one, two, same in zip(recipes, alone, chief, other, strict=True):
+        assert (one["replicas"], two["replicas"]) == (1, 2)
+        assert two == same
+        for name, values in one["history"].items():
+            np.testing.assert_allclose(two["history"][name], values, rtol=1e-5, err_msg=name)
+        for name, *weights in zip(one["names"], one["weights"], two["weights"], strict=True):
+            # Of a bias of keys the gradient is zero: the recipe's Adam follows its rounding.
+            if not (recipe == "paper" and name.endswith("key/bias")):
+                np.testing.assert_allclose(*weights, rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(two["logits"], one["logits"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "dead", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.ordeal)]
+)
+def test_a_worker_dies_and_all_go_on(dead, tmp_path):
+    """The other one ends by itself, naming it; started again, they come to what they would have."""
+    options = {"recipes": ["adam"], "points": str(tmp_path / "points")}
+    killed = start([options | {"die": 8 if index == dead else None} for index in (0, 1)])
+    survivor = killed[1 - dead]
+    killed[dead].communicate(timeout=300)
+    _, errors = survivor.communicate(timeout=LONGEST)
+    assert survivor.returncode not in (0, None)
+    name = "the chief" if dead == 0 else "worker 1"
+    assert f"{name} (127.0.0.1:" in errors and "is gone" in errors
+    (alone,) = results(start({"recipes": ["adam"]}, workers=1))
+    (resumed,), again = results(start(options))
+    assert [resumed] == again and resumed["history"]["val_loss"]
+    for weights in zip(alone[0]["weights"], resumed["weights"], strict=True):
+        np.testing.assert_allclose(*weights, rtol=1e-5, atol=1e-5)
