@@ -10,6 +10,8 @@ from keras_transformer.kernels.cores import available_cores
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.typing import Path
 
+NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # what only TensorFlow's authors know
+LONGEST_REASON = 300  # characters
 FEW = 256  # texts, for which rewriting the graph takes longer than it saves
 
 
@@ -56,12 +58,11 @@ class LastingServer:
                 replies = self._run(requests)
             except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
                 self.close()
-                raise ValueError(f"{_one_line(error)}. Export the run anew.") from error
+                raise ValueError(f"{one_line(error)}. Export the run anew.") from error
         for reply in replies:
             if "error" in reply:
-                raise ValueError(
-                    f"{self.directory} answers with an error: {_one_line(reply['error'])}."
-                )
+                reason = one_line(reply["error"])
+                raise ValueError(f"{self.directory} answers with an error: {reason}.")
         return replies
 
     def close(self) -> None:
@@ -83,6 +84,6 @@ class LastingServer:
             self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
 
 
-def _one_line(error):
-    """An error of TensorFlow's or of a process, without what only its authors know."""
-    return " ".join(re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]", "", str(error)).split()).rstrip(".:")[:300]
+def one_line(error: object) -> str:
+    """An error of TensorFlow's, or of a process that died, as the end of a sentence."""
+    return " ".join(NOISE.sub("", str(error)).split())[:LONGEST_REASON].rstrip(".: ")

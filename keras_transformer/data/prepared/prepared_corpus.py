@@ -69,6 +69,8 @@ class PreparedCorpus:
         source, target = [], []
         for shard in self._manifest["shards"]:
             ids, offsets = (self._map(shard[kind]) for kind in ("ids", "offsets"))
+            if not _fit(ids, offsets):
+                raise damaged(os.path.join(self.path, shard["offsets"]))
             middle = int(offsets[0, -1])
             source.append((ids[:middle], offsets[0]))
             target.append((ids[middle:], offsets[1]))
@@ -103,3 +105,18 @@ class PreparedCorpus:
             raise ValueError(f"{name} cannot be opened ({error.strerror}).") from error
         except ValueError:
             raise damaged(name) from None
+
+
+def _fit(ids, offsets):
+    """Whether offsets `(2, N + 1)` cut ids `(I,)` into sentences of both sides."""
+    if ids.ndim != 1 or ids.dtype.kind not in "ui" or offsets.dtype.kind not in "ui":
+        return False
+    if offsets.ndim != 2 or len(offsets) != 2 or not offsets.shape[1]:
+        return False
+    ends = int(offsets[0, -1]), int(offsets[1, -1])
+    return (
+        not offsets[:, 0].any()
+        and min(ends) >= 0
+        and sum(ends) == len(ids)
+        and bool(np.all(offsets[:, 1:] >= offsets[:, :-1]))
+    )

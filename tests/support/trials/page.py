@@ -5,12 +5,14 @@ import re
 import tempfile
 
 from tests.support.paths import ROOT
+from tests.support.trials.corpora import CHECKPOINTS, CORPORA
 from tests.support.trials.doing import attempt
 from tests.support.trials.exports import EXPORTS
 from tests.support.trials.runs import RUNS
 
+TITLES = {"run": "Runs", "export": "Exports", "corpus": "Prepared corpora"}
 PAGE = ROOT / "docs" / "loading-trials.md"
-TRIALS = {"run": RUNS, "export": EXPORTS}
+TRIALS = {"run": RUNS | CHECKPOINTS, "export": EXPORTS, "corpus": CORPORA}
 HEAD = """# What was tried to make loading do harm
 
 `translate`, `evaluate`, `score`, `align`, `export`, `average`, `train --start-from`, `check` and
@@ -43,7 +45,7 @@ def row(kind, trial, error, output):
 def main():
     lines = [HEAD]
     for kind, trials in TRIALS.items():
-        lines += [f"## {kind.capitalize()}s", "", "| tried | command | seen |", "|---|---|---|"]
+        lines += [f"## {TITLES[kind]}", "", "| tried | command | seen |", "|---|---|---|"]
         for trial in trials.values():
             with tempfile.TemporaryDirectory() as folder:
                 _, output, error = attempt(trial, kind, pathlib.Path(folder))
