@@ -2,8 +2,9 @@
 
 `python reload.py DIRECTORY`, with any Keras backend. For every `<name>.inputs.npz` it loads
 `<name>.keras` and, with TensorFlow, the same model once more from `<name>.json` and
-`<name>.weights.h5`; custom objects are not named anywhere. Outputs go to `<name>.<backend>.npz`;
-the backend is printed, and whether TensorFlow was loaded.
+`<name>.weights.h5`; another backend writes it anew as `<name>.<backend>.keras`. Custom objects are
+not named anywhere. Outputs go to `<name>.<backend>.npz`; the backend is printed, and whether
+TensorFlow was loaded.
 """
 
 import pathlib
@@ -68,6 +69,8 @@ def main(directory):
         answers = {"keras": flat(model(inputs))}
         if backend == "tensorflow":
             answers["weights"] = flat(rebuild(directory, name)(inputs))
+        else:
+            model.save(directory / f"{name}.{backend}.keras")
         if isinstance(inputs, tuple):
             answers["steps"] = step_by_step(model, *inputs)
             if model.compiled:

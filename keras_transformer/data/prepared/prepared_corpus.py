@@ -65,7 +65,13 @@ class PreparedCorpus:
         return EncodedPairs(*(Sentences(shards) for shards in self.shards()))
 
     def shards(self) -> "tuple[list[Shard], list[Shard]]":
-        """Source and target as `Sentences` takes them."""
+        """Source and target as `Sentences` takes them.
+
+        Every id is looked at, which takes less than its checksum has.
+
+        Raises:
+            ValueError: If a shard is none, or holds an id that the vocabulary does not have.
+        """
         source, target = [], []
         for shard in self._manifest["shards"]:
             ids, offsets = (self._map(shard[kind]) for kind in ("ids", "offsets"))
@@ -74,6 +80,12 @@ class PreparedCorpus:
             middle = int(offsets[0, -1])
             source.append((ids[:middle], offsets[0]))
             target.append((ids[middle:], offsets[1]))
+            for (side, _), tokenizer in zip((source[-1], target[-1]), self.tokenizers, strict=True):
+                if not _known(side, tokenizer.vocabulary_size):
+                    raise ValueError(
+                        f"{os.path.join(self.path, shard['ids'])} holds ids that its vocabulary of "
+                        f"{tokenizer.vocabulary_size:,} does not have: prepare the corpus anew."
+                    )
         return source, target
 
     @cached_property
@@ -120,3 +132,8 @@ def _fit(ids, offsets):
         and sum(ends) == len(ids)
         and bool(np.all(offsets[:, 1:] >= offsets[:, :-1]))
     )
+
+
+def _known(ids, vocabulary_size):
+    """Whether all ids `(I,)` are of a vocabulary."""
+    return ids.max(initial=0) < vocabulary_size and ids.min(initial=0) >= 0

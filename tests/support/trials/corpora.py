@@ -83,6 +83,17 @@ def beyond(path):
     np.save(path, offsets)
 
 
+def unknown_ids(path):
+    ids = np.load(path)
+    np.save(path, np.where(np.arange(len(ids)) == len(ids) // 3, 200, ids).astype(np.int16))
+
+
+def negative_ids(path):
+    ids = np.load(path).astype(np.int16)
+    ids[-1] = -1
+    np.save(path, ids)
+
+
 def lists_outside(content):
     content["files"]["../pairs.tsv"] = {"bytes": 1, "crc32": 1}
 
@@ -135,6 +146,15 @@ CORPORA = {
     "objects": Trial("a pickle in an array of ids", file("ids", pickled), CHANGED, TRAIN),
     "pickle": Trial("a pickle instead of ids", file("ids", pickle_alone), CHANGED, TRAIN),
     "offsets": Trial("offsets behind the end", file("offsets", beyond), CHANGED, TRAIN),
+    "unknown ids": Trial(
+        "an id that the vocabulary does not have",
+        file("ids", unknown_ids),
+        "holds ids that its vocabulary of",
+        TRAIN,
+    ),
+    "negative ids": Trial(
+        "an id below zero", file("ids", negative_ids), "holds ids that its vocabulary of", TRAIN
+    ),
     "vocabulary": Trial(
         "a vocabulary that is cut off",
         file(".spm", halve),

@@ -16,12 +16,12 @@ TRIALS = {"run": RUNS | CHECKPOINTS, "export": EXPORTS, "corpus": CORPORA}
 HEAD = """# What was tried to make loading do harm
 
 `translate`, `evaluate`, `score`, `align`, `export`, `average`, `train --start-from`, `check` and
-the functions behind them take directories that others may have made. Each row is a sound run or
-export, broken or made malicious in one way, with the checksums made right again unless they are
-what shows it; the command that is to open it; and what the user sees. The tests hold for each of
-them: exit status 2 (of `check` 1, below its table), this sentence, no traceback; nothing of what
-the file holds is executed, and nothing is written. `make ordeal` holds that none takes 10 seconds
-or 500 MB more than a sound one.
+the functions behind them take directories that others may have made. Each row is a sound run,
+export or prepared corpus, broken or made malicious in one way, with the checksums made right again
+unless they are what shows it; the command that is to open it; and what the user sees. The tests
+hold for each of them: exit status 2 (of `check` 1, below its table), this sentence, no traceback;
+nothing of what the file holds is executed, and nothing is written. `make ordeal` holds that none
+takes 10 seconds or 500 MB more than a sound one.
 
 This page is written by `python -m tests.support.trials.page` and compared by the tests.
 """
