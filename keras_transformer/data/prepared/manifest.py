@@ -61,6 +61,7 @@ def _is_sound(manifest):
         and type(train.get("pairs")) is int
         and all(name == os.path.basename(name) and name.strip(".") for name in files)
         and {SOURCE, TARGET} <= files.keys()
+        and len(files.keys() & set(VALID)) != 1
         and all(
             isinstance(shard, dict)
             and {str(shard.get(k)) for k in ("ids", "offsets")} <= files.keys()

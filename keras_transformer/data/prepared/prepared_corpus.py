@@ -15,6 +15,7 @@ from keras_transformer.data.prepared.manifest import (
     damaged,
     read_manifest,
 )
+from keras_transformer.inspection.probing import Probe
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
@@ -91,10 +92,12 @@ class PreparedCorpus:
     @cached_property
     def tokenizers(self) -> "tuple[SubwordTokenizer, SubwordTokenizer]":
         """Those of source and target, one object if they are the same."""
+        names = [os.path.join(self.path, name) for name in (SOURCE, TARGET)]
+        probe = Probe(names)  # before native code reads them here
         from keras_transformer.tokenizers.subword import SubwordTokenizer
 
-        load = SubwordTokenizer.load
-        source, target = (load(os.path.join(self.path, name)) for name in (SOURCE, TARGET))
+        probe.answers()
+        source, target = map(SubwordTokenizer.load, names)
         return source, source if source.model == target.model else target
 
     @cached_property
@@ -102,20 +105,27 @@ class PreparedCorpus:
         """The pairs to validate by; none where it was prepared without."""
         if VALID[0] not in self._manifest["files"]:
             return []
-        sides = []
-        for name in VALID:
-            with open(os.path.join(self.path, name), "rb") as file:
-                sides.append(file.read().decode().split("\n")[:-1])
-        return [Pair(*texts) for texts in zip(*sides, strict=True)]
+        source, target = (self._lines(name) for name in VALID)
+        if len(source) != len(target):
+            raise damaged(os.path.join(self.path, VALID[1]))
+        return [Pair(*texts) for texts in zip(source, target, strict=True)]
+
+    def _lines(self, name):
+        name = os.path.join(self.path, name)
+        try:
+            with open(name, "rb") as file:
+                return file.read().decode().split("\n")[:-1]
+        except UnicodeDecodeError:
+            raise damaged(name) from None
 
     def _map(self, name):
         """An array of a file, of which only what is looked at is read."""
         name = os.path.join(self.path, name)
         try:
-            return np.load(name, mmap_mode="r")
+            return np.lib.format.open_memmap(name, mode="r")
         except OSError as error:
             raise ValueError(f"{name} cannot be opened ({error.strerror}).") from error
-        except ValueError:
+        except Exception:  # its header is parsed as Python is, and says how much to map
             raise damaged(name) from None
 
 

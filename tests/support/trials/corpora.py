@@ -62,6 +62,13 @@ def halve(path):
     os.truncate(path, path.stat().st_size // 2)
 
 
+def vocabularies(corpus):
+    """Halves both: they are to be one."""
+    for path in corpus.glob("*.spm"):
+        halve(path)
+    manifest(lambda content: None)(corpus)
+
+
 class Payload:
     """What a pickle that is read executes."""
 
@@ -77,6 +84,17 @@ def pickle_alone(path):
     path.write_bytes(pickle.dumps(Payload()))
 
 
+def packed(path):
+    ids = np.load(path)
+    with open(path, "wb") as archive:
+        np.savez(archive, ids=ids)
+
+
+def larger(path):
+    """Its header says so many million times more than there are."""
+    path.write_bytes(path.read_bytes().replace(b"'shape': (", b"'shape': (9999999"))
+
+
 def beyond(path):
     offsets = np.load(path)
     offsets[:, -1] += 1000
@@ -85,7 +103,7 @@ def beyond(path):
 
 def unknown_ids(path):
     ids = np.load(path)
-    np.save(path, np.where(np.arange(len(ids)) == len(ids) // 3, 200, ids).astype(np.int16))
+    np.save(path, np.where(np.arange(len(ids)) == len(ids) // 3, 300, ids).astype(np.int16))
 
 
 def negative_ids(path):
@@ -145,6 +163,8 @@ CORPORA = {
     "ids again": Trial("ids that are cut off, sealed", file("ids", halve), CHANGED, TRAIN),
     "objects": Trial("a pickle in an array of ids", file("ids", pickled), CHANGED, TRAIN),
     "pickle": Trial("a pickle instead of ids", file("ids", pickle_alone), CHANGED, TRAIN),
+    "archive": Trial("an archive instead of ids", file("ids", packed), CHANGED, TRAIN),
+    "shape": Trial("10¹⁰ ids in a kilobyte", file("ids", larger), CHANGED, TRAIN),
     "offsets": Trial("offsets behind the end", file("offsets", beyond), CHANGED, TRAIN),
     "unknown ids": Trial(
         "an id that the vocabulary does not have",
@@ -155,10 +175,22 @@ CORPORA = {
     "negative ids": Trial(
         "an id below zero", file("ids", negative_ids), "holds ids that its vocabulary of", TRAIN
     ),
+    "text": Trial(
+        "text to validate by that is no UTF-8",
+        file("valid.source", lambda path: path.write_bytes(b"\xff\n")),
+        CHANGED,
+        TRAIN,
+    ),
+    "lines": Trial(
+        "a line to validate by without a source",
+        file("valid.target", lambda path: path.write_bytes(path.read_bytes() + b"x\n")),
+        CHANGED,
+        TRAIN,
+    ),
     "vocabulary": Trial(
         "a vocabulary that is cut off",
-        file(".spm", halve),
-        "Expected the bytes of a SentencePiece model",
+        vocabularies,
+        "no SentencePiece model that can be used",
         TRAIN,
     ),
 }

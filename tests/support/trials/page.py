@@ -48,7 +48,8 @@ def main():
         lines += [f"## {TITLES[kind]}", "", "| tried | command | seen |", "|---|---|---|"]
         for trial in trials.values():
             with tempfile.TemporaryDirectory() as folder:
-                _, output, error = attempt(trial, kind, pathlib.Path(folder))
+                status, output, error = attempt(trial, kind, pathlib.Path(folder))
+            assert status == trial.status, (trial.title, error)
             lines.append(row(kind, trial, error, output))
         lines.append("")
     PAGE.parent.mkdir(exist_ok=True)
