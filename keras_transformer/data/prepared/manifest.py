@@ -39,12 +39,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except ValueError:
         raise damaged(name) from None
     received = manifest.get("format")
-    if received != FORMAT:
+    if received not in (FORMAT, None):
         raise ValueError(
             f"{path} was prepared by another version, in format {received}; this version reads "
             f"format {FORMAT}: prepare it anew."
         )
-    if not _is_sound(manifest):
+    if received is None or not _is_sound(manifest):
         raise damaged(name)
     return manifest
 
