@@ -1,17 +1,18 @@
 """What answers requests to an exported version, from the first of them on."""
 
-import re
 import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.kernels.cores import available_cores
-from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
+from keras_transformer.serving.acceptance.server_process import (
+    ServerProcess,
+    is_supported,
+    one_line,
+)
 from keras_transformer.typing import Path
 
-NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # what only TensorFlow's authors know
-LONGEST_REASON = 300  # characters
 FEW = 256  # texts, for which rewriting the graph takes longer than it saves
 
 
@@ -82,8 +83,3 @@ class LastingServer:
 
             run = load_signatures(self.directory)
             self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
-
-
-def one_line(error: object) -> str:
-    """An error of TensorFlow's, or of a process that died, as the end of a sentence."""
-    return " ".join(NOISE.sub("", str(error)).split())[:LONGEST_REASON].rstrip(".: ")

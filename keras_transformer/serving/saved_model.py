@@ -17,9 +17,12 @@ from keras_transformer.atomic_files import flush
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.opening import inspect_version
-from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
+from keras_transformer.serving.acceptance.server_process import (
+    ServerProcess,
+    is_supported,
+    one_line,
+)
 from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Finding, check
-from keras_transformer.serving.lasting_server import one_line
 from keras_transformer.serving.precision_comparison import compare_precision
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, make_inputs

@@ -61,16 +61,14 @@ def refuses_class_weight(model, inputs):
 
 
 def main(directory):
-    backend = keras.backend.backend()
+    backend, models = keras.backend.backend(), {}
     for path in sorted(directory.glob("*.inputs.npz")):
         name = path.name.removesuffix(".inputs.npz")
         inputs = unpack(dict(np.load(path)))
-        model = keras.saving.load_model(directory / f"{name}.keras")
+        model = models[name] = keras.saving.load_model(directory / f"{name}.keras")
         answers = {"keras": flat(model(inputs))}
         if backend == "tensorflow":
             answers["weights"] = flat(rebuild(directory, name)(inputs))
-        else:
-            model.save(directory / f"{name}.{backend}.keras")
         if isinstance(inputs, tuple):
             answers["steps"] = step_by_step(model, *inputs)
             if model.compiled:
@@ -79,6 +77,10 @@ def main(directory):
         named = {f"{how} {i}": x for how, xs in answers.items() for i, x in enumerate(xs)}
         np.savez(directory / f"{name}.{backend}.npz", **named)
     print(backend, *({"tensorflow"} & set(sys.modules)))
+    # Not before: to write files, Keras loads TensorFlow, whatever its backend is.
+    for name, model in models.items():
+        if backend != "tensorflow":
+            model.save(directory / f"{name}.{backend}.keras")
 
 
 if __name__ == "__main__":
