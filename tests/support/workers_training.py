@@ -131,4 +131,4 @@ if __name__ == "__main__":
     devices = kt.make_strategy("auto")
     recipes, talks = given.pop("recipes"), given.pop("talk", False)
     answers = [train(devices, *recipe.split(), **given) for recipe in recipes]
-    print(json.dumps(answers + [talk(devices)] * talks))
+    print(json.dumps([*answers, talk(devices)] if talks else answers))
