@@ -42,6 +42,7 @@ def evaluate(
     json: bool = False,
     precision: str | None = None,
     search: tyro.conf.OmitArgPrefixes[SearchOptions] = DEFAULTS,
+    allow_ops: tuple[str, ...] = (),
 ) -> None:
     """Compare translations with references: BLEU, chrF and exact match.
 
@@ -60,13 +61,14 @@ def evaluate(
         precision: What runs compute in: float32, mixed_bfloat16, mixed_float16 or auto (timed
             here); by default as they were trained, but in float32 where that is as fast.
         search: How to search, of both systems.
+        allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
     from keras_transformer.evaluate import bleu_tokenizer, lossy_target, open_system
     from keras_transformer.evaluate import evaluate as measure
 
     pairs = _pairs(path, source, target)
     set_threads(path, compare, precision=precision)
-    options = dict(search=search.config, precision=precision)
+    options = dict(search=search.config, precision=precision, allow_ops=allow_ops)
     system = open_system(path, **options)
     other = open_system(compare, **options) if compare else None
     chosen = search.config != GREEDY or precision

@@ -47,6 +47,7 @@ def translate(
     n_best: int | None = None,
     precision: str | None = None,
     resume: str | None = None,
+    allow_ops: tuple[str, ...] = (),
 ) -> None:
     """Translate stdin to stdout, line by line, while it comes in.
 
@@ -62,6 +63,7 @@ def translate(
             here); by default as it was trained, but in float32 where that is as fast.
         resume: File that such a command wrote until it was stopped: give the same input and options
             again, and the rest is translated and appended. One that is not there yet is begun.
+        allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
     from keras_transformer.corpora.lines import iterate_lines
     from keras_transformer.runs.load import open_translator
@@ -83,7 +85,7 @@ def translate(
         # Read now, for mistakes to be said now.
         prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
     set_threads(path, precision=precision)
-    translator = open_translator(path, config, n_best, precision, prefix is not None)
+    translator = open_translator(path, config, n_best, precision, prefix is not None, allow_ops)
     with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
         for answers in translate_stream(translator, lines, prefixes, first):
             _write(file, answers, first, n_best)
@@ -131,6 +133,7 @@ def score(
     source: str,
     target: str | None = None,
     precision: str | None = None,
+    allow_ops: tuple[str, ...] = (),
 ) -> None:
     """Print how probable given translations are: per line log-probability, tab, tokens.
 
@@ -142,11 +145,12 @@ def score(
         source: Sentences: text, .gz, or a .tsv with both columns.
         target: Their translations, line by line.
         precision: What to compute in, as `translate` has it.
+        allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
     from keras_transformer.corpora.text_files import read_pairs
 
     sources, targets, _ = zip(*read_pairs(source, target), strict=True)
-    for log_prob, tokens in _open_model(path, precision).score(sources, targets):
+    for log_prob, tokens in _open_model(path, precision, allow_ops).score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
 
 
@@ -158,6 +162,7 @@ def align(
     heads: tuple[int, ...] = (),
     tokens: bool = False,
     precision: str | None = None,
+    allow_ops: tuple[str, ...] = (),
 ) -> None:
     """Print what each target token attends to most, as pairs of positions source-target from 0.
 
@@ -171,6 +176,7 @@ def align(
         heads: Their heads, from 0; none: all.
         tokens: Print the tokens that are counted as well: "source ||| target ||| pairs".
         precision: What to compute in, as `translate` has it.
+        allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
     from keras_transformer.corpora.lines import is_table
     from keras_transformer.corpora.text_files import read_lines, read_pairs
@@ -180,19 +186,19 @@ def align(
         sources, targets, _ = zip(*read_pairs(source, target), strict=True)
     else:
         sources, targets = tuple(read_lines(source)), None
-    for pieces, target_pieces, positions in _open_model(path, precision).align(
+    for pieces, target_pieces, positions in _open_model(path, precision, allow_ops).align(
         sources, targets, layers or None, heads or None
     ):
         pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
 
 
-def _open_model(path, precision):
+def _open_model(path, precision, allow_ops):
     """Opens what translates; a run with an operation on each core."""
     from keras_transformer.runs.load import open_model
 
     set_threads(path, precision=precision)
-    return open_model(path, precision)
+    return open_model(path, precision, allow_ops)
 
 
 def set_threads(*paths: Path | None, precision: str | None = None) -> None:

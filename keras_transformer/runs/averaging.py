@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import h5py
 import numpy as np
 
 from keras_transformer.atomic_files import creating, replacing
+from keras_transformer.inspection.probing import Probe
 from keras_transformer.runs.arrays_file import file_checksum
 from keras_transformer.runs.files import (
     CHECKPOINTS,
@@ -21,6 +23,7 @@ from keras_transformer.runs.files import (
     DATA,
     EXAMPLES,
     MODEL,
+    OWNED,
     demerit,
     rank,
     read_state,
@@ -80,14 +83,17 @@ def load_mean(path: Path, model: "keras.Model", checkpoints: Iterable[dict[str, 
         model: A built model like the one that was trained.
         checkpoints: Some of `read_state(path)["checkpoints"]`.
     """
-    files = []
+    files: list[str] = []
     for one in checkpoints:
+        if not re.fullmatch(OWNED, str(one["file"])):
+            raise ValueError(f"{path} names the checkpoint {one['file']!r}, which is none of it.")
         files.append(os.path.join(path, CHECKPOINTS, one["file"]))
         if file_checksum(files[-1]) != one["sha256"]:
             raise ValueError(
                 f"{files[-1]} is damaged (its checksum is another than when it was written): put "
                 "back a copy of it."
             )
+    Probe(files).answers()  # before native code reads them here
     with tempfile.TemporaryDirectory() as folder:
         mean = os.path.join(folder, "mean.weights.h5")
         average_checkpoints(files, mean)

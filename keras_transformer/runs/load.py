@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.inspection.keras_archive import damaged
@@ -67,12 +67,15 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     return translator
 
 
-def open_model(path: Path, precision: str | None = None) -> "Translator | ExportedTranslator":
+def open_model(
+    path: Path, precision: str | None = None, allow_ops: Collection[str] = ()
+) -> "Translator | ExportedTranslator":
     """Opens whatever can translate.
 
     Args:
         path: A run directory, or a SavedModel's base or version directory.
         precision: What a run computes in, as `load` has it.
+        allow_ops: What a SavedModel may hold besides, as `ExportedTranslator` has it.
 
     Returns:
         `Translator`, or `ExportedTranslator`, which loads no TensorFlow.
@@ -93,7 +96,7 @@ def open_model(path: Path, precision: str | None = None) -> "Translator | Export
         )
     from keras_transformer.serving.exported_translator import ExportedTranslator
 
-    return ExportedTranslator(path)
+    return ExportedTranslator(path, allow_ops)
 
 
 def open_translator(
@@ -102,11 +105,12 @@ def open_translator(
     n_best: int | None = None,
     precision: str | None = None,
     prefixes: bool = False,
+    allow_ops: Collection[str] = (),
 ) -> Callable[..., list[Any]]:
     """Opens whatever can translate, as a function.
 
     Args:
-        path, precision: As `open_model` has them.
+        path, precision, allow_ops: As `open_model` has them.
         search: `SearchConfig`.
         n_best: How many translations to find, as `Translator.translate_n_best` does; None for one
             string for each text.
@@ -121,7 +125,7 @@ def open_translator(
         ValueError: As `open_model` does, or if a SavedModel is to search otherwise than it does.
     """
     check_n_best(n_best, search)
-    model = open_model(path, precision)
+    model = open_model(path, precision, allow_ops)
     run = is_run(path)
     if not run:
         model.check_search(search, prefixes)

@@ -1,13 +1,16 @@
 """What answers requests to an exported version, from the first of them on."""
 
-import re
 import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.kernels.cores import available_cores
-from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
+from keras_transformer.serving.acceptance.server_process import (
+    ServerProcess,
+    is_supported,
+    one_line,
+)
 from keras_transformer.typing import Path
 
 FEW = 256  # texts, for which rewriting the graph takes longer than it saves
@@ -56,12 +59,11 @@ class LastingServer:
                 replies = self._run(requests)
             except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
                 self.close()
-                raise ValueError(f"{_one_line(error)}. Export the run anew.") from error
+                raise ValueError(f"{one_line(error)}. Export the run anew.") from error
         for reply in replies:
             if "error" in reply:
-                raise ValueError(
-                    f"{self.directory} answers with an error: {_one_line(reply['error'])}."
-                )
+                reason = one_line(reply["error"])
+                raise ValueError(f"{self.directory} answers with an error: {reason}.")
         return replies
 
     def close(self) -> None:
@@ -81,8 +83,3 @@ class LastingServer:
 
             run = load_signatures(self.directory)
             self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
-
-
-def _one_line(error):
-    """An error of TensorFlow's or of a process, without what only its authors know."""
-    return " ".join(re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]", "", str(error)).split()).rstrip(".:")[:300]

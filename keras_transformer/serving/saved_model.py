@@ -17,7 +17,11 @@ from keras_transformer.atomic_files import flush
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.opening import inspect_version
-from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
+from keras_transformer.serving.acceptance.server_process import (
+    ServerProcess,
+    is_supported,
+    one_line,
+)
 from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Finding, check
 from keras_transformer.serving.precision_comparison import compare_precision
 from keras_transformer.serving.served_translator import functions_of
@@ -141,12 +145,8 @@ def _try_to_load(directory):
         ServerProcess(directory).close()
     except (ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{directory} cannot be loaded as a SavedModel; export it again ({_reason(error)})."
+            f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
-
-
-def _reason(error):
-    return " ".join(str(error).strip().partition("\n")[0].split()).rstrip(".:")
 
 
 def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
@@ -169,7 +169,7 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
         loaded = tf.saved_model.load(directory)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
-            f"{directory} cannot be loaded as a SavedModel; export it again ({_reason(error)})."
+            f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
     signature = getattr(loaded, "signatures", {}).get(DEFAULT)
     refuse_other(directory, getattr(signature, "structured_outputs", None))

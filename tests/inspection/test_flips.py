@@ -3,21 +3,25 @@
 import concurrent.futures
 import random
 import shutil
-import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
 from keras_transformer.runs import opening as run_opening
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.serving.acceptance import opening as version_opening
 from keras_transformer.serving.acceptance.opening import inspect_version
 from tests.support.sealing import reseal
+from tests.support.trials.corpora import manifest
 from tests.support.trials.doing import sound
+from tests.support.trials.measuring import run_measured
 
-# The command in a process with limits: three times what a good one takes.
+MOST_SECONDS, MOST_KILOBYTES = 10, 500_000  # more than a sound one
+# The command in a process with limits, behind which it is over whatever it does.
 LIMITED = """
-import resource, sys
+import resource
 resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 from keras_transformer.cli.entry import main
@@ -59,6 +63,23 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
         undo()
 
 
+@pytest.mark.parametrize("count", [9, pytest.param(100, marks=pytest.mark.ordeal)])
+def test_sealed_flips_of_a_corpus_give_pairs_or_a_sentence(count, tmp_path):
+    copy, opened = sound(tmp_path, "corpus"), 0
+    for number in range(count):
+        _, undo = flip(copy, random.Random(f"corpus {number}"), ["manifest.json"])
+        manifest(lambda content: None)(copy)
+        try:
+            corpus = PreparedCorpus(copy)
+            ids, _ = corpus.pairs.source.gather(np.arange(len(corpus)))
+            assert len(ids) and corpus.valid
+            opened += 1
+        except ValueError as error:
+            assert str(copy) in str(error) and "\n" not in str(error), error
+        undo()
+    assert 0 < opened < count
+
+
 @pytest.mark.parametrize(
     "kind, count",
     [
@@ -70,16 +91,19 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
 )
 def test_sealed_flips_give_a_translation_or_a_sentence(kind, count, tmp_path):
     origin = sound(tmp_path, kind)
+    command = [sys.executable, "-c", LIMITED, "translate"]
 
     def attempt(number):
         copy = shutil.copytree(origin, tmp_path / str(number))
         path, _ = flip(copy, random.Random(f"{kind} {number}"), ["model.json"])  # made anew
         reseal(copy)
-        command = [sys.executable, "-c", LIMITED, "translate", str(copy)]
-        done = subprocess.run(command, input=b"abc\n", capture_output=True, timeout=300)
+        done = run_measured([*command, str(copy)], b"abc\n")
         shutil.rmtree(copy)
         return path.name, done
 
+    good = run_measured([*command, str(origin)], b"abc\n")
+    assert good.returncode == 0, good.stderr.decode()
+    most_seconds, most_kilobytes, translated = 0.0, 0, 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for name, done in pool.map(attempt, range(count)):
             error = done.stderr.decode()
@@ -88,3 +112,9 @@ def test_sealed_flips_give_a_translation_or_a_sentence(kind, count, tmp_path):
             else:
                 assert done.returncode == 2, (name, done.returncode, error)
                 assert error.startswith("keras-transformer: ") and error.count("\n") == 1, error
+            translated += not done.returncode
+            most_seconds = max(most_seconds, done.processor_seconds - good.processor_seconds)
+            most_kilobytes = max(most_kilobytes, done.kilobytes - good.kilobytes)
+            assert most_seconds < MOST_SECONDS and most_kilobytes < MOST_KILOBYTES, name
+    more = f"{most_seconds:+.1f} s of a processor, {most_kilobytes / 1000:+.0f} MB at most"
+    print(f"{count} flips in a sealed {kind}: {translated} translated; {more}", flush=True)

@@ -32,7 +32,7 @@ def test_trial(kind, name, tmp_path):
     assert line in PAGE.read_text().splitlines(), "python -m tests.support.trials.page"
 
 
-@pytest.mark.parametrize("kind", TRIALS)
+@pytest.mark.parametrize("kind", ["run", "export"])
 def test_sound_one_is_opened(kind, tmp_path):
     status, output, error = attempt(Trial("", lambda copy: None, ""), kind, tmp_path)
     assert (status, error) == (0, "") and output.count(b"\n") == 1

@@ -146,6 +146,17 @@ def test_jax_gives_the_same_numbers(name, saved, by_jax):
     assert_close(by_jax[name]["keras"], saved[1][name])
 
 
+@pytest.mark.parametrize("name", [*NAMES, *MODELS])
+def test_what_jax_has_saved_is_loaded_here(name, saved, by_jax):
+    model = keras.saving.load_model(saved[0] / f"{name}.jax.keras")
+    if name == "compiled":  # and trained there
+        for here, there in zip(model.get_weights(), by_jax[name]["training"][2:], strict=True):
+            np.testing.assert_array_equal(here, there)
+    else:
+        inputs = reload.unpack(dict(np.load(saved[0] / f"{name}.inputs.npz")))
+        assert_close(reload.flat(model(inputs)), saved[1][name], 1e-6)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_jax_decodes_step_by_step(name, saved, by_jax):
     assert_close(by_jax[name]["steps"], saved[1][name])

@@ -2,8 +2,9 @@
 
 `python reload.py DIRECTORY`, with any Keras backend. For every `<name>.inputs.npz` it loads
 `<name>.keras` and, with TensorFlow, the same model once more from `<name>.json` and
-`<name>.weights.h5`; custom objects are not named anywhere. Outputs go to `<name>.<backend>.npz`;
-the backend is printed, and whether TensorFlow was loaded.
+`<name>.weights.h5`; another backend writes it anew as `<name>.<backend>.keras`. Custom objects are
+not named anywhere. Outputs go to `<name>.<backend>.npz`; the backend is printed, and whether
+TensorFlow was loaded.
 """
 
 import pathlib
@@ -60,11 +61,11 @@ def refuses_class_weight(model, inputs):
 
 
 def main(directory):
-    backend = keras.backend.backend()
+    backend, models = keras.backend.backend(), {}
     for path in sorted(directory.glob("*.inputs.npz")):
         name = path.name.removesuffix(".inputs.npz")
         inputs = unpack(dict(np.load(path)))
-        model = keras.saving.load_model(directory / f"{name}.keras")
+        model = models[name] = keras.saving.load_model(directory / f"{name}.keras")
         answers = {"keras": flat(model(inputs))}
         if backend == "tensorflow":
             answers["weights"] = flat(rebuild(directory, name)(inputs))
@@ -76,6 +77,10 @@ def main(directory):
         named = {f"{how} {i}": x for how, xs in answers.items() for i, x in enumerate(xs)}
         np.savez(directory / f"{name}.{backend}.npz", **named)
     print(backend, *({"tensorflow"} & set(sys.modules)))
+    # Not before: to write files, Keras loads TensorFlow, whatever its backend is.
+    for name, model in models.items():
+        if backend != "tensorflow":
+            model.save(directory / f"{name}.{backend}.keras")
 
 
 if __name__ == "__main__":

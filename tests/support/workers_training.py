@@ -3,8 +3,9 @@
     python tests/support/workers_training.py '{"recipes": ["sgd"], "updates": 20, ...}'
 
 Options: `recipes`, some of "sgd", "adam" (at ε = 1, where rounding stays small) or "paper" (the
-recipe's optimizer); `precision`; `updates`; `points`, a directory to save to every third update, or
-none; `die`, the number of the update after which this process kills itself, or none.
+recipe's optimizer), each maybe followed by a precision; `updates`; `points`, a directory to save to
+every third update, or none; `die`, the number of the update after which this process kills itself,
+or none; `talk`, whether to print as well what workers tell each other.
 """
 
 import json
@@ -19,6 +20,8 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
+from keras_transformer.training.cluster import joined_cluster  # noqa: E402
+from keras_transformer.training.workers import agree, check_equal, gather  # noqa: E402
 
 VOCABULARY = 30
 
@@ -103,11 +106,29 @@ def train(strategy, recipe, precision="float32", updates=20, points=None, die=No
         "names": [v.path.partition("/")[2] for v in model.trainable_variables],
         "weights": [v.numpy().ravel().tolist() for v in model.trainable_variables],
         "logits": model((ids, ids), training=False).numpy().ravel().tolist(),
+        "evaluated": model.evaluate(valid, verbose=0, return_dict=True),
+    }
+
+
+def talk(strategy):
+    """What workers get to hear of each other, where each says something else."""
+    index = joined_cluster().index
+    said = None
+    try:
+        check_equal(strategy, "texts", f"of {index}")
+    except ValueError as error:
+        said = str(error)
+    check_equal(strategy, "texts", "of all")
+    return {
+        "said": said,
+        "agreed": agree(strategy, {"x": 3.5 - index, "y": index + 1}),
+        "gathered": gather(strategy, np.array([index, 7.0])).tolist(),
     }
 
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     devices = kt.make_strategy("auto")
-    recipes = given.pop("recipes")
-    print(json.dumps([train(devices, recipe, **given) for recipe in recipes]))
+    recipes, talks = given.pop("recipes"), given.pop("talk", False)
+    answers = [train(devices, *recipe.split(), **given) for recipe in recipes]
+    print(json.dumps([*answers, talk(devices)] if talks else answers))

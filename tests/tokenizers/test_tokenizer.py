@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.tokenizers.subword import SubwordTokenizer
+from tests.support.command_line import run
 
 WORDS = ["one", "two", "three", "four"]
 # What the example is made of, beside what an export always is.
@@ -68,12 +69,26 @@ def test_trains_translates_and_aligns(translator):
 
 def test_is_exported(translator, tmp_path):
     texts = ["one two", "three three", "unknown four", ""]
+    lines = "".join(f"{text}\n" for text in texts).encode()
     config = kt.ExportConfig(signatures=("serving_default",))
     path = kt.export(translator, tmp_path / "words", config=config)
     with pytest.raises(ValueError, match="which no export of this package is made of: if you know"):
         kt.load_saved_model(path)
     translate = kt.load_saved_model(path, allow_ops=OPS)
-    assert translate(texts)[0] == translator.translate(texts)
+    answers = translator.translate(texts)
+    assert translate(texts)[0] == answers
+    (tmp_path / "pairs.tsv").write_text("one two\ttwo one\n")
+    (tmp_path / "source.txt").write_text("one two\n")
+    named = ["--allow-ops", *OPS]
+    for command, said in {
+        ("translate", path): "\n".join(answers),
+        ("evaluate", path, "--source", tmp_path / "pairs.tsv"): "exact match: 100.0 %",
+        ("score", path, "--source", tmp_path / "pairs.tsv"): "has no signature score",
+        ("align", path, "--source", tmp_path / "source.txt"): "has no signature attention",
+    }.items():
+        refused, result = (run(*command, *more, stdin=lines) for more in ([], named))
+        assert refused.returncode == 2 and b"by --allow-ops" in refused.stderr
+        assert said in (result.stdout + result.stderr).decode()
 
 
 def test_ids_of_another_integer_type(own):

@@ -6,6 +6,8 @@ import zlib
 from typing import Any
 
 from keras_transformer.atomic_files import replacing
+from keras_transformer.inspection.bounded_files import read_json
+from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 FORMAT = 1  # of prepared corpora
@@ -33,17 +35,39 @@ def read_manifest(path: Path) -> dict[str, Any]:
             "prepare makes one."
         )
     try:
-        with open(name, encoding="utf-8") as file:
-            manifest = json.load(file)
-        received = manifest["format"]
-    except (ValueError, TypeError, KeyError):
+        manifest = read_json(name)
+    except ValueError:
         raise damaged(name) from None
-    if received != FORMAT:
+    received = manifest.get("format")
+    if received not in (FORMAT, None):
         raise ValueError(
             f"{path} was prepared by another version, in format {received}; this version reads "
             f"format {FORMAT}: prepare it anew."
         )
+    if received is None or not _is_sound(manifest):
+        raise damaged(name)
     return manifest
+
+
+def _is_sound(manifest):
+    """Whether a manifest has what is read of it, and names files of its own directory only."""
+    kinds = {"options": dict, "fingerprints": dict, "files": dict, "shards": list}
+    if any(not isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        return False
+    files, shards = manifest["files"], manifest["shards"]
+    train = manifest["fingerprints"].get("train")
+    return (
+        isinstance(train, dict)
+        and type(train.get("pairs")) is int
+        and all(name == os.path.basename(name) and name.strip(".") for name in files)
+        and len(saved.names(files.__contains__)) == len(saved.SIDES)
+        and len(files.keys() & set(VALID)) != 1
+        and all(
+            isinstance(shard, dict)
+            and {str(shard.get(k)) for k in ("ids", "offsets")} <= files.keys()
+            for shard in shards
+        )
+    )
 
 
 def write_json(path: Path, name: str, content: dict[str, Any]) -> None:

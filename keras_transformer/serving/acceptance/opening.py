@@ -55,7 +55,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
         named = ", ".join(ops[:MOST_NAMED]) + (" …" if len(ops) > MOST_NAMED else "")
         raise ValueError(
             f"{version_dir} holds the ops {named}, which no export of this package is made of: if "
-            "you know who made it, and why, name them by allow_ops."
+            "you know who made it, and why, name them by --allow-ops, in a program by allow_ops."
         )
     if problems:
         more = f" And {len(problems) - 1} more." if len(problems) > 1 else ""

@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from typing import IO, Any, Self, TypeAlias, cast
 from keras_transformer.typing import Path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
+NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # in errors: what only TensorFlow's authors know
+LONGEST_REASON = 300  # characters
 # Libraries of tensorflow-text's kernels, and what the ops in them are called. A server has all.
 TEXT_OPS = {
     "tensorflow_text/python/ops/_sentencepiece_tokenizer.so": b"Sentencepiece",
@@ -241,3 +244,8 @@ def _bytes_to_json(value):
 
 def _bytes_from_json(value):
     return base64.b64decode(value["b64"]) if set(value) == {"b64"} else value
+
+
+def one_line(error: object) -> str:
+    """An error of TensorFlow's, or of a process that died, as the end of a sentence."""
+    return " ".join(NOISE.sub("", str(error)).split())[:LONGEST_REASON].rstrip(".: ")

@@ -51,6 +51,18 @@ def archive(change, **options):
     return break_it
 
 
+def zip_bomb(run):
+    """Packs a configuration of 1 GiB, which nobody has to have in memory."""
+    contents = members(run / "model.keras")
+    with zipfile.ZipFile(run / "model.keras", "w", zipfile.ZIP_DEFLATED) as packed:
+        with packed.open("config.json", "w", force_zip64=True) as file:
+            for _ in range(1 << 10):
+                file.write(bytes(1 << 20))
+        for name in contents.keys() - {"config.json"}:
+            packed.writestr(name, contents[name])
+    reseal(run)
+
+
 def config(change):
     """Changes the configuration of the model."""
 

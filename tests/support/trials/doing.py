@@ -7,12 +7,15 @@ import shutil
 from tests.support.command_line import run
 from tests.support.paths import FIXTURES
 from tests.support.sealing import reseal
+from tests.support.trials.corpora import copy_corpus
 
 SOUND = FIXTURES / "format-1"
 
 
 def sound(folder, kind):
     """A run or an export that is well, with checksums, and pairs beside it."""
+    if kind == "corpus":
+        return copy_corpus(folder)
     copy = shutil.copytree(SOUND / ("run" if kind == "run" else "export/1"), folder / kind)
     (folder / "pairs.tsv").write_text("abc\tABC\ndef\tDEF\n")
     return reseal(copy)

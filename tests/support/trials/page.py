@@ -5,21 +5,23 @@ import re
 import tempfile
 
 from tests.support.paths import ROOT
+from tests.support.trials.corpora import CHECKPOINTS, CORPORA
 from tests.support.trials.doing import attempt
 from tests.support.trials.exports import EXPORTS
 from tests.support.trials.runs import RUNS
 
+TITLES = {"run": "Runs", "export": "Exports", "corpus": "Prepared corpora"}
 PAGE = ROOT / "docs" / "loading-trials.md"
-TRIALS = {"run": RUNS, "export": EXPORTS}
+TRIALS = {"run": RUNS | CHECKPOINTS, "export": EXPORTS, "corpus": CORPORA}
 HEAD = """# What was tried to make loading do harm
 
 `translate`, `evaluate`, `score`, `align`, `export`, `average`, `train --start-from`, `check` and
-the functions behind them take directories that others may have made. Each row is a sound run or
-export, broken or made malicious in one way, with the checksums made right again unless they are
-what shows it; the command that is to open it; and what the user sees. The tests hold for each of
-them: exit status 2 (of `check` 1, below its table), this sentence, no traceback; nothing of what
-the file holds is executed, and nothing is written. `make ordeal` holds that none takes 10 seconds
-or 500 MB more than a sound one.
+the functions behind them take directories that others may have made. Each row is a sound run,
+export or prepared corpus, broken or made malicious in one way, with the checksums made right again
+unless they are what shows it; the command that is to open it; and what the user sees. The tests
+hold for each of them: exit status 2 (of `check` 1, below its table), this sentence, no traceback;
+nothing of what the file holds is executed, and nothing is written. `make ordeal` holds that none
+takes 10 seconds or 500 MB more than a sound one.
 
 This page is written by `python -m tests.support.trials.page` and compared by the tests.
 """
@@ -43,10 +45,11 @@ def row(kind, trial, error, output):
 def main():
     lines = [HEAD]
     for kind, trials in TRIALS.items():
-        lines += [f"## {kind.capitalize()}s", "", "| tried | command | seen |", "|---|---|---|"]
+        lines += [f"## {TITLES[kind]}", "", "| tried | command | seen |", "|---|---|---|"]
         for trial in trials.values():
             with tempfile.TemporaryDirectory() as folder:
-                _, output, error = attempt(trial, kind, pathlib.Path(folder))
+                status, output, error = attempt(trial, kind, pathlib.Path(folder))
+            assert status == trial.status, (trial.title, error)
             lines.append(row(kind, trial, error, output))
         lines.append("")
     PAGE.parent.mkdir(exist_ok=True)
