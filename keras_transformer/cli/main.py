@@ -13,6 +13,7 @@ from typing import Annotated
 
 import tyro
 
+from keras_transformer.cli.exploring import explore
 from keras_transformer.cli.parsing import parse_command
 from keras_transformer.cli.preparing import prepare
 from keras_transformer.cli.serving import check, export
@@ -157,6 +158,7 @@ def main() -> None:
                 "evaluate": evaluate,
                 "score": score,
                 "align": align,
+                "explore": explore,
                 "plot": plot,
                 "average": average,
                 "export": export,
