@@ -70,14 +70,14 @@ def by_hand(translator, text, prefix, k):
     target, best = [], []
     taken = []
     while len(target) < MAX_LENGTH and END not in target:
-        logits = model((source, [[START, *target]]))[0, -1].numpy().astype(np.float64)
+        logits = model((source, np.array([[START, *target]])))[0, -1].numpy().astype(np.float64)
         log_probs = logits - np.log(np.sum(np.exp(logits)))
         order = np.argsort(-log_probs, kind="stable")[:k]
         place = len(target)
         target.append(prefix[place] if place < len(prefix) else int(order[0]))
         taken.append(log_probs[target[-1]])
         best.append([order.tolist(), log_probs[order]])
-    _, scores = model((source, [[START, *target[:-1]]]), return_attention_scores=True)
+    _, scores = model((source, np.array([[START, *target[:-1]]])), return_attention_scores=True)
     ids = np.array([one for one, _ in best])
     written = translator.target_tokenizer
     return {
@@ -122,7 +122,8 @@ def check_row(found, expected):
             assert found[name].tolist() == value.tolist(), name
         else:
             actual = np.array(found[name], np.float64)
-            np.testing.assert_allclose(actual, value, atol=1e-4, err_msg=name)
+            wanted = np.array(value, np.float64)
+            np.testing.assert_allclose(actual, wanted, atol=1e-4, err_msg=name)
 
 
 def lengths_of(expected):

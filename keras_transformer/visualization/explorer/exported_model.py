@@ -1,6 +1,8 @@
 """An exported version that the explorer asks."""
 
+import logging
 import os
+import threading
 from typing import Any
 
 from keras_transformer.serving.exported_translator import ExportedTranslator
@@ -22,6 +24,8 @@ class ExportedModel:
         self.name = os.path.normpath(exported.directory)
         self.signatures = frozenset(exported.signatures)
         self._server = LastingServer(exported.directory)
+        self._lock = threading.Lock()  # who closes it waits for what is being answered
+        self._closed = False
 
     def ask(self, signature: str, inputs: dict[str, list[Any]]) -> dict[str, Any]:
         """Asks a signature.
@@ -39,9 +43,24 @@ class ExportedModel:
         # Its process might go on, but what it answers could not be had again.
         if not os.path.isfile(os.path.join(self.name, "saved_model.pb")):
             raise ValueError(f"{self.name} is gone: put it back, or explore another model.")
-        (answer,) = self._server.predict_all([(inputs, signature)], len(inputs["text"]))
+        with self._lock:
+            if self._closed:
+                raise ValueError("The explorer has been stopped.")
+            try:
+                (answer,) = self._server.predict_all([(inputs, signature)], len(inputs["text"]))
+            except ValueError as error:
+                if isinstance(error.__cause__, RuntimeError):  # its process has died
+                    died, _, log = str(error.__cause__).partition(":")
+                    logging.warning(log)
+                    raise ValueError(
+                        f"{died}, as the explorer's terminal shows. The next question starts "
+                        "another: if that ends as well, export the run anew."
+                    ) from error
+                raise
         return answer
 
     def close(self) -> None:
-        """Ends the process."""
-        self._server.close()
+        """Ends the process, after what it is answering."""
+        self._closed = True
+        with self._lock:
+            self._server.close()

@@ -79,7 +79,7 @@ class PageApplication:
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             raise Forbidden("The address lacks its token: open the one that the command printed.")
         if not slash:  # the page's files would be looked for beside it
-            return redirect(f"/{token}/")
+            return redirect(f"/{token}/", 308)
         kind, _, question = name.partition("/")
         if kind == "ask" and question in QUESTIONS:
             return self._answer(request, question)

@@ -18,7 +18,8 @@ WORDS = ("one", "two", "three", "four", "\u0645\u0631\u062d\u0628\u0627", "\u4ec
 @pytest.fixture(scope="session")
 def word_translator():
     """Random weights; each word is a piece."""
-    tokenizer = SubwordTokenizer.train([" ".join(WORDS)] * 9, model_type="word")
+    lines = [" ".join(WORDS)] * 9
+    tokenizer = SubwordTokenizer.train(lines, vocabulary_size=4 + len(WORDS), model_type="word")
     return random_translator(tokenizer, num_layers=3, seed=5)
 
 

@@ -20,6 +20,7 @@ from tests.visualization.explorer.conftest import HOSTILE, serving
 from tests.visualization.explorer.test_explorer_server import ask
 
 TEXT = "one two three"
+EXPORT = FIXTURES / "format-1" / "export" / "1"  # of serving_default alone
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,7 @@ def test_hostile_text_is_text(page, picture):
     for button in every(page, "#target > button")[:2]:
         button.click()
     offered = page.execute_script("return document.querySelector('#alternatives').textContent")
-    assert HOSTILE[0] in offered and HOSTILE[1] in offered
+    assert any(word in offered for word in HOSTILE)
     assert not every(page, "main img, main script, main b")
     assert "<b>base" in one(page, "#model").text and "hacked" not in page.title
     picture("hostile")
@@ -206,30 +207,32 @@ def test_only_the_latest_sentence_is_shown(page, explorer, word_translator):
     assert one(page, "#translation").get_attribute("textContent") == expected
 
 
-def test_a_model_that_is_gone_is_a_message(browser, explored_version, tmp_path, picture):
-    copy = shutil.copytree(explored_version, tmp_path / "copy")
+def test_a_model_that_is_gone_is_a_message(browser, tmp_path, picture):
+    copy = shutil.copytree(EXPORT, tmp_path / "copy")
     with contextlib.ExitStack() as stack:
         explorer = stack.enter_context(serving(copy))
         browser.get(explorer.address)
-        translate(browser, TEXT)
+        write(browser, "abc")
+        until(browser, lambda: one(browser, "#status").text.startswith("The probability"))
         os.kill(pid_of(explorer), signal.SIGKILL)
-        write(browser, "two")
+        write(browser, "a")
         error = one(browser, "#error")
         until(browser, lambda: error.is_displayed() and "ended with status -9" in error.text)
         assert one(browser, "#translation").is_displayed(), "blank"
         picture("gone")
-        translate(browser, "two one")  # in another process
+        write(browser, "ab")  # to another process
+        until(browser, lambda: one(browser, "#status").text.startswith("The probability"))
         assert not error.is_displayed()
         copy.rename(tmp_path / "elsewhere")
-        write(browser, "three")
+        write(browser, "b")
         until(browser, lambda: "is gone: put it back" in error.text)
-    write(browser, "four")
+    write(browser, "c")
     until(browser, lambda: "does not answer: it was stopped" in error.text)
     browser.get_log("browser")  # has the failures
 
 
 def test_an_export_without_explore_names_the_option(browser, picture):
-    with serving(FIXTURES / "format-1" / "export" / "1") as explorer:
+    with serving(EXPORT) as explorer:
         browser.get(explorer.address)
         write(browser, "abc")
         until(browser, lambda: one(browser, "#status").text.startswith("The probability"))

@@ -102,7 +102,7 @@ export class AttentionMaps {
     find("map-title").textContent = `${name}: each row is a ${queryName}, each column a ${keyName}`;
     const weights = this.map(this.kind).slice(0, MOST).map((row) => row.slice(0, MOST));
     const columns = keys.slice(0, MOST).map((key) =>
-      make("th", { scope: "col" }, make("span", { dir: "auto" }, shown(key))),
+      make("th", { scope: "col" }, make("span", { dir: "auto", title: shown(key) }, shown(key))),
     );
     const cells = weights.map((row) => row.map((weight) => cell(weight)));
     const table = find("map");
@@ -112,7 +112,7 @@ export class AttentionMaps {
         "tbody",
         {},
         ...cells.map((row, i) =>
-          make("tr", {}, make("th", { scope: "row", dir: "auto" }, shown(queries[i])), ...row),
+          make("tr", {}, make("th", { scope: "row", dir: "auto", title: shown(queries[i]) }, shown(queries[i])), ...row),
         ),
       ),
     );
