@@ -253,7 +253,7 @@ def test_a_phone_and_the_dark(page, picture):
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
     try:
-        translate(page, f"{TEXT} {HOSTILE[0]}")
+        translate(page, f"{TEXT} {HOSTILE[0]} " + "four one two " * 2)  # as long as it takes
         every(page, "#target > button")[0].click()
         wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.execute_script(wide) == 0

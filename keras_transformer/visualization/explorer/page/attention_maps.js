@@ -101,9 +101,7 @@ export class AttentionMaps {
     const name = `layer ${this.layer}, ${nameOf(this.head)}`;
     find("map-title").textContent = `${name}: each row is a ${queryName}, each column a ${keyName}`;
     const weights = this.map(this.kind).slice(0, MOST).map((row) => row.slice(0, MOST));
-    const columns = keys.slice(0, MOST).map((key) =>
-      make("th", { scope: "col" }, make("span", { dir: "auto", title: shown(key) }, shown(key))),
-    );
+    const columns = keys.slice(0, MOST).map((key) => make("th", { scope: "col" }, head(key)));
     const cells = weights.map((row) => row.map((weight) => cell(weight)));
     const table = find("map");
     table.replaceChildren(
@@ -111,9 +109,7 @@ export class AttentionMaps {
       make(
         "tbody",
         {},
-        ...cells.map((row, i) =>
-          make("tr", {}, make("th", { scope: "row", dir: "auto", title: shown(queries[i]) }, shown(queries[i])), ...row),
-        ),
+        ...cells.map((row, i) => make("tr", {}, side(queries[i]), ...row)),
       ),
     );
     this.tellWeights(table, moveByArrows(table, cells), cells, weights, queries, keys);
@@ -137,6 +133,16 @@ export class AttentionMaps {
 
 function nameOf(head) {
   return head === MEAN ? "mean of the heads" : `head ${head}`;
+}
+
+function head(token) {
+  const name = shown(token);
+  const kind = [...name].length < 3 ? "short" : "long"; // these stand upright
+  return make("span", { class: kind, dir: "auto", title: name }, name);
+}
+
+function side(token) {
+  return make("th", { scope: "row", dir: "auto", title: shown(token) }, shown(token));
 }
 
 function cell(weight) {

@@ -48,13 +48,10 @@ export class Variants {
 
 function list(id, { translations }) {
   const rows = translations.map(({ text, log_prob, score }) => {
-    const said = score === undefined ? "" : `, score ${score.toFixed(2)}`;
-    return make(
-      "li",
-      {},
-      make("span", { dir: "auto" }, text),
-      make("span", { class: "number" }, ` ${percent(log_prob)}, log-probability ${log_prob.toFixed(2)}${said}`),
-    );
+    let numbers = ` ${percent(log_prob)}, log-probability ${log_prob.toPrecision(3)}`;
+    if (score !== undefined) numbers += `, score ${score.toPrecision(3)}`;
+    const translation = make("span", { dir: "auto" }, text);
+    return make("li", {}, translation, make("span", { class: "number" }, numbers));
   });
   find(id).querySelector("ol").replaceChildren(...rows);
 }
