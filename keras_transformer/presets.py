@@ -202,7 +202,7 @@ GREEDY = SearchConfig()
 class ExportConfig:
     """An export: what it can be asked, and how its weights are stored."""
 
-    # What clients can ask for; serving_default is always there.
+    # What clients can ask for; serving_default is always there, explore only where it is named.
     signatures: tuple[str, ...] = ("beam", "sample", "score", "attention", "tokens")
     beam_size: int = 5  # hypotheses that the signature beam answers with
     length_penalty: float = SearchConfig.length_penalty  # α of the signature beam

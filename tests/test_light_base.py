@@ -11,7 +11,7 @@ import pytest
 import keras_transformer
 from tests.support.paths import ROOT
 
-BROUGHT_ALONG = {"rich", "tensorboard"}  # by Keras and TensorFlow
+BROUGHT_ALONG = {"rich", "tensorboard", "werkzeug"}  # by Keras and TensorFlow
 # Of these, no public name needs more than TensorFlow and Keras.
 ROOMS_OF_THE_BASE = ("layers", "transformer", "training", "decoding", "presets", "special_ids")
 
@@ -38,6 +38,7 @@ def test_base_is_light():
     parts = requirements()
     assert parts["base"] == {"tensorflow", "keras"}
     assert parts["all"] == set(keras_transformer.OPTIONAL.values())
+    assert parts["explore"] < parts["all"]
 
 
 def test_every_public_name_is_there_or_names_the_extra():

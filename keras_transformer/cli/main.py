@@ -12,6 +12,7 @@ import sys
 
 import tyro
 
+from keras_transformer.cli.exploring import explore
 from keras_transformer.cli.parsing import parse_command
 from keras_transformer.cli.pictures import attention, plot
 from keras_transformer.cli.preparing import prepare
@@ -148,6 +149,7 @@ def main() -> None:
                 "score": score,
                 "align": align,
                 "attention": attention,
+                "explore": explore,
                 "plot": plot,
                 "average": average,
                 "export": export,

@@ -19,6 +19,8 @@ class Contract(NamedTuple):
 
 _ROWS: list[int | None] = [None]  # (B,)
 _TABLE: list[int | None] = [None, None]  # (B, anything)
+_STEPS: list[int | None] = [None, None, None]  # (B, T, K)
+_MAPS: list[int | None] = [None] * 5  # (B, layers, heads, queries, keys)
 _TEXT = (_ROWS, "string")
 _LOG_PROB = (_ROWS, "float32")
 
@@ -67,5 +69,25 @@ CONTRACT = {
     # For those who cut text into pieces themselves: ids (B, S) to ids (B, T), padded with 0.
     "tokens": Contract(
         dict(ids=(_TABLE, "int32")), dict(ids=(_TABLE, "int32"), log_prob=_LOG_PROB), False
+    ),
+    # A translation taken apart, greedy after given ids: how probable each of its tokens was, the K
+    # best at each step, and all that attends to anything. Only in an export that names it.
+    "explore": Contract(
+        dict(text=_TEXT, prefix=(_TABLE, "int32"), k=(_ROWS, "int32")),
+        dict(
+            text=_TEXT,
+            log_prob=_LOG_PROB,
+            source_tokens=(_TABLE, "string"),
+            target_tokens=(_TABLE, "string"),
+            target_ids=(_TABLE, "int32"),
+            target_log_prob=(_TABLE, "float32"),
+            best_tokens=(_STEPS, "string"),
+            best_ids=(_STEPS, "int32"),
+            best_log_prob=(_STEPS, "float32"),
+            encoder=(_MAPS, "float32"),
+            decoder=(_MAPS, "float32"),
+            cross=(_MAPS, "float32"),
+        ),
+        False,
     ),
 }

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -89,6 +90,8 @@ def describe(
         inputs = make_inputs(name, asked, targets)
         if name == "tokens":
             inputs["ids"] = translator.source_tokenizer(asked).to_tensor().numpy().tolist()
+        if name == "explore":
+            inputs |= {"prefix": [[]], "k": [3]}
         example = answer(functions, name, inputs)
         card["signatures"][name] = {
             "inputs": _describe_tensors(signature.inputs),
@@ -235,10 +238,10 @@ def _section(name, signature):
     inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
     outputs, shapes = {}, []
     for key, rows in example["outputs"].items():
-        outputs[key] = rows[:1]
-        if len(signature["outputs"][key]["shape"]) == 3:
-            outputs[key] = [row[:1] for row in rows[:1]]
-            shape = [len(rows), len(rows[0]), len(rows[0][0]) if rows[0] else 0]
+        rank = len(signature["outputs"][key]["shape"])
+        outputs[key] = _first_row(rows, max(rank - 1, 1))
+        if rank > 2:
+            shape = list(np.shape(rows))
             shapes.append(f"- `{key}` is of shape {shape} there; its first row is shown")
     lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")]
     lines.append(f"- requests {requests} joined by server-side batching")
@@ -247,6 +250,11 @@ def _section(name, signature):
     request = {"signature_name": name, "inputs": inputs}
     blocks = [json.dumps(x, ensure_ascii=False) for x in (request, {"outputs": outputs})]
     return [f"### {name}", "", *lines, *shapes, "", "```json", *blocks, "```", ""]
+
+
+def _first_row(table, depth):
+    """The first of the first of the first, so many times, in as many lists as it was in."""
+    return [_first_row(row, depth - 1) for row in table[:1]] if depth else table
 
 
 def _title(name):

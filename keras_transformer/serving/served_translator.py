@@ -9,6 +9,7 @@ from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.kernels.tensorflow.machines import on_any_machine
 from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.exploration import explore
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.serving.stored_weights import StoredWeights
 from keras_transformer.special_ids import END, PAD, START, UNK
@@ -92,16 +93,7 @@ class ServedTranslator(tf.Module):
         return {"text": texts, "log_prob": log_prob, "score": score}
 
     def _sample(self, text, temperature, top_k, top_p, seed):
-        rows = tf.shape(text)[0]
-        for name, values in (
-            ("temperature", temperature),
-            ("top_k", top_k),
-            ("top_p", top_p),
-            ("seed", seed),
-        ):
-            tf.debugging.assert_equal(
-                tf.shape(values)[0], rows, f"There must be one {name} for each text."
-            )
+        _one_for_each(text, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         options = {
             "temperature": tf.clip_by_value(_finite(temperature, 1.0), COLDEST, 1 / COLDEST),
             "top_k": tf.maximum(top_k, 0),
@@ -135,15 +127,32 @@ class ServedTranslator(tf.Module):
             ),
         }
 
+    def _explore(self, text, prefix, k):
+        _one_for_each(text, prefix=prefix, k=k)
+        translator = self._get_translator()
+        prefix = _known(prefix, translator.model.target_vocabulary_size)
+        return explore(translator, text, prefix, k)
+
     def _tokens(self, ids):
         translator = self._get_translator()
-        known = (ids >= 0) & (ids < translator.model.source_vocabulary_size)
-        ids = tf.where(known, ids, UNK)
+        ids = _known(ids, translator.model.source_vocabulary_size)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
         source, empty = translator.close(tf.ragged.boolean_mask(ids, tf.logical_not(marks)))
         tokens, answer = translator.translate_ids(source, empty)
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)
         return {"ids": tokens, "log_prob": answer["log_prob"]}
+
+
+def _one_for_each(text, **inputs):
+    """Refuses a request whose inputs have other numbers of rows than its texts."""
+    for name, values in inputs.items():
+        tf.debugging.assert_equal(
+            tf.shape(values)[0], tf.shape(text)[0], f"There must be one {name} for each text."
+        )
+
+
+def _known(ids, vocabulary_size):
+    return tf.where((ids >= 0) & (ids < vocabulary_size), ids, UNK)
 
 
 def _finite(values, otherwise):

@@ -68,12 +68,15 @@ def make_inputs(
         name: Of the signature.
         texts: Byte strings or strings.
         targets: As many, for `score`; the texts themselves when left out.
-        seed: What the seeds of `sample` start at; and, for `tokens`, what ids follow from.
+        seed: What the seeds of `sample` start at; and, for `tokens` and `explore`, what ids follow
+            from.
 
     Returns:
         {name of an input: list}.
     """
     rows = len(texts)
+    # Any ids will do, also some that no vocabulary has.
+    ids = [[(seed + 7919 * row * k) % 100_003 - 1 for k in range(5)] for row in range(rows)]
     values: dict[str, list[Any]] = {
         "text": list(texts),
         "source": list(texts),
@@ -82,7 +85,8 @@ def make_inputs(
         "top_k": [0] * rows,
         "top_p": [1.0] * rows,
         "seed": [seed + row for row in range(rows)],
-        # Any ids will do, also some that no vocabulary has.
-        "ids": [[(seed + 7919 * row * k) % 100_003 - 1 for k in range(5)] for row in range(rows)],
+        "ids": ids,
+        "prefix": ids,
+        "k": [seed + row - 1 for row in range(rows)],
     }
     return {key: values[key] for key in SIGNATURES[name].inputs}

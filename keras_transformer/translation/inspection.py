@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.attention_maps import AttentionMaps
-from keras_transformer.translation.scoring import best_tokens
+from keras_transformer.translation.scoring import all_attention, rank_tokens
 from keras_transformer.translation.token_step import TokenStep
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Tensor
@@ -41,12 +41,11 @@ def attention_maps(
     >>> figure = plot_attention(maps.scores["cross"], *maps.labels("cross"))
     """
     source_ids, target_ids = _read(translator, source, target)
-    shifted = tf.concat([[[START]], target_ids[:, :-1]], axis=1)
-    _, scores = translator.model((source_ids, shifted), return_attention_scores=True)
+    _, scores = all_attention(translator.model, source_ids, target_ids)
     return AttentionMaps(
         _pieces(translator.source_tokenizer, source_ids[0]),
         _pieces(translator.target_tokenizer, target_ids[0]),
-        {kind: np.stack([_float(layer[0]) for layer in maps]) for kind, maps in scores.items()},
+        {kind: maps[0].numpy() for kind, maps in scores.items()},
     )
 
 
@@ -77,7 +76,8 @@ def token_probabilities(
     if not 1 <= number <= size:
         raise ValueError(f"number must be from 1 to {size}, the vocabulary, received {number}.")
     source_ids, target_ids = _read(translator, source, target)
-    taken, ids, best = best_tokens(translator.model, source_ids, target_ids, number)
+    logits, _ = all_attention(translator.model, source_ids, target_ids)
+    taken, ids, best = rank_tokens(logits, target_ids, number)
     tokenizer = translator.target_tokenizer
     pieces = np.reshape(_pieces(tokenizer, tf.reshape(ids[0], [-1])), ids.shape[1:]).tolist()
     rows = zip(
@@ -115,7 +115,3 @@ def _read(translator, source, target):
 
 def _pieces(tokenizer, ids):
     return [piece.decode(errors="replace") for piece in tokenizer.pieces(ids).numpy().tolist()]
-
-
-def _float(scores):
-    return tf.cast(scores, tf.float32).numpy()

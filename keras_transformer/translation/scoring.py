@@ -1,6 +1,7 @@
 """Scores of given pairs: the probability of a target, and what it attends to.
 
-Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
+Shapes: B batch, S source length, T target length, N layers, H heads, K ranked tokens, V target
+vocabulary.
 """
 
 from collections.abc import Sequence
@@ -31,21 +32,40 @@ def log_prob(model: "Transformer", source: Tensor, target: Tensor) -> Tensor:
     return tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
 
 
-def best_tokens(
-    model: "Transformer", source: Tensor, target: Tensor, number: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What the model would rather have written at each place of targets, after what precedes it.
+def all_attention(
+    model: "Transformer", source: Tensor, target: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Computes what targets and sources attend to, in all layers and heads, by one pass.
 
     Args:
         model, source, target: As `log_prob` has them.
+
+    Returns:
+        float32 logits `(B, T, V)`, from which each token of the target is predicted; and the
+        weights, float32: `encoder` `(B, N, H, S, S)`, `decoder` `(B, N, H, T, T)` of what it reads,
+        START and all but the last token, and `cross` `(B, N, H, T, S)`. Rows are queries. What
+        stands at padding means nothing.
+    """
+    logits, scores = model((source, _shift(target)), return_attention_scores=True)
+    stacks = {kind: tf.stack(layers, axis=1) for kind, layers in scores.items()}
+    return logits, {kind: tf.cast(weights, tf.float32) for kind, weights in stacks.items()}
+
+
+def rank_tokens(
+    logits: Tensor, target: Tensor, number: int | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ranks what the model would rather have written at each place of targets.
+
+    Args:
+        logits: float32 `(B, T, V)`.
+        target: int32 ids `(B, T)`.
         number: K, how many tokens.
 
     Returns:
         float32 `(B, T)`, the natural-log probabilities of the target's tokens; and the K most
-        probable ones, the best first: int32 ids and float32 log-probabilities `(B, T, K)`. What
-        stands at padding means nothing.
+        probable ones, the best first: int32 ids and float32 log-probabilities `(B, T, K)`.
     """
-    log_probs = tf.nn.log_softmax(model((source, _shift(target))))
+    log_probs = tf.nn.log_softmax(logits)
     best, ids = tf.math.top_k(log_probs, number)
     return tf.gather(log_probs, target, batch_dims=2), ids, best
 

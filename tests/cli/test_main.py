@@ -12,7 +12,7 @@ from tests.support.command_line import run, run_process
 
 COMMANDS = (
     *("train", "config", "translate", "evaluate", "score", "align", "average", "export", "check"),
-    *("attention", "plot"),
+    *("attention", "plot", "explore"),
 )
 
 

@@ -50,6 +50,7 @@ def with_words():
 CHOICES = [
     (quantized, dict(signatures=("beam",))),
     ({}, {}),
+    ({}, dict(signatures=("explore",))),
     (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
     (dict(share_embeddings="target", positions="learned"), dict(precision="bfloat16")),
     (dict(share_embeddings="all"), dict(computation="bfloat16", precision="bfloat16")),

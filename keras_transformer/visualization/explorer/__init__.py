@@ -1,0 +1,1 @@
+"""A local page on which a model's translations are taken apart."""

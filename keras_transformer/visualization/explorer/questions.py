@@ -1,0 +1,182 @@
+"""What the page asks, and what it is answered: dicts that JSON can hold.
+
+Shapes: S source length, T target length, N layers, H heads.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from keras_transformer.translation.hypotheses import LEAST_LOG_PROB
+
+MOST_CHARACTERS = 10_000  # of a text
+DIGITS = 4  # after the point, of weights
+SAMPLES = 5  # drawn at once
+MOST_TOKENS = 20  # told of each step
+MISSING = (
+    "This export has no signature {name}, {what}: export the run anew with {name} among "
+    "--signatures, as in keras-transformer export RUN BASE --signatures beam sample explore, or "
+    "give the run directory."
+)
+USES = {
+    "explore": "by which attention and the alternatives of each token are shown",
+    "beam": "by which the n best translations are found",
+    "sample": "by which variants are drawn",
+}
+
+
+class Model(Protocol):
+    """What answers: `ExportedModel` or `ModelInMemory`."""
+
+    name: str
+
+    @property
+    def signatures(self) -> Collection[str]:
+        """Names of what it can be asked."""
+
+    def ask(self, signature: str, inputs: dict[str, list[Any]]) -> dict[str, Any]:
+        """Asks a signature."""
+
+    def close(self) -> None:
+        """Ends what was begun for it."""
+
+
+def describe(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The name of the model, what it can be asked, and what is said where it cannot."""
+    missing = {
+        name: MISSING.format(name=name, what=what)
+        for name, what in USES.items()
+        if name not in model.signatures
+    }
+    return {"name": model.name, "missing": missing}
+
+
+def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The translation of a text after a prefix, token by token, with all attention.
+
+    Of an export without the signature `explore`, its translation alone.
+
+    Args:
+        model: What answers.
+        request: `text`; `prefix`, ids that the translation begins with; `k`, how many tokens to
+            tell of each step.
+
+    Returns:
+        `text`, `log_prob`; and `source`, S strings, `steps`, for each of T tokens `{"token", "id",
+        "log_prob", "best": [{"token", "id", "log_prob"}]}`, and `attention`, nested lists
+        `{"encoder": (N, H, S, S), "decoder": (N, H, T, T), "cross": (N, H, T, S)}`.
+    """
+    text = _text(request)
+    if "explore" not in model.signatures:
+        answer = _first(model.ask("serving_default", {"text": [text]}))
+        return {"text": answer["text"], "log_prob": answer["log_prob"]}
+    prefix = request.get("prefix", [])
+    if not isinstance(prefix, list) or not all(type(i) is int and 0 <= i < 2**31 for i in prefix):
+        raise ValueError("prefix has to be a list of ids, whole numbers of at least 0.")
+    k = int(_number(request, "k", 10, 1, MOST_TOKENS))
+    answer = _first(model.ask("explore", {"text": [text], "prefix": [prefix], "k": [k]}))
+    best = zip(answer["best_tokens"], answer["best_ids"], answer["best_log_prob"], strict=True)
+    written = zip(
+        answer["target_tokens"], answer["target_ids"], answer["target_log_prob"], best, strict=True
+    )
+    attention = {kind: answer[kind] for kind in ("encoder", "decoder", "cross")}
+    return {
+        "text": answer["text"],
+        "log_prob": answer["log_prob"],
+        "source": [token for token in answer["source_tokens"] if token],
+        "steps": [
+            _token(*token) | {"best": [_token(*one) for one in zip(*some, strict=True)]}
+            for *token, some in written
+            if token[0]
+        ],
+        "attention": {
+            kind: np.round(np.array(maps, np.float64), DIGITS).tolist()
+            for kind, maps in attention.items()
+        },
+    }
+
+
+def n_best(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The best translations of a `text` that a beam finds: their texts, log_probs and scores."""
+    answer = _first(model.ask("beam", {"text": [_text(request)]}))
+    scores = answer.get("score", answer["log_prob"])  # older exports tell none
+    rows = zip(answer["text"], answer["log_prob"], scores, strict=True)
+    keys = "text", "log_prob", "score"
+    return {
+        "translations": [
+            dict(zip(keys, row, strict=True)) for row in rows if row[1] > LEAST_LOG_PROB
+        ]
+    }
+
+
+def samples(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Some translations of a `text`, drawn with a `temperature` from a `seed` on."""
+    temperature = _number(request, "temperature", 1.0, 0.01, 100.0)
+    seed = int(_number(request, "seed", 1, 0, 2**53))
+    inputs = {
+        "text": [_text(request)] * SAMPLES,
+        "temperature": [temperature] * SAMPLES,
+        "top_k": [0] * SAMPLES,
+        "top_p": [1.0] * SAMPLES,
+        "seed": [seed + draw for draw in range(SAMPLES)],
+    }
+    answer = model.ask("sample", inputs)
+    rows = zip(answer["text"], answer["log_prob"], strict=True)
+    return {"translations": [{"text": text, "log_prob": log_prob} for text, log_prob in rows]}
+
+
+# By the last part of the address.
+QUESTIONS: dict[str, Callable[[Model, Mapping[str, Any]], dict[str, Any]]] = {
+    "model": describe,
+    "explore": explore,
+    "n-best": n_best,
+    "samples": samples,
+}
+NEEDED = {"n-best": "beam", "samples": "sample"}  # signatures
+
+
+def answer(model: Model, question: str, request: object) -> dict[str, Any]:
+    """Answers one of `QUESTIONS`.
+
+    Args:
+        model: What is asked.
+        question: Its name.
+        request: What came with it, as JSON has it.
+
+    Returns:
+        A dict that JSON can hold.
+
+    Raises:
+        ValueError: If the request is none, or the model cannot answer.
+    """
+    if not isinstance(request, dict):
+        raise ValueError("Expected a JSON object.")
+    name = NEEDED.get(question)
+    if name is not None and name not in model.signatures:
+        raise ValueError(MISSING.format(name=name, what=USES[name]))
+    return QUESTIONS[question](model, request)
+
+
+def _first(answer):
+    """The one row of an answer."""
+    return {key: rows[0] for key, rows in answer.items()}
+
+
+def _token(token, number, log_prob):
+    return {"token": token, "id": number, "log_prob": log_prob}
+
+
+def _text(request):
+    text = request.get("text")
+    if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
+        raise ValueError(f"text has to be a string of at most {MOST_CHARACTERS} characters.")
+    # Halves of surrogate pairs, which JSON may hold, are no characters.
+    return text.encode("utf-8", "replace").decode()
+
+
+def _number(request, name, default, least, most):
+    value = request.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ValueError(f"{name} has to be a number from {least} to {most}.")
+    return value
