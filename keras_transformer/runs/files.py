@@ -92,6 +92,7 @@ def write_data(data: dict[str, Any], path: Path) -> None:
         with replacing(os.path.join(path, DATA)) as name:
             with open(name, "w", encoding="utf-8") as file:
                 json.dump(data, file, indent=1)
+        _seal_anew(path, DATA)
 
 
 def read_scores(path: Path) -> dict[str, Any]:
@@ -175,10 +176,7 @@ def write_config(config: TrainConfig, path: Path) -> None:
     with replacing(os.path.join(path, CONFIG)) as name:
         with open(name, "w", encoding="utf-8") as file:
             file.write(to_yaml(config))
-    scores = read_scores(path)
-    if checksums.FILES in scores:  # of a model that was saved with another one
-        scores[checksums.FILES] |= checksums.describe_files(path, [CONFIG])
-        _write_scores(path, scores)
+    _seal_anew(path, CONFIG)
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -246,6 +244,14 @@ def write_scores(path: Path, scores: dict[str, Any], finished: bool = True) -> N
         names = [name for name in SEALED if os.path.exists(os.path.join(path, name))]
         scores = scores | {checksums.FILES: checksums.describe_files(path, names)}
     _write_scores(path, scores)
+
+
+def _seal_anew(path, name):
+    """Puts the checksum right of a file that is another now than when the model was saved."""
+    scores = read_scores(path)
+    if checksums.FILES in scores:
+        scores[checksums.FILES] |= checksums.describe_files(path, [name])
+        _write_scores(path, scores)
 
 
 def _write_scores(path, scores):

@@ -11,6 +11,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.runs import files
 from keras_transformer.runs.history import read_history
+from keras_transformer.runs.load import load
 from keras_transformer.train import train
 from tests.support.reversed_text import MODEL, write_corpus
 
@@ -138,6 +139,13 @@ def test_changed_text_is_refused_unless_asked_for(run, config, tmp_path):
     history = train(longer, run, resume=True, accept_changed_text=True)
     assert len(history["loss"]) == 1 and files.read_data(run) != before
     assert not train(longer, run, resume=True), "it is the run's text now"
+
+
+def test_run_that_was_killed_after_its_text_had_changed(run, config):
+    """What is written anew before the model is has the checksum of what it is now."""
+    files.write_data({"train": {"pairs": 7, "sha256": "another"}}, run)
+    files.write_config(dataclasses.replace(config, epochs=9), run)
+    assert load(run).translate(["ba"])
 
 
 def test_two_trainings_into_one_directory(run, config):
