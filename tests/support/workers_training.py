@@ -3,9 +3,9 @@
     python tests/support/workers_training.py '{"recipes": ["sgd"], "updates": 20, ...}'
 
 Options: `recipes`, some of "sgd", "adam" (at ε = 1, where rounding stays small) or "paper" (the
-recipe's optimizer), each maybe followed by a precision; `updates`; `points`, a directory to save to
-every third update, or none; `die`, the number of the update after which this process kills itself,
-or none; `talk`, whether to print as well what workers tell each other.
+recipe's optimizer), each maybe followed by a precision; `updates`; `points`, a directory to which
+the last of them is saved every third update, or none; `die`, the number of the update after which
+this process kills itself, or none; `talk`, whether to print as well what workers tell each other.
 """
 
 import json
@@ -129,6 +129,8 @@ def talk(strategy):
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     devices = kt.make_strategy("auto")
-    recipes, talks = given.pop("recipes"), given.pop("talk", False)
+    *recipes, last = given.pop("recipes")
+    talks, points = given.pop("talk", False), given.pop("points", None)
     answers = [train(devices, *recipe.split(), **given) for recipe in recipes]
+    answers.append(train(devices, *last.split(), **given, points=points))
     print(json.dumps([*answers, talk(devices)] if talks else answers))

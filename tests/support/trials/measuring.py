@@ -1,13 +1,33 @@
 """A command in a process of its own, and what that and those which it started have taken."""
 
 import dataclasses
+import json
 import os
 import subprocess
+import sys
 import tempfile
-import threading
-import time
 
 LONGEST = 300  # seconds
+# Between the two stands a small process: the memory that a process is said to have taken is at
+# least that of the one which started it.
+BETWEEN = """
+import json, os, subprocess, sys, threading, time
+started = time.perf_counter()
+process = subprocess.Popen(sys.argv[3:])
+clock = threading.Timer(float(sys.argv[2]), process.kill)
+clock.start()
+_, status, usage = os.wait4(process.pid, 0)
+clock.cancel()
+taken = {
+    "returncode": os.waitstatus_to_exitcode(status),
+    "seconds": time.perf_counter() - started,
+    "processor_seconds": usage.ru_utime + usage.ru_stime,
+    "kilobytes": usage.ru_maxrss,
+}
+with open(sys.argv[1], "w") as file:
+    json.dump(taken, file)
+process.returncode = taken["returncode"]  # nobody need wait for it again
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,20 +44,9 @@ class Measured:
 
 def run_measured(command, stdin):
     """Runs a command; one that does not end is killed."""
-    started = time.perf_counter()
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=error)
-        clock = threading.Timer(LONGEST, process.kill)
-        clock.start()
-        try:
-            process.stdin.write(stdin)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # it has refused what it was to read for
-        _, status, usage = os.wait4(process.pid, 0)
-        clock.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)  # nobody need wait for it again
-        texts = [file.seek(0) or file.read() for file in (output, error)]
-    seconds = time.perf_counter() - started
-    processor = usage.ru_utime + usage.ru_stime
-    return Measured(process.returncode, *texts, seconds, processor, usage.ru_maxrss)
+    with tempfile.TemporaryDirectory() as folder:
+        taken = os.path.join(folder, "taken.json")
+        between = [sys.executable, "-S", "-c", BETWEEN, taken, str(LONGEST)]
+        done = subprocess.run([*between, *command], input=stdin, capture_output=True, check=True)
+        with open(taken) as file:
+            return Measured(stdout=done.stdout, stderr=done.stderr, **json.load(file))
