@@ -18,6 +18,7 @@ from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.trial import Answer
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
 from keras_transformer.serving.versions import CARD
+from keras_transformer.special_ids import PAD
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path
 
@@ -91,7 +92,7 @@ def describe(
         if name == "tokens":
             inputs["ids"] = translator.source_tokenizer(asked).to_tensor().numpy().tolist()
         if name == "explore":
-            inputs |= {"prefix": [[]], "k": [3]}
+            inputs |= {"prefix": [[PAD]], "k": [3]}
         example = answer(functions, name, inputs)
         card["signatures"][name] = {
             "inputs": _describe_tensors(signature.inputs),

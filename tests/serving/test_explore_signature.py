@@ -240,7 +240,7 @@ def test_a_stock_server_can_run_it(version):
 def test_the_card_says_what_it_answers(version):
     with open(os.path.join(version, "model.json"), encoding="utf-8") as file:
         signature = json.load(file)["signatures"]["explore"]
-    assert signature["example"]["inputs"]["prefix"] == [[]] and not signature["batchable"]
+    assert signature["example"]["inputs"]["prefix"] == [[PAD]] and not signature["batchable"]
     with open(os.path.join(version, "MODEL.md"), encoding="utf-8") as file:
         page = file.read()
     shape = list(np.shape(signature["example"]["outputs"]["cross"]))

@@ -247,13 +247,13 @@ def test_an_export_without_explore_names_the_option(browser, picture):
 
 
 def test_a_phone_and_the_dark(page, picture):
-    size = {"width": 360, "height": 780, "deviceScaleFactor": 1, "mobile": True}
+    size = {"width": 320, "height": 780, "deviceScaleFactor": 1, "mobile": True}
     light = page.execute_script("return getComputedStyle(document.body).backgroundColor")
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
     try:
-        translate(page, f"{TEXT} {HOSTILE[0]} " + "four one two " * 2)  # as long as it takes
+        translate(page, f"{TEXT} {HOSTILE[0]} " + "four one two " * 6)  # as long as it takes
         every(page, "#target > button")[0].click()
         wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.execute_script(wide) == 0
