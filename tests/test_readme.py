@@ -12,7 +12,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_all_blocks_are_run_here():
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
 
 
 def test_layer_in_another_model(tmp_path, monkeypatch):
@@ -24,12 +24,16 @@ def test_layer_in_another_model(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_train_and_translate(capsys):
+def test_train_and_translate(capsys, tmp_path, monkeypatch):
     names = {}
     exec(BLOCKS[0], names)
     assert capsys.readouterr().out.splitlines()[-1] == "['1998-05-09']"
     exec(BLOCKS[1], names)
     assert capsys.readouterr().out.splitlines()[-1] == "[b'1998-05-09']"
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    exec(BLOCKS[5], names)
+    assert (tmp_path / "docs" / "images" / "steps.png").stat().st_size > 10_000
 
 
 def test_positions_in_another_model(tmp_path, monkeypatch):
@@ -53,9 +57,9 @@ def test_a_script_goes_on(tmp_path, monkeypatch):
     """Run again as it is, after its end: there is nothing left to do."""
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(BLOCKS[5], names)
+    exec(BLOCKS[6], names)
     before = names["model"].get_weights()
-    exec(BLOCKS[5], names)
+    exec(BLOCKS[6], names)
     assert names["model"].history.history == {}
     assert all(map(np.array_equal, before, names["model"].get_weights()))
 
@@ -71,7 +75,7 @@ def test_file_map_names_every_room():
 def test_a_script_for_one_device_and_for_workers(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     names = {}
-    exec(BLOCKS[6], names)
+    exec(BLOCKS[7], names)
     assert names["model"].history.history["perplexity"][0] < names["tokenizer"].vocabulary_size
 
 
