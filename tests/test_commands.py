@@ -77,8 +77,10 @@ def make_configurations(words):
             folder = file.partition(":")[0]
             os.makedirs(folder, exist_ok=True)
             options = {"vocabulary_size": 9, "model_type": "bpe", "lowercase": False, "nfkc": True}
+            manifest = {"format": 1, "options": options, "fingerprints": {"train": {"pairs": 0}}}
+            manifest |= {"shards": [], "files": {"source.spm": {}, "target.spm": {}}}
             with open(f"{folder}/manifest.json", "w", encoding="utf-8") as stream:
-                json.dump({"format": 1, "options": options}, stream)
+                json.dump(manifest, stream)
 
 
 def ids(value):
