@@ -16,9 +16,9 @@ SAMPLES = 5  # drawn at once
 MOST_TOKENS = 20  # told of each step
 MISSING = (
     "This export has no signature {name}, {what}: export the run anew with {name} among "
-    "--signatures, as in keras-transformer export RUN BASE --signatures beam sample explore, or "
-    "give the run directory."
+    "--signatures, or give the run directory."
 )
+EXAMPLE = " Such as: keras-transformer export RUN BASE --signatures beam sample explore."
 USES = {
     "explore": "by which attention and the alternatives of each token are shown",
     "beam": "by which the n best translations are found",
@@ -49,6 +49,8 @@ def describe(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
         for name, what in USES.items()
         if name not in model.signatures
     }
+    if "explore" in missing:
+        missing["explore"] += EXAMPLE
     return {"name": model.name, "missing": missing}
 
 
