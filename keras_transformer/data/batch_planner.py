@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_transformer.data.batch_plan import BatchPlan
-from keras_transformer.data.batching import cut, sorting_keys
+from keras_transformer.data.batching import fill, sorting_keys
 from keras_transformer.data.encoded_pairs import EncodedPairs
 
 CHUNK = 1 << 20  # pairs whose keys are found at once: temporaries stay small
 
 # What random numbers are for: the same seed gives other ones for each.
-ORDER_OF_PAIRS, ORDER_OF_BATCHES, GROWTH = range(3)
+ORDER_OF_PAIRS, ORDER_OF_BATCHES, GROWTH, ORDER_IN_BLOCK = range(4)
 
 
 class BatchPlanner:
@@ -77,11 +77,8 @@ class BatchPlanner:
             `BatchPlan`, whose `drawn` are places in `kept`.
         """
         drawn, stretches = self._draw(number)
-        keys = self._keys[drawn]
-        order = np.argsort(keys, kind="stable").astype(drawn.dtype)
-        last_keys = np.arange(1, len(self.boundaries) + 1) ** 2 - 1  # of each bucket
-        ends = np.searchsorted(keys[order], last_keys.astype(keys.dtype), side="right")
-        splits, lengths = cut(ends, self.boundaries, self.budget)
+        order, splits, lengths = fill(self._keys[drawn], self.boundaries, self.budget)
+        order = order.astype(drawn.dtype)
         turns = np.arange(len(lengths))
         if self.seed is not None:
             np.random.default_rng([self.seed, ORDER_OF_BATCHES, number]).shuffle(turns)

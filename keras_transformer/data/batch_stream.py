@@ -12,8 +12,8 @@ from keras_transformer.data.batch_planner import BatchPlanner
 from keras_transformer.data.encoded_pairs import EncodedPairs
 from keras_transformer.data.mix import Mix
 from keras_transformer.data.piece_sampling import PieceSampling
+from keras_transformer.data.sampled_batches import SampledBatches
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.random_keys import pair_keys
 from keras_transformer.tokenizers.words_of_pieces import spread
 
 # ((source (B, S), target_in (B, T)), target_out (B, T)), int32.
@@ -47,8 +47,6 @@ class BatchStream:
             moves it to behind that one; one that is dropped before leaves it as it is. (A strategy
             takes a few batches ahead: `fit` begins with the second pass over as few as that, unless
             a callback sets the position in `on_train_begin`.)
-        limit: Number of batches after which the next iterator ends at the latest, or None; holds
-            for that one. A dataset that has a length (without `repeat`) must not end before it.
 
     Raises:
         ValueError: If a corpus has no pair to learn from.
@@ -69,13 +67,11 @@ class BatchStream:
         self.max_length = max_length
         self.repeat = repeat
         self.shard = shard
-        self.limit: int | None = None
-        self._sampling = sampling
         corpora = mix.corpora
         self._pairs = EncodedPairs.joined(corpora)
         kept = [_kept(corpus, max_length) for corpus in corpora]
-        self._starts = np.cumsum([0, *map(len, corpora)])
-        self._rows = _joined(kept, self._starts)
+        starts = np.cumsum([0, *map(len, corpora)])
+        self._rows = _joined(kept, starts)
         if sampling:
             planned = sampling.planned_lengths(self._pairs, self._rows, max_length)
         else:
@@ -85,6 +81,11 @@ class BatchStream:
             *(self._pairs, self._rows, counts, mix.weights),
             *(tokens_per_batch, boundaries, planned, seed),
         )
+        self._sampled = None
+        if sampling:
+            self._sampled = SampledBatches(
+                *(self._pairs, self._rows, starts, sampling, self._planner, max_length)
+            )
         self._position: Position = (0, 0)
         self._newest = 0  # number of the newest iterator: no other one moves the position
         self._end: Position = (0, 0)  # where that one ends
@@ -131,7 +132,7 @@ class BatchStream:
     def started(self) -> Iterator[tuple[Batch, int]]:
         """Goes on from `position`, which it leaves to the caller to move.
 
-        Position and limit are read when the first batch is asked for.
+        The position is read when the first batch is asked for.
 
         Returns:
             Iterator of batches and, with the last one, what `end` takes when that is handed out;
@@ -139,15 +140,13 @@ class BatchStream:
         """
         self._newest += 1
         me, (number, index) = self._newest, self._position
-        limit, self.limit = self.limit, None
-        counts = [count for count in (limit, None if self.repeat else self.batches_per_pass)]
-        total = min((count for count in counts if count is not None), default=None)
+        total = None if self.repeat else self.batches_per_pass
         for done in itertools.count(1) if total is None else range(1, total + 1):
             plan = self._plan(number)
             if index == len(plan):
                 number, index = number + 1, 0
                 plan = self._plan(number)
-            batch = self._gather(plan, index)
+            batch = self._gather(number, plan, index)
             number, index = (number, index + 1) if index + 1 < len(plan) else (number + 1, 0)
             del plan  # two at once would take twice the memory
             if done == total and me == self._newest:
@@ -171,35 +170,20 @@ class BatchStream:
             planned = self._planned = number, self._planner.plan(number)
         return planned[1]
 
-    def _gather(self, plan, index):
-        """One batch, padded."""
-        places, longest = plan.batch(index)
-        places = places[self.shard[0] :: self.shard[1]]
-        if not len(places):
+    def _gather(self, number, plan, index):
+        """One batch of a pass, padded."""
+        if self._sampled is None:
+            pairs, rows = self._pairs, self._rows[plan.drawn[plan.batch(index)[0]]]
+        else:
+            pairs, rows = self._sampled.batch(number, plan, index)
+        rows = rows[self.shard[0] :: self.shard[1]]
+        if not len(rows):
             nothing = np.full([1, self.boundaries[0]], PAD, np.int32)
             return (nothing, nothing), nothing
-        rows = self._rows[plan.drawn[places]]
-        sides = [side.gather(rows) for side in (self._pairs.source, self._pairs.target)]
-        if self._sampling:
-            longest = min(longest, self.max_length) - 1  # END excluded
-            keys = self._keys(rows, plan.cycles_of(places))
-            sides = [
-                self._sampling.draw(side, *sides[side], keys[side], longest) for side in (0, 1)
-            ]
-        source, target = sides
+        source, target = (side.gather(rows) for side in (pairs.source, pairs.target))
         return (self._pad(*source, end=True), self._pad(*target, start=True)), self._pad(
             *target, end=True
         )
-
-    def _keys(self, rows, cycles):
-        """What the random numbers of some pairs follow from, on either side, uint64 `(2, B)`."""
-        keys = np.empty([2, len(rows)], np.uint64)
-        for corpus, cycle in np.unique(cycles, axis=0).tolist():
-            mine = (cycles == [corpus, cycle]).all(axis=1)
-            numbers = rows[mine] - self._starts[corpus]
-            for side in (0, 1):
-                keys[side, mine] = pair_keys(self._sampling.seed, cycle, side, numbers, corpus)
-        return keys
 
     def _pad(self, ids, lengths, start=False, end=False):
         """Sentences as rows, (B, length): START before them or END behind them, then PAD."""

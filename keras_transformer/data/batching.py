@@ -36,6 +36,25 @@ def sorting_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return longer * (longer + 1) + np.where(longer % 2, -difference, difference)
 
 
+def fill(
+    keys: np.ndarray, boundaries: np.ndarray, budget: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sorts pairs and cuts them where the budget is full.
+
+    Args:
+        keys: `sorting_keys` of pairs, `(N,)`.
+        boundaries, budget: As `cut` has them.
+
+    Returns:
+        Places in `keys` sorted by them, those of equal ones in their order, `(N,)` int64, and what
+        `cut` returns.
+    """
+    order = np.argsort(keys, kind="stable")
+    last_keys = np.arange(1, len(boundaries) + 1) ** 2 - 1  # of each bucket
+    ends = np.searchsorted(keys[order], last_keys.astype(keys.dtype), side="right")
+    return order, *cut(ends, boundaries, budget)
+
+
 def cut(ends: np.ndarray, boundaries: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
     """Cuts sorted pairs where the budget is full.
 

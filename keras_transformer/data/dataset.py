@@ -48,7 +48,7 @@ def make_dataset(
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
         repeat: Whether an iteration goes on for ever, pass after pass.
         subword_sampling: When positive, every pass cuts the texts into other pieces, by the
-            tokenizers' `sampler`, but for a sentence that would not fit into its batch.
+            tokenizers' `sampler`, but for the few pairs that grow beyond what their batches hold.
         corpus: Instead of pairs and tokenizers a `PreparedCorpus`, the path of one, or a list of
             (corpus, weight): a mix, of which each pass is as many pairs as there are in all.
         shard: (i, n): of each batch the rows i, i + n …; one row of PAD where that leaves none.

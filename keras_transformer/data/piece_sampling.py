@@ -1,4 +1,4 @@
-"""Sentences cut into other pieces in every pass, within what their batch has room for."""
+"""Sentences cut into other pieces in every pass."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,17 +9,14 @@ from keras_transformer.data.batch_planner import GROWTH
 from keras_transformer.data.encoded_pairs import EncodedPairs
 from keras_transformer.tokenizers.random_keys import pair_keys
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
-from keras_transformer.tokenizers.words_of_pieces import spread
 
 MEASURED = 1000  # pairs that tell how much longer sentences get
-FITTING = 0.9  # the part of them that fits into what is planned
 
 
 class PieceSampling:
     """Draws the pieces of sentences anew, from (seed, pass, corpus, pair) alone.
 
-    Batches are planned before anything is drawn, with lengths as `planned_lengths` says. What does
-    not fit then keeps the pieces that the tokenizer gives it.
+    Batches are planned before anything is drawn, with lengths as `planned_lengths` says.
 
     Args:
         tokenizers: The source and the target `Tokenizer`, which have a `sampler`.
@@ -58,13 +55,13 @@ class PieceSampling:
             ids, lengths = sentences.gather(rows)
             keys = pair_keys(self.seed, 0, side, rows)
             _, drawn = self._samplers[side](ids, lengths, keys)
-            growth = max(1.0, float(np.quantile((drawn + 1) / (lengths + 1), FITTING)))
+            growth = max(1.0, (drawn + 1).sum() / (lengths + 1).sum())
             planned.append(np.minimum(np.ceil(growth * plain), max_length).astype(np.int64))
         source, target = planned
         return source, target
 
     def draw(
-        self, side: int, ids: np.ndarray, lengths: np.ndarray, keys: np.ndarray, longest: int
+        self, side: int, ids: np.ndarray, lengths: np.ndarray, keys: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draws the pieces of some sentences.
 
@@ -73,16 +70,8 @@ class PieceSampling:
             ids: The sentences' ids one after the other, int32.
             lengths: How many are whose, `(B,)`.
             keys: What each one's random numbers follow from, uint64 `(B,)`.
-            longest: Number of ids that fit; a sentence with more keeps those that it has.
 
         Returns:
             Ids and lengths of what was drawn.
         """
-        drawn, drawn_lengths = self._samplers[side](ids, lengths, keys)
-        fits = drawn_lengths <= longest
-        if fits.all():
-            return drawn, drawn_lengths
-        starts, drawn_starts = (np.cumsum(x) - x for x in (lengths, drawn_lengths))
-        chosen = np.where(fits, drawn_lengths, lengths)
-        places = spread(np.where(fits, len(ids) + drawn_starts, starts), chosen)
-        return np.concatenate([ids, drawn])[places], chosen
+        return self._samplers[side](ids, lengths, keys)

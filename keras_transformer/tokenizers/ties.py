@@ -75,9 +75,10 @@ class Ties:
     def _margins_of(self, ids, starts, sizes):
         """By how much the best segmentation of each word is better than the second best."""
         firsts = ids[starts]
+        alone = firsts[sizes == 1]
+        new = np.unique(alone[np.isnan(self._alone[alone])])
+        self._alone[new] = self._look_at([[piece] for piece in new.tolist()])
         margins = self._alone[firsts]
-        for row in np.flatnonzero(np.isnan(margins) & (sizes == 1)).tolist():
-            margins[row] = self._alone[firsts[row]] = self._margin([int(firsts[row])])
         several = np.flatnonzero(sizes > 1)
         begin = 4 * starts[several]
         bounds = zip(begin.tolist(), (begin + 4 * sizes[several]).tolist(), strict=True)
@@ -85,21 +86,30 @@ class Ties:
         words = [data[start:end] for start, end in bounds]
         if len(self._margins) > MOST:
             self._margins.clear()
-        for word in set(words).difference(self._margins):
-            self._margins[word] = self._margin(np.frombuffer(word, np.int32).tolist())
+        unknown = list(set(words).difference(self._margins))
+        pieces = [np.frombuffer(word, np.int32).tolist() for word in unknown]
+        self._margins.update(zip(unknown, self._look_at(pieces), strict=True))
         margins[several] = list(map(self._margins.__getitem__, words))
         return margins
 
-    def _margin(self, word):
-        """Of one word; 0 where it cannot be told."""
-        if len(word) > LONGEST:
-            return 0.0
-        text = self._processor.decode(word)
-        best = self._processor.nbest_encode(text, nbest_size=2)
+    def _look_at(self, words):
+        """The margins of some words; 0 where one cannot be told."""
+        if not words:
+            return []
+        texts = self._processor.decode(words)
+        # What is too long is not looked at: an empty text has no segmentation.
+        texts = ["" if len(w) > LONGEST else text for w, text in zip(words, texts, strict=True)]
+        both = self._processor.nbest_encode(texts, nbest_size=2)
+        return list(map(self._margin, words, both))
+
+    def _margin(self, word, best):
+        """By how much a word's segmentation is better than the others of the two best."""
         if word not in best:
             return 0.0
-        others = [one for one in best if one != word]
-        return min((self._score(word) - self._score(one) for one in others), default=np.inf)
+        if len(best) == 1:
+            return np.inf
+        other = best[best[0] == word]
+        return self._score(word) - self._score(other)
 
     def _score(self, word):
         return -sum(map(self._cost_list.__getitem__, word))

@@ -11,7 +11,7 @@ from keras_transformer.translation.incoming_lines import IncomingLines
 # and sentences are the less alike in a batch, the fewer there are to sort: by padded tokens on two
 # cores, about 1 % of all of Multi30k's 29,000 lines as one, 4 % at worst, of 6,000 (not timed).
 FIRST = 2048 * max(2, available_cores())
-WINDOW = 2 * FIRST
+WINDOW = 4 * FIRST
 
 
 def translate_stream(

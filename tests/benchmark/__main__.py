@@ -49,7 +49,7 @@ class Options:
     corpus: str = "../shared/data/multi30k/tok"
     run: str | None = None
     opennmt_tf: str | None = None
-    pairs: tuple[int, int] = (10_000_000, 100_000)
+    pairs: tuple[int, int] = (10_000_000, 500_000)
     before: str | None = None
     output: str = "runs/benchmark"
 

@@ -39,14 +39,15 @@ def measure(pairs, text_pairs, rounds, before=None, steps=12):
         Dict of what was found.
     """
     with tempfile.TemporaryDirectory() as folder:
-        text, models = write_text(folder, text_pairs)
-        rates = _rates(folder, text, models, text_pairs, rounds)
-        found = {"lines a second": rates}
-        print("| lines | processes | sentencepiece, a second | prepare | ratio |")
-        print("|---|---|---|---|---|")
-        for count, (theirs, ours) in rates.items():
-            line = f"| {2 * text_pairs:,} | {count} | {theirs:,.0f} | {ours:,.0f} "
-            print(f"{line}| {ours / theirs:.2f} |", flush=True)
+        found = {"lines a second": {}}
+        print("| lines | type | processes | sentencepiece, a second | prepare | ratio |")
+        print("|---|---|---|---|---|---|")
+        for kind in ("unigram", "bpe"):
+            text, models = write_text(folder, text_pairs, kind)
+            rates = found["lines a second"][kind] = _rates(folder, text, models, text_pairs, rounds)
+            for count, (theirs, ours) in rates.items():
+                line = f"| {2 * text_pairs:,} | {kind} | {count} | {theirs:,.0f} | {ours:,.0f} "
+                print(f"{line}| {ours / theirs:.2f} |", flush=True)
         write_ids(os.path.join(folder, "large"), pairs, models)
         read = {f"prepared, {pairs:,}": _ask("open", os.path.join(folder, "large"), str(steps))}
         if before:
@@ -58,7 +59,7 @@ def measure(pairs, text_pairs, rounds, before=None, steps=12):
     return found | {"reading": read}
 
 
-def write_text(folder, pairs):
+def write_text(folder, pairs, kind):
     """Text of words with the frequencies of a language; a vocabulary of it, in a small corpus."""
     import pathlib
 
@@ -71,7 +72,7 @@ def write_text(folder, pairs):
         for path in write_text(pathlib.Path(folder), pairs, words=30_000, length=LENGTH // 2)
     ]
     small = os.path.join(folder, "small")
-    options = dict(vocabulary_size=VOCABULARY, vocabulary_sample=20_000)
+    options = dict(vocabulary_size=VOCABULARY, vocabulary_sample=20_000, model_type=kind)
     prepare_corpus(PrepareConfig(*text, **options), small)
     return text, read_vocabularies(small)
 
@@ -79,14 +80,20 @@ def write_text(folder, pairs):
 def write_ids(path, pairs, models):
     """A corpus of ids at random, written as `prepare` writes one."""
     from keras_transformer import __version__
-    from keras_transformer.data.prepared.encoder import EncodedSide
     from keras_transformer.data.prepared.manifest import FORMAT
-    from keras_transformer.data.prepared.writing import CHUNK, SHARD, CorpusWriter
+    from keras_transformer.data.prepared.writing import CorpusWriter, being_written
 
     options = dict(vocabulary_size=VOCABULARY, model_type="bpe", lowercase=False, nfkc=True)
     prints = {"train": {"pairs": pairs, "sha256": ""}, "valid": {"pairs": 0, "sha256": ""}}
     request = {"format": FORMAT, "version": __version__, "options": options}
-    writer = CorpusWriter(path, request | {"fingerprints": prints})
+    with being_written(path):
+        _write_ids(CorpusWriter(path, request | {"fingerprints": prints}), pairs, models)
+
+
+def _write_ids(writer, pairs, models):
+    from keras_transformer.data.prepared.encoder import EncodedSide
+    from keras_transformer.data.prepared.writing import CHUNK, SHARD
+
     writer.begin(models, [])
     random = np.random.default_rng(1)
     for start in range(0, pairs, CHUNK * SHARD):

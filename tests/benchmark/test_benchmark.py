@@ -131,5 +131,7 @@ def test_corpora_on_toy_sizes(tmp_path, capsys):
     found = corpora.measure(20_011, 3_000, rounds=1, steps=0)
     (row,) = found["reading"].values()
     assert set(row) == {*corpora.COLUMNS[:3]} and all(value > 0 for value in row.values())
-    assert all(rate > 0 for both in found["lines a second"].values() for rate in both)
+    assert set(found["lines a second"]) == {"unigram", "bpe"}
+    for rates in found["lines a second"].values():
+        assert all(rate > 0 for both in rates.values() for rate in both)
     assert "| prepared, 20,011 |" in capsys.readouterr().out

@@ -162,16 +162,6 @@ def test_position_that_was_set_is_not_moved_by_an_older_iterator():
     assert dataset.stream.position == (7, 2)
 
 
-def test_limit_is_used_once():
-    whole, steps = uninterrupted()
-    dataset = dataset_of(random_pairs(40), 100, seed=5, repeat=True)
-    dataset.stream.position, dataset.stream.limit = (0, steps - 2), 3
-    assert batches_of(dataset) == whole[steps - 2 : steps + 1]
-    assert dataset.stream.position == (1, 1) and dataset.stream.limit is None
-    assert batches_of(dataset.take(4)) == whole[steps + 1 : steps + 5]
-    assert batches_of(list(dataset.take(2))) == whole[steps + 1 : steps + 3]
-
-
 def test_stream_alone_is_an_iterable():
     whole, steps = uninterrupted()
     stream = dataset_of(random_pairs(40), 100, seed=5).stream

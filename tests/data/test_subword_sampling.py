@@ -2,11 +2,16 @@
 
 import collections
 import itertools
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.data import sampled_batches
+from keras_transformer.data.batching import bucket_boundaries
 from keras_transformer.data.dataset import make_dataset
+from keras_transformer.data.sampled_batches import SampledBatches
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 
@@ -73,7 +78,10 @@ def pieces(batches):
     )
 
 
-def test_stream_goes_on_at_any_step(tokenizer):
+@pytest.mark.parametrize("block", [1, 3, 64])
+def test_stream_goes_on_at_any_step(tokenizer, block, monkeypatch):
+    for bound in ("FEWEST", "MOST"):
+        monkeypatch.setattr(sampled_batches, bound, block)
     dataset = dataset_of(tokenizer)
     count = len(dataset)
     whole = [batch for _ in range(3) for batch in as_lists(dataset)]
@@ -104,6 +112,47 @@ def test_what_does_not_fit_is_not_cut_anew():
     assert max(len(row) for rows in pieces(as_lists(dataset)) for row in rows) == longest
     assert max(len(row) for rows in pieces(as_lists(room)) for row in rows) > longest
     assert (pieces(as_lists(dataset)) & plain).total() > (pieces(as_lists(room)) & plain).total()
+
+
+def test_batches_are_as_full_as_plain_ones(tokenizer):
+    """Although how long sentences get is drawn: what comes together is sorted by that."""
+    random = np.random.default_rng(3)
+    lines = [" ".join(random.choice(WORDS, size)) for size in random.integers(1, 9, 3001)]
+    pairs = list(zip(lines, lines[::-1], strict=True))
+
+    def padding(**options):
+        batches = as_lists(dataset_of(tokenizer, pairs, **options))
+        assert texts(tokenizer, batches) == collections.Counter(pairs)
+        rows = [row for source, _, target in batches for row in source + target]
+        return sum(row.count(PAD) for row in rows) / sum(map(len, rows)), len(batches)
+
+    (plain, fewer), (sampled, more) = padding(subword_sampling=0.0), padding()
+    assert sampled < plain + 0.06 and more > 1.1 * fewer
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("count", [9, 40])
+def test_block_is_filled_into_as_many_batches_as_planned(growth, count):
+    """Each pair comes once, as it was drawn where there is room; None where there is none."""
+    random = np.random.default_rng(count)
+    plain = random.integers(2, 20, (2, 301))
+    drawn = plain + random.poisson(growth * plain)
+    boundaries = np.array(bucket_boundaries(30))
+    planner = SimpleNamespace(budget=200, boundaries=boundaries)
+    batches = SampledBatches(None, None, None, None, planner, 25)._fill(plain, drawn, count)
+    if count == 9:
+        assert batches is None
+        return
+    assert len(batches) == count and min(map(len, batches)) > 0
+    rows = np.concatenate(batches)
+    assert sorted(rows % 301) == list(range(301))
+    lengths = np.concatenate([plain, drawn], axis=1)
+    for batch in batches:
+        longest = lengths[:, batch].max()
+        assert len(batch) * boundaries[np.searchsorted(boundaries, longest)] <= 200
+    as_drawn = rows >= 301
+    assert lengths[:, rows].max() <= 25
+    assert as_drawn.all() if not growth else 0 < as_drawn.mean() < 1
 
 
 def test_validation_is_not_sampled(tokenizer):

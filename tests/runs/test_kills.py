@@ -1,5 +1,6 @@
 """Killed at any moment and resumed, a training comes to what it would have come to."""
 
+import json
 import os
 import random
 import signal
@@ -106,20 +107,25 @@ def go_through(whole, output, moments, seed):
         else:
             assert status == -signal.SIGKILL, said
         resume = ["--resume"]
+    begun = len(json.loads((output / "checkpoints" / "resume.json").read_text())["points"])
     process = start([*command, "--output", output, "--resume"])
     said = process.stderr.read()
     process.stderr.close()
     assert process.wait() == 0, said
-    assert ", from update " in said
+    assert (", from update " in said) == bool(begun), said
     assert_same_run(output, expected)
+    return begun
 
 
 @pytest.mark.slow
 def test_three_kills_and_a_signal(whole, tmp_path):
-    go_through(whole, tmp_path / "run", ["update", "save", "update", "SIGTERM"], 1)
+    assert go_through(whole, tmp_path / "run", ["update", "save", "update", "SIGTERM"], 1)
 
 
 @pytest.mark.ordeal
 def test_ten_kills(whole, tmp_path):
-    for seed, moment in enumerate(["update", "save"] * 5):
+    begun = [
         go_through(whole, tmp_path / str(seed), [moment], 10 + seed)
+        for seed, moment in enumerate(["update", "save"] * 5)
+    ]
+    assert sum(map(bool, begun)) > 5  # one killed before its first point begins anew
