@@ -19,7 +19,8 @@ class Tokenizer(Protocol):
     `make_dataset` calls it with lists of strings, so that any Python will do. A `Translator` calls
     it in a graph, with string tensors: there it is made of TensorFlow's operations, and to be
     exported it is a `tf.Module`, which holds its tables. Its operations then have to be allowed by
-    whoever opens the export: `load_saved_model(path, allow_ops=…)`; without, they are named.
+    whoever opens the export, by `load_saved_model(path, allow_ops=…)` or a command's `--allow-ops`;
+    without, they are named.
 
     Two more methods are used where a tokenizer has them, as `SubwordTokenizer` does: `sampler`, by
     `make_dataset(…, subword_sampling=…)`, and `save`, by `export_ctranslate2`.
