@@ -17,7 +17,7 @@ from keras_transformer.cli.parsing import parse_command
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 
-PAGES = ["README.md", "CONTRIBUTING.md", "export/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "export/README.md", "docs/from-other-libraries.md"]
 # What is not run by any test that is always run, and why.
 NOT_RUN = {
     "curl": "asks a server, which needs Docker: tests marked docker run it",
