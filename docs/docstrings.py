@@ -75,6 +75,8 @@ def section(heading, lines, call):
     lines = link_names(text).splitlines()
     if not heading:
         return ["", *lines]
+    if heading == "Returns" and call and call.returns and lines:
+        lines[0] = f"    ({call.returns}): {lines[0].strip()}"
     if heading in ("Args", "Call arguments", "Attributes"):
         lines = arguments(lines, call if heading == "Call arguments" else None)
     title = "Keyword Args: Call arguments" if heading == "Call arguments" else f"{heading}:"

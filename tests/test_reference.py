@@ -119,6 +119,50 @@ def test_lists_are_indented_for_markdown():
     assert guide.indent_lists(text) == wanted.replace("  | a", "    | a")
 
 
+def test_docstrings_are_rewritten_for_griffe():
+    pytest.importorskip("griffe", reason="is in the extra docs, which CI installs for make docs")
+    from docs.docstrings import rewrite
+
+    written = """One `Encoder`.
+
+    Args:
+        a, b: Of
+            each.
+        *c: Rest.
+
+    Call arguments:
+        x: Ids `(B, T)`.
+
+    Example:
+
+    >>> f(`Encoder`)
+
+    And:
+
+    >>> g()
+    """
+    wanted = """One [`Encoder`][keras_transformer.Encoder].
+
+    Args:
+        a: Of
+            each.
+        b: Of
+            each.
+        *c: Rest.
+
+    Keyword Args: Call arguments
+        x: Ids `(B, T)`.
+
+    Examples:
+        >>> f(`Encoder`)
+
+        And:
+
+        >>> g()
+    """
+    assert rewrite(inspect.cleandoc(written)) == inspect.cleandoc(wanted)
+
+
 # What is called how elsewhere.
 
 
