@@ -89,7 +89,8 @@ def indent_lists(text):
         if fenced:
             inside = 0
         elif item:
-            if not inside and lines and lines[-1]:
+            before = lines[-1].lstrip() if lines else ""
+            if before and (not inside or before.startswith("|")):
                 lines.append("")
             inside = len(item[0])
         elif line and leading < inside:

@@ -70,7 +70,7 @@ def equal(value, wanted):
     return numbers[0].dtype.kind in "bif" and np.allclose(*numbers, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", parameters())
+@pytest.mark.parametrize("name", list(parameters()))
 def test_example(name, names):
     module, docstring = DOCSTRINGS[name]
     last = name.rpartition(".")[2]

@@ -114,9 +114,9 @@ def test_names_become_links():
 
 
 def test_lists_are_indented_for_markdown():
-    text = "What:\n- one\n  two\n\n  | a |\n\nEnd\n```\n- code\n  code\n```\n"
-    wanted = text.replace("What:\n", "What:\n\n").replace("  two", "    two")
-    assert guide.indent_lists(text) == wanted.replace("  | a", "    | a")
+    text = "What:\n- one\n  two\n\n  | a |\n- three\n- four\n\nEnd\n```\n- code\n  code\n```\n"
+    wanted = "What:\n\n- one\n    two\n\n    | a |\n\n- three\n- four\n\n"
+    assert guide.indent_lists(text) == f"{wanted}End\n```\n- code\n  code\n```\n"
 
 
 def test_docstrings_are_rewritten_for_griffe():
