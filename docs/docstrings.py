@@ -20,7 +20,7 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj, **_):
         """Of one object."""
-        if obj.is_class and "dataclass" in obj.labels:
+        if obj.is_class and "dataclass" in obj.labels and "Attributes:" not in obj.docstring.value:
             obj.docstring.value += describe_fields(obj)
         if obj.docstring:
             obj.docstring.value = rewrite(obj.docstring.value, call_of(obj))

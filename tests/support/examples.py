@@ -63,7 +63,7 @@ def write_files():
 
 def make_run():
     """Trains what the examples call `runs/dates`."""
-    sizes = dict(num_layers=1, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
+    sizes = dict(num_layers=2, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
     preset = kt.get_preset("dates")
     config = dataclasses.replace(
         preset,
