@@ -143,7 +143,7 @@ def translate_links(text, source, page, headings, root="."):
 
 def picture(path):
     """Where a picture of the repository lies in the site."""
-    return f"pictures/{path.replace('/', '-')}"
+    return path.removeprefix("docs/")
 
 
 def pictures(text, source):

@@ -103,7 +103,7 @@ def test_links_are_those_of_the_site():
     assert translated("[x](docs/loading-trials.md)") == "[x](../loading-trials.md)"
     assert translated("[x](https://a.b/c)") == "[x](https://a.b/c)"
     assert translated("[x](config)", "export/README.md") == "x (`export/config`)"
-    assert translated("![x](README.md)") == "![x](../pictures/README.md)"
+    assert translated("![x](docs/guide.py)") == "![x](../guide.py)"
 
 
 def test_names_become_links():
