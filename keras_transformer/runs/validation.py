@@ -59,8 +59,7 @@ class AveragedValidation(keras.callbacks.Callback):
     Example:
 
     >>> model.compile(MeanAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)
-    >>> callbacks = [AveragedValidation()]
-    >>> history = model.fit(dataset, validation_data=dataset, callbacks=callbacks, verbose=0)
+    >>> model.fit(dataset, validation_data=dataset, shuffle=False, callbacks=[AveragedValidation()])
     """
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
