@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical parity ordeal lint bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical parity ordeal lint docs bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -20,6 +20,11 @@ BENCH ?=
 # What developers install on top.
 .venv/installed-test: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
+	touch $@
+
+# What makes the pages of the guide and the reference.
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	touch $@
 
 # What is measured beside ours: PyTorch, Transformers, CTranslate2, KerasHub.
@@ -100,6 +105,11 @@ lint: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The guide, from README.md, and the reference, from the docstrings: site/index.html. Warnings are
+# errors: a link that leads nowhere, a docstring that describes what is no argument.
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 # All systems side by side, an hour on two cores; BENCH="--parts decoding --shapes small" for
 # a part, BENCH="--run runs/multi30k" to have real text as well.
 bench: .venv/installed-bench
@@ -114,4 +124,4 @@ bench: .venv/installed-bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-opennmt runs build *.egg-info
+	rm -rf .venv .venv-opennmt runs build site *.egg-info

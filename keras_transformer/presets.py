@@ -2,6 +2,13 @@
 
 `TrainConfig` is what `keras-transformer train` takes; every field is an option of the command
 line. `PRESETS` maps the names that `--preset` knows to configurations.
+
+Example:
+
+>>> config = dataclasses.replace(get_preset("tiny"), model=ModelConfig(d_model=64))
+>>> isinstance(config, TrainConfig)
+True
+>>> beam, served = SearchConfig(beam_size=5), ExportConfig(precision="int8")
 """
 
 import dataclasses

@@ -35,7 +35,7 @@ ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(SelfBuilding, StoredFormat, Freezing, Trainer, keras.Model):
-    """Encoder–decoder Transformer: `call` is `decode` of `encode`.
+    """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:
         source_vocabulary_size: Number of source ids.

@@ -1,7 +1,6 @@
 """What the pages tell to type is understood by the command line, which does nothing of it here."""
 
 import functools
-import importlib.util
 import inspect
 import itertools
 import json
@@ -17,7 +16,7 @@ from keras_transformer.cli.parsing import parse_command
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 
-PAGES = ["README.md", "CONTRIBUTING.md", "export/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "export/README.md", "docs/from-other-libraries.md"]
 # What is not run by any test that is always run, and why.
 NOT_RUN = {
     "curl": "asks a server, which needs Docker: tests marked docker run it",
@@ -109,10 +108,17 @@ def test_the_command_line_knows_every_word(page, words, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("page, words", [c for c in COMMANDS if c[1][0] == "python"], ids=ids)
 def test_programs_are_there(page, words):
+    """And know the options that they are given, by their names."""
+    path = ROOT / words[1]
     if words[1] == "-m":
-        assert importlib.util.find_spec(words[2]), words
-    else:
-        assert (ROOT / words[1]).is_file(), words
+        path = ROOT.joinpath(*words[2].split("."))
+        path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    assert path.is_file(), words
+    program = path.read_text(encoding="utf-8")
+    known = set(re.findall(r'"(--[a-z-]+)"', program))  # argparse's; tyro has fields
+    fields = re.findall(r"^    (\w+): ", program, flags=re.MULTILINE)
+    known |= {f"--{name.replace('_', '-')}" for name in fields}
+    assert {word for word in words if word.startswith("--")} <= known, words
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -30,6 +30,8 @@ def test_train_and_translate(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out.splitlines()[-1] == "['1998-05-09']"
     exec(BLOCKS[1], names)
     assert capsys.readouterr().out.splitlines()[-1] == "[b'1998-05-09']"
+    tokenizers = [names["tokenizer"]] * 2
+    names["translator"] = names["kt"].Translator(names["model"], *tokenizers)
     (tmp_path / "docs" / "images").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     exec(BLOCKS[5], names)

@@ -36,5 +36,11 @@ def read_pairs(source_path: Path, target_path: Path | None = None) -> list[Pair]
     Raises:
         ValueError: If a file is missing, empty or not UTF-8, the files differ in length, or a row
             of a table does not have two columns.
+
+    Example:
+
+    >>> pairs = read_pairs("a.en", "a.de")
+    >>> pairs[0].source, pairs[0].target
+    ('two dogs', 'zwei Hunde')
     """
     return list(ParallelText(source_path, target_path))

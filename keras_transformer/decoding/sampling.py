@@ -46,6 +46,11 @@ def sample(
 
     Raises:
         ValueError: If a number is out of its range, or as `greedy_search` does.
+
+    Example:
+
+    >>> step, state = model.make_step(), model.initial_state(source)
+    >>> tokens, lengths, log_prob = sample(step, state, len(source), 64, top_p=0.9)
     """
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     numbers: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, (int, float))}

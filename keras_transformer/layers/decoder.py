@@ -18,7 +18,9 @@ __all__ = ["Decoder", "DecoderLayer"]
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Stack):
-    """A stack of `DecoderLayer`s, always causal; pre-norm adds a final normalisation.
+    """A stack of `DecoderLayer`s, always causal ("Attention Is All You Need", §3.1).
+
+    Pre-norm adds a final normalisation.
 
     Without cross-attention it is a language model's: called with `(x, x_mask)` alone, and decoding
     begins with `initial_state(batch_size)`.

@@ -32,6 +32,8 @@ class Sublayers(NamedTuple):
 class DecoderLayer(ResidualBlock):
     """Causal self-attention, attention to the memory, then a feed-forward network.
 
+    "Attention Is All You Need", §3.1, right half of figure 1.
+
     Args:
         d_model: D, width of the model.
         num_heads: H, which must divide D.

@@ -49,6 +49,14 @@ def dot_product_attention(
     Raises:
         ValueError: If the mask's shape does not broadcast to `(B, H, T, S)` or it is no boolean,
             or batch sizes or the lengths of keys and values differ, as far as they are known.
+
+    Example:
+
+    >>> query = np.array([[[[1.0, 0.0]]]])  # B = T = H = 1, K = 2
+    >>> key = value = np.array([[[[1.0, 0.0]], [[0.0, 1.0]]]])  # S = 2
+    >>> output, weights = dot_product_attention(query, key, value)
+    >>> weights  # the softmax of 1/√2 and 0
+    array([[[[0.6698, 0.3302]]]])
     """
     query = query * ops.cast(query_scale(query.shape[-1]), query.dtype)
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))

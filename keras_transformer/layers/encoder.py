@@ -15,6 +15,8 @@ from keras_transformer.typing import Shape, Tensor
 class EncoderLayer(ResidualBlock):
     """Self-attention, then a feed-forward network, each with a residual connection.
 
+    "Attention Is All You Need", §3.1, left half of figure 1.
+
     Args:
         d_model: D, width of the model.
         num_heads: H, which must divide D.
@@ -111,7 +113,9 @@ def _masks(mask, x):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
-    """A stack of `EncoderLayer`s; pre-norm adds a final normalisation.
+    """A stack of `EncoderLayer`s ("Attention Is All You Need", §3.1).
+
+    Pre-norm adds a final normalisation.
 
     Args:
         num_layers: N, number of layers.

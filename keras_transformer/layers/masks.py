@@ -24,6 +24,11 @@ def padding_mask(ids: Tensor) -> Tensor:
 
     Returns:
         Boolean tensor of shape `(B, S)`: False where `ids` is `PAD`.
+
+    Example:
+
+    >>> padding_mask(np.array([[5, 6, 0]]))
+    array([[True, True, False]])
     """
     return ops.not_equal(ids, PAD)
 
@@ -37,6 +42,11 @@ def causal_mask(num_queries: int | Tensor, num_keys: int | Tensor | None = None)
 
     Returns:
         Boolean tensor of shape `(T, S)`, lower-triangular.
+
+    Example:
+
+    >>> causal_mask(3)
+    array([[True, False, False], [True, True, False], [True, True, True]])
     """
     num_keys = num_queries if num_keys is None else num_keys
     queries = ops.arange(num_queries, dtype="int32")
@@ -57,6 +67,12 @@ def combine(*masks: Tensor | None) -> Tensor | None:
     Raises:
         ValueError: If the shapes do not broadcast together, as far as they are known, or a mask
             holds other numbers than `as_boolean` takes.
+
+    Example:
+
+    >>> ids = np.array([[5, 6, 0]])
+    >>> combine(key_mask(padding_mask(ids)), causal_mask(3)).shape
+    (1, 1, 3, 3)
     """
     given = [as_boolean(mask) for mask in masks if mask is not None]
     return functools.reduce(_both, given) if given else None
@@ -147,6 +163,11 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
 
     Raises:
         ValueError: If `mask` does not have two axes.
+
+    Example:
+
+    >>> key_mask(padding_mask(np.array([[5, 6, 0]]))).shape
+    (1, 1, 1, 3)
     """
     if mask is None:
         return None

@@ -52,6 +52,15 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
 
     Raises:
         ValueError: If there is no file, one is none, or their weights differ in name or shape.
+
+    Example:
+
+    >>> names = ["1.weights.h5", "2.weights.h5"]
+    >>> for name in names:
+    ...     history = model.fit(dataset, shuffle=False, verbose=0)
+    ...     model.save_weights(name)
+    >>> average_checkpoints(names, "mean.weights.h5")
+    >>> model.load_weights("mean.weights.h5")
     """
     if not paths:
         raise ValueError("There is no checkpoint to average: give at least one weights file.")

@@ -53,8 +53,8 @@ class ResumeTraining(keras.callbacks.Callback):
 
     Example:
 
-    >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
-    >>> model.fit(dataset, epochs=10, callbacks=[ResumeTraining("points", dataset, every=500)])
+    >>> resume = ResumeTraining("points", dataset, every=500)
+    >>> model.fit(dataset, epochs=10, shuffle=False, callbacks=[resume])
     """
 
     SHARE = 0.02  # of the time, that saving may take

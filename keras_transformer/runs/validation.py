@@ -32,6 +32,13 @@ def averaged_weights(model: "keras.Model") -> Iterator[None]:
 
     Args:
         model: A compiled and built model.
+
+    Example:
+
+    >>> model.compile(MeanAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)
+    >>> history = model.fit(dataset, shuffle=False, verbose=0)
+    >>> with averaged_weights(model):
+    ...     model.save_weights("mean.weights.h5")
     """
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of loss scaling
     if not optimizer.use_ema:
@@ -47,7 +54,13 @@ def averaged_weights(model: "keras.Model") -> Iterator[None]:
 
 
 class AveragedValidation(keras.callbacks.Callback):
-    """Validates the running mean of the weights where the optimizer keeps one (`use_ema`)."""
+    """Validates the running mean of the weights where the optimizer keeps one (`use_ema`).
+
+    Example:
+
+    >>> model.compile(MeanAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)
+    >>> model.fit(dataset, validation_data=dataset, shuffle=False, callbacks=[AveragedValidation()])
+    """
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the mean into the model."""
@@ -75,6 +88,13 @@ class TranslationScores(keras.callbacks.Callback):
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenized already.
         batch_size: Number of sentences translated at once.
         beam_size: Hypotheses followed at once; 1, greedy search, takes the least time.
+
+    Example:
+
+    >>> scores = TranslationScores(pairs, tokenizer, tokenizer, bleu_tokenize="none")
+    >>> history = model.fit(dataset, shuffle=False, callbacks=[scores], verbose=0)
+    >>> sorted(history.history)
+    ['loss', 'val_bleu', 'val_chrf']
     """
 
     def __init__(

@@ -76,7 +76,8 @@ def export(
             be served.
 
     Example:
-        >>> path = export(translator, "export/models/dates")  # export/models/dates/1
+        >>> export(translator, "export/models/dates")
+        'export/models/dates/1'
     """
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
@@ -123,8 +124,11 @@ def load_saved_model(
             more than to translate.
 
     Example:
-        >>> translate = load_saved_model("export/models/dates/1")
-        >>> texts, log_probs = translate(["9 May 1998"])
+
+    >>> translate = load_saved_model("export/models/dates/1")
+    >>> texts, log_probs = translate(["samedi 9 mai 1998"])
+    >>> texts
+    ['1998-05-09']
     """
     directory = version_dir(os.fspath(path))
     inspect_version(directory, allow_ops)

@@ -130,7 +130,8 @@ class SubwordTokenizer(tf.Module):
         Example:
 
         >>> ids = tokenizer(["the quick brown fox", "the fox"])
-        >>> keys = pair_keys(seed, number_of_pass, side, pairs=np.array([7, 12]))
+        >>> from keras_transformer.tokenizers.random_keys import pair_keys
+        >>> keys = pair_keys(seed=1, number_of_pass=0, side=0, pairs=np.array([7, 12]))
         >>> sampler = tokenizer.sampler(0.1)
         >>> ids, lengths = sampler(ids.values.numpy(), ids.row_lengths().numpy(), keys)
         """

@@ -57,7 +57,7 @@ class TokenMetric(keras.metrics.Mean):
 class MaskedAccuracy(TokenMetric):
     """Share of target tokens that the model, given the true prefix, ranks first.
 
-    Called as `TokenMetric` says.
+    Called with ids `(B, T)` and logits `(B, T, V)`; padding does not count.
 
     Example:
 
@@ -83,7 +83,7 @@ class MaskedAccuracy(TokenMetric):
 class Perplexity(TokenMetric):
     """`exp` of the mean cross-entropy of the target tokens, without label smoothing.
 
-    Called as `TokenMetric` says.
+    Called with ids `(B, T)` and logits `(B, T, V)`; padding does not count.
 
     Example:
 

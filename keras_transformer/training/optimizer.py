@@ -24,8 +24,12 @@ class MeanAdam(keras.optimizers.Adam):
     `tf.train.ExponentialMovingAverage` has it with `num_updates`. With a constant one, the mean
     holds what the weights were at random for as long as a warm-up lasts.
 
-    Args:
-        **kwargs: Those of `keras.optimizers.Adam`.
+    It takes the arguments of `keras.optimizers.Adam`.
+
+    Example:
+
+    >>> optimizer = MeanAdam(WarmupInverseSqrt(d_model=64), use_ema=True, ema_momentum=0.99)
+    >>> model.compile(optimizer, SmoothedCrossEntropy(), jit_compile=False)
     """
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):

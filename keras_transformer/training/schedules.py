@@ -28,6 +28,12 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         cooldown_steps: Number of steps; 0: no cooldown.
         total_steps: Number of steps of the whole training, which a cooldown needs.
 
+    Call arguments:
+        step: Number of updates done, an int or a scalar tensor.
+
+    Returns:
+        Scalar, float32.
+
     Raises:
         ValueError: If not exactly one of `d_model` and `peak` is given, one is no number or not
             positive, or the cooldown is longer than the training.

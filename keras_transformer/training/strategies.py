@@ -29,6 +29,11 @@ def make_strategy(
         ValueError: If the name is unknown, it is too late for logical devices or workers, TF_CONFIG
             is missing or wrong, a worker does not answer, or Keras has another backend than
             TensorFlow.
+
+    Example:
+
+    >>> with make_strategy("auto").scope():
+    ...     model = Transformer(8000, 8000, num_layers=2, d_model=64, num_heads=4, d_ff=128)
     """
     require_tensorflow("make_strategy")
     if name not in STRATEGIES:

@@ -47,6 +47,21 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         parallel_microbatches: Number of micro-batches that are computed at the same time, for a
             processor whose cores each do an operation of their own (`kt.work_apart`). It belongs to
             the machine and is not saved.
+
+    Example:
+
+    >>> class Tagger(TokenTrainer, keras.Model):
+    ...     def __init__(self, vocabulary_size):
+    ...         super().__init__()
+    ...         self.embedding = PositionalEmbedding(vocabulary_size, d_model=16)
+    ...
+    ...     def call(self, ids):
+    ...         return self.embedding.logits(self.embedding(ids))
+    >>> model = Tagger(vocabulary_size=50)
+    >>> model.compile("adam", SmoothedCrossEntropy(), accumulation_steps=2, jit_compile=False)
+    >>> ids = np.array([[7, 8, 9], [8, 9, 0]])
+    >>> model.fit(ids, ids, verbose=0).epoch
+    [0]
     """
 
     parallel_microbatches: int = 1

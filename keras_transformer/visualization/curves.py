@@ -38,6 +38,10 @@ def plot_learning_rate(
 
     Returns:
         `matplotlib.figure.Figure`.
+
+    Example:
+
+    >>> figure = plot_learning_rate(WarmupInverseSqrt(d_model=512, warmup_steps=4000))
     """
     at = np.unique(np.linspace(0, steps - 1, 500).astype(int))
     figure = new_figure(figsize=(6, 3.5), layout="constrained")
@@ -60,6 +64,11 @@ def plot_history(
 
     Raises:
         ValueError: If there is no loss in it.
+
+    Example:
+
+    >>> history = model.fit(dataset, validation_data=dataset, shuffle=False, verbose=0)
+    >>> plot_history(history).savefig("history.png")
     """
     if isinstance(history, keras.callbacks.History):
         history = history.history
@@ -95,6 +104,12 @@ def plot_run(history: History) -> Figure:
 
     Raises:
         ValueError: If there is no validation in it.
+
+    Example:
+
+    >>> first = {"step": 500, "target_tokens": 1e6, "minutes": 2, "learning_rate": 1e-3}
+    >>> history = [first | {"loss": 4.1, "val_loss": 3.9, "val_bleu": 12.5}]
+    >>> figure = plot_run(history)
     """
     return plot_runs({"": history})
 
@@ -110,6 +125,12 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
 
     Raises:
         ValueError: If there is no history, or no validation in one.
+
+    Example:
+
+    >>> first = {"step": 500, "target_tokens": 1e6, "minutes": 2, "learning_rate": 1e-3}
+    >>> history = [first | {"loss": 4.1, "val_loss": 3.9, "val_bleu": 12.5}]
+    >>> figure = plot_runs({"seed 1": history, "seed 2": history})
     """
     if not histories or not all(histories.values()):
         raise ValueError("There is no validation to draw: pass the history of a training.")
@@ -159,6 +180,11 @@ def save_run_plot(path: Path) -> str:
 
     Raises:
         ValueError: If there is no history, or no validation in it.
+
+    Example:
+
+    >>> save_run_plot("runs/dates")
+    'runs/dates/curves.png'
     """
     output = os.path.join(path, "curves.png")
     save_runs_plot([path], output)

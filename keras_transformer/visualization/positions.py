@@ -17,6 +17,10 @@ def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
     Returns:
         `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value
         of a cell.
+
+    Example:
+
+    >>> plot_position_encoding(length=50, d_model=64).savefig("positions.png")
     """
     encoding = keras.ops.convert_to_numpy(sinusoidal_encoding(length, d_model))
     figure = new_figure(figsize=(7, 4), layout="constrained")

@@ -5,7 +5,13 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig:
-    """A corpus to prepare: its text and its vocabularies."""
+    """A corpus to prepare: its text and its vocabularies.
+
+    Example:
+
+    >>> PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001).model_type
+    'bpe'
+    """
 
     # --- text ---
     train_source: str  # text, .gz, or a .tsv with both columns; 'part-*.gz' for several files

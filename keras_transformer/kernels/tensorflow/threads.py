@@ -36,6 +36,10 @@ def work_apart(most: int | None = None) -> int:
 
     Returns:
         `operations_at_once()`.
+
+    Example:
+
+    >>> model.parallel_microbatches = work_apart(most=8)
     """
     threading, cores = tf.config.threading, available_cores()
     chosen = (
@@ -54,7 +58,12 @@ def work_apart(most: int | None = None) -> int:
 
 
 def operations_at_once() -> int:
-    """Counts the operations TensorFlow does at once, each on a core: 1 where cores share them."""
+    """Counts the operations TensorFlow does at once, each on a core: 1 where cores share them.
+
+    Example:
+
+    >>> model.parallel_microbatches = operations_at_once()
+    """
     threading = tf.config.threading
     if threading.get_intra_op_parallelism_threads() != 1:
         return 1

@@ -46,6 +46,11 @@ def check_structure(version_dir: Path, allow_ops: Collection[str] = ()) -> list[
 
     Returns:
         A list of sentences, one per problem; empty when the directory is sound.
+
+    Example:
+
+    >>> check_structure("export/models/dates/1")
+    []
     """
     version_dir = os.fspath(version_dir)
     path = os.path.join(version_dir, "saved_model.pb")

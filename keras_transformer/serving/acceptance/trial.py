@@ -73,6 +73,12 @@ def check(
     Returns:
         List of `Finding`s. On another system than Linux, of the structure alone, and one that says
         that the rest was left out.
+
+    Example:
+
+    >>> findings = check("export/models/dates/1")
+    >>> [finding.check for finding in findings if finding.problems]
+    []
     """
     findings = [_files(version_dir), Finding("structure", check_structure(version_dir, allow_ops))]
     if any(finding.problems for finding in findings):  # what is not sound is not loaded

@@ -1,0 +1,64 @@
+"""The pages of the reference: every public name of the package, on the page of its room."""
+
+import ast
+import re
+
+from docs.guide import link_names, slug
+from docs.public_objects import docstring_of, public_objects
+
+# Rooms that share a page, by its title; any other room has a page with its own name for a title.
+TITLES = {
+    "Layers": ("layers",),
+    "Model": ("transformer",),
+    "Tokenizers": ("tokenizers",),
+    "Data": ("corpora", "data"),
+    "Training": ("training", "kernels"),
+    "Runs": ("runs",),
+    "Decoding": ("decoding",),
+    "Translation": ("translation",),
+    "Serving": ("serving", "converters"),
+    "Visualization": ("visualization",),
+    "Configuration": ("presets", "special_ids"),
+}
+
+
+def title_of(room):
+    """The title of the page that a room is on."""
+    shared = [title for title, rooms in TITLES.items() if room in rooms]
+    return shared[0] if shared else room.replace("_", " ").capitalize()
+
+
+def pages():
+    """Pairs of title and `PublicObject`s, in the order in which one meets them."""
+    found = {title: [] for title in TITLES}
+    for public in public_objects():
+        found.setdefault(title_of(public.room), []).append(public)
+    return [(title, publics) for title, publics in found.items() if publics]
+
+
+def path_of(title):
+    """Where a page of that title lies in the site."""
+    return f"reference/{slug(title)}.md"
+
+
+def text_of(title, publics):
+    """The page: what each room is for, a table of its names, then one after the other."""
+    rooms = dict.fromkeys(public.room for public in publics)
+    about = [with_code(docstring_of(room)) for room in rooms]
+    rows = [f"| [`{p.name}`][keras_transformer.{p.name}] | {first_sentence(p)} |" for p in publics]
+    items = [f"::: keras_transformer.{public.name}" for public in publics]
+    table = "\n".join(["| name | what it is |", "|---|---|", *rows])
+    return "\n\n".join([f"# {title}", *about, table, *items]) + "\n"
+
+
+def with_code(docstring):
+    """A module's docstring with its examples in a block of code."""
+    blocks = re.compile(r"^>>>(?:.+\n?)+", flags=re.MULTILINE)
+    return blocks.sub(r"```pycon\n\g<0>\n```\n", link_names(docstring))
+
+
+def first_sentence(public):
+    """What a name is, in a line."""
+    if public.docstring:
+        return public.docstring.partition("\n")[0].replace("|", "\\|")
+    return f"`{ast.unparse(public.node.value)}`".partition("\n")[0]

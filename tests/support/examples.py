@@ -1,0 +1,105 @@
+"""The examples in docstrings, and what those of them find that begin with a user's files.
+
+What they call `translator` has learned a few dates, in a real training of seconds.
+"""
+
+import ast
+import dataclasses
+import gzip
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.train import train
+from tests.support.paths import ROOT
+
+PACKAGE = ROOT / "keras_transformer"
+DATES = [
+    ("samedi 9 mai 1998", "1998-05-09"),
+    ("9 May 1998", "1998-05-09"),
+    ("14 juillet 1789", "1789-07-14"),
+    ("3 June 2001", "2001-06-03"),
+]
+
+
+def docstrings_with_examples():
+    """{"layers.attention.MultiHeadAttention": (its module, its docstring)} and so on, of all."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        module = ".".join(parts).removesuffix(".__init__")
+        for name, docstring in docstrings_of(ast.parse(path.read_text(encoding="utf-8")), module):
+            if ">>>" in docstring:
+                found[name.removeprefix("keras_transformer.")] = module, docstring
+    return found
+
+
+def docstrings_of(node, name):
+    """Names and docstrings of a module, class or function and of all that is inside."""
+    yield name, ast.get_docstring(node) or ""
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            yield from docstrings_of(child, f"{name}.{child.name}")
+
+
+def write_files():
+    """Texts, with as many words as a vocabulary of 8,000 ids needs, and a table of the dates."""
+    random = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    words = ["".join(random.choice(letters, size)) for size in random.integers(3, 12, 9000)]
+    text = ["two dogs", *(" ".join(words[start : start + 9]) for start in range(0, 9000, 3))]
+    for name, lines in (("a.en", text), ("a.de", ["zwei Hunde", *text[1:]])):
+        content = "".join(f"{line}\n" for line in lines)
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(content)
+        with gzip.open(f"part-1{name.removeprefix('a')}.gz", "wt", encoding="utf-8") as file:
+            file.write(content)
+    with open("dates.tsv", "w", encoding="utf-8") as file:
+        file.writelines(f"{source}\t{target}\n" for source, target in DATES * 4)
+
+
+def make_run():
+    """Trains what the examples call `runs/dates`."""
+    sizes = dict(num_layers=2, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
+    preset = kt.get_preset("dates")
+    config = dataclasses.replace(
+        preset,
+        train_source="dates.tsv",
+        valid_source="dates.tsv",
+        model=dataclasses.replace(preset.model, **sizes),
+        **dict(epochs=2, steps_per_epoch=100, tokens_per_batch=512, peak=1e-2, warmup_steps=20),
+        ema=0.0,
+    )
+    train(config, "runs/dates")
+
+
+def make_names():
+    """What examples may name without having said what it is."""
+    translator = kt.load("runs/dates")
+    model, tokenizer = translator.model, translator.source_tokenizer
+    model.compile(keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(), jit_compile=False)
+    names = {name: getattr(kt, name) for name in kt.__all__}
+    names |= dict(np=np, tf=tf, keras=keras, kt=kt, keras_transformer=kt, dataclasses=dataclasses)
+    names |= dict(model=model, tokenizer=tokenizer, translator=translator, pairs=DATES)
+    names["dataset"] = kt.make_dataset(DATES, tokenizer, tokenizer, tokens_per_batch=512)
+    names["source"] = tokenizer(["samedi 9 mai 1998"], end=True).to_tensor()
+    names["target"] = tf.constant([[kt.START, *tokenizer("1998-05-09").numpy()]])
+    with open("a.en", encoding="utf-8") as file:
+        names["lines"] = ["the quick brown fox", *file.read().splitlines()]
+    return names
+
+
+def make_export(names):
+    """What examples call `export/models/dates/1`."""
+    if not os.path.exists("export/models/dates/1"):
+        kt.export(names["translator"], "export/models/dates")
+
+
+def make_corpus():
+    """What examples call `corpora/ende`."""
+    if not os.path.exists("corpora/ende"):
+        config = kt.PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001)
+        kt.prepare(config, "corpora/ende", processes=1)
