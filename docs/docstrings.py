@@ -22,6 +22,8 @@ class Docstrings(griffe.Extension):
         """Of one object."""
         if obj.is_class and "dataclass" in obj.labels and "Attributes:" not in obj.docstring.value:
             obj.docstring.value += describe_fields(obj)
+        if obj.is_class and obj.docstring and "__init__" in obj.members:
+            show_handed_on(obj)
         if obj.docstring:
             obj.docstring.value = rewrite(obj.docstring.value, call_of(obj))
 
@@ -32,6 +34,20 @@ def call_of(obj):
         return None
     names = ("call", "__call__", "update_state")
     return next((obj.members[name] for name in names if name in obj.members), None)
+
+
+def show_handed_on(obj):
+    """Adds to a class' signature what it describes and hands on to a base by `**kwargs`."""
+    init = obj.members["__init__"]
+    *named, last = init.parameters
+    if last.kind is not griffe.ParameterKind.var_keyword:
+        return
+    described = set(re.findall(r"\w+(?=(?:, \w+)*: )", obj.docstring.value))
+    for base in obj.mro():
+        of_base = base.members["__init__"].parameters if "__init__" in base.members else []
+        known = {parameter.name for parameter in [*named, last]}
+        named += [one for one in of_base if one.name in described - known]
+    init.parameters = griffe.Parameters(*named, last)
 
 
 def describe_fields(dataclass):
