@@ -100,11 +100,21 @@ def section(heading, lines, call):
 
 
 def arguments(lines, call):
-    """One item for each name where several share a description, with its type in a call."""
-    items = re.split(r"\n(?=    \S)", "\n".join(lines))
-    for item in items:
-        several = NAMES.match(item)
-        for name in several[1].split(", ") if several else [None]:
-            known = call and name in call.parameters and call.parameters[name].annotation
-            typed = f"{name} ({known})" if known else name
-            yield from (f"    {typed}: {item[several.end() :]}" if several else item).splitlines()
+    """One item for each name where several share a description, with its type in a call.
+
+    Of more than a line, it is said once.
+    """
+    for item in re.split(r"\n(?=    \S)", "\n".join(lines)):
+        match = NAMES.match(item)
+        first, *others = match[1].split(", ") if match else [None]
+        description = item[match.end() :] if match else item
+        yield from (named(first, description, call) if match else item).splitlines()
+        for name in others:
+            once = f"See `{first}`." if "\n" in description else description
+            yield from named(name, once, call).splitlines()
+
+
+def named(name, description, call):
+    """An item of a section: the type is that of the call, if it has such an argument."""
+    known = call and name in call.parameters and call.parameters[name].annotation
+    return f"    {name} ({known}): {description}" if known else f"    {name}: {description}"
