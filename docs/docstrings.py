@@ -22,6 +22,8 @@ class Docstrings(griffe.Extension):
         """Of one object."""
         if obj.is_class and "dataclass" in obj.labels and "Attributes:" not in obj.docstring.value:
             obj.docstring.value += describe_fields(obj)
+        if obj.is_class and obj.docstring and "__init__" in obj.members:
+            show_handed_on(obj)
         if obj.docstring:
             obj.docstring.value = rewrite(obj.docstring.value, call_of(obj))
 
@@ -32,6 +34,20 @@ def call_of(obj):
         return None
     names = ("call", "__call__", "update_state")
     return next((obj.members[name] for name in names if name in obj.members), None)
+
+
+def show_handed_on(obj):
+    """Adds to a class' signature what it describes and hands on to a base by `**kwargs`."""
+    init = obj.members["__init__"]
+    *named, last = init.parameters
+    if last.kind is not griffe.ParameterKind.var_keyword:
+        return
+    described = set(re.findall(r"\w+(?=(?:, \w+)*: )", obj.docstring.value))
+    for base in obj.mro():
+        of_base = base.members["__init__"].parameters if "__init__" in base.members else []
+        known = {parameter.name for parameter in [*named, last]}
+        named += [one for one in of_base if one.name in described - known]
+    init.parameters = griffe.Parameters(*named, last)
 
 
 def describe_fields(dataclass):
@@ -84,11 +100,21 @@ def section(heading, lines, call):
 
 
 def arguments(lines, call):
-    """One item for each name where several share a description, with its type in a call."""
-    items = re.split(r"\n(?=    \S)", "\n".join(lines))
-    for item in items:
-        several = NAMES.match(item)
-        for name in several[1].split(", ") if several else [None]:
-            known = call and name in call.parameters and call.parameters[name].annotation
-            typed = f"{name} ({known})" if known else name
-            yield from (f"    {typed}: {item[several.end() :]}" if several else item).splitlines()
+    """One item for each name where several share a description, with its type in a call.
+
+    Of more than a line, it is said once.
+    """
+    for item in re.split(r"\n(?=    \S)", "\n".join(lines)):
+        match = NAMES.match(item)
+        first, *others = match[1].split(", ") if match else [None]
+        description = item[match.end() :] if match else item
+        yield from (named(first, description, call) if match else item).splitlines()
+        for name in others:
+            once = f"See `{first}`." if "\n" in description else description
+            yield from named(name, once, call).splitlines()
+
+
+def named(name, description, call):
+    """An item of a section: the type is that of the call, if it has such an argument."""
+    known = call and name in call.parameters and call.parameters[name].annotation
+    return f"    {name} ({known}): {description}" if known else f"    {name}: {description}"

@@ -89,8 +89,7 @@ def indent_lists(text):
         if fenced:
             inside = 0
         elif item:
-            before = lines[-1].lstrip() if lines else ""
-            if before and (not inside or before.startswith("|")):
+            if lines and lines[-1]:
                 lines.append("")
             inside = len(item[0])
         elif line and leading < inside:

@@ -115,7 +115,7 @@ def test_names_become_links():
 
 def test_lists_are_indented_for_markdown():
     text = "What:\n- one\n  two\n\n  | a |\n- three\n- four\n\nEnd\n```\n- code\n  code\n```\n"
-    wanted = "What:\n\n- one\n    two\n\n    | a |\n\n- three\n- four\n\n"
+    wanted = "What:\n\n- one\n    two\n\n    | a |\n\n- three\n\n- four\n\n"
     assert guide.indent_lists(text) == f"{wanted}End\n```\n- code\n  code\n```\n"
 
 
@@ -128,7 +128,8 @@ def test_docstrings_are_rewritten_for_griffe():
     Args:
         a, b: Of
             each.
-        *c: Rest.
+        c, d: Of each.
+        *e: Rest.
 
     Call arguments:
         x: Ids `(B, T)`.
@@ -146,9 +147,10 @@ def test_docstrings_are_rewritten_for_griffe():
     Args:
         a: Of
             each.
-        b: Of
-            each.
-        *c: Rest.
+        b: See `a`.
+        c: Of each.
+        d: Of each.
+        *e: Rest.
 
     Keyword Args: Call arguments
         x: Ids `(B, T)`.

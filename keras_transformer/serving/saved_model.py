@@ -76,8 +76,7 @@ def export(
             be served.
 
     Example:
-        >>> export(translator, "export/models/dates")
-        'export/models/dates/1'
+        >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1
     """
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
