@@ -29,6 +29,11 @@ class Coverage:
         width: Numbers of each vector in the file.
         kept_variance: Where they were reduced to fewer numbers, the share of their variance that
             was kept; else None.
+
+    Example:
+
+    >>> str(Coverage(8, 6, None, None, 300, None))
+    '6 of 8 (75.0%) of the vocabulary have a vector of 300 numbers'
     """
 
     types: int
@@ -83,8 +88,10 @@ def initialize_embeddings(
 
     Example:
 
-    >>> print(initialize_embeddings(model.source_embedding, tokenizer, "glove.6B.300d.txt"))
-    3,210 of 7,996 (40.1%) of the vocabulary have a vector of 300 numbers, reduced by PCA, ...
+    >>> tokenizer = SubwordTokenizer.train(lines, vocabulary_size=8000)
+    >>> embedding = PositionalEmbedding(tokenizer.vocabulary_size, 300)
+    >>> str(initialize_embeddings(embedding, tokenizer, "glove.6B.300d.txt"))
+    '3,210 of 7,996 (40.1%) of the vocabulary have a vector of 300 numbers'
     """
     words = _words(tokenizer)
     found = read_vectors(path, words, least_width=embedding.d_model)

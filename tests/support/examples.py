@@ -59,6 +59,15 @@ def write_files():
             file.write(content)
     with open("dates.tsv", "w", encoding="utf-8") as file:
         file.writelines(f"{source}\t{target}\n" for source, target in DATES * 4)
+    pieces = [f"[unused{number}]" for number in range(8000)]  # as many as BERT's has before those
+    pieces[:4] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    for number, piece in {1996: "the", 4937: "cat", 7771: "slept", 1012: "."}.items():
+        pieces[number] = piece
+    with open("vocab.txt", "w", encoding="utf-8") as file:
+        file.writelines(f"{piece}\n" for piece in pieces)
+    with open("glove.6B.300d.txt", "w", encoding="utf-8") as file:
+        for word in ("the", *words):
+            file.write(f"{word} {' '.join(map(str, random.integers(1, 9, 300)))}\n")
 
 
 def make_run():
@@ -84,6 +93,7 @@ def make_names():
     names = {name: getattr(kt, name) for name in kt.__all__}
     names |= dict(np=np, tf=tf, keras=keras, kt=kt, keras_transformer=kt, dataclasses=dataclasses)
     names |= dict(model=model, tokenizer=tokenizer, translator=translator, pairs=DATES)
+    names["text"] = "samedi 9 mai 1998"
     names["dataset"] = kt.make_dataset(DATES, tokenizer, tokenizer, tokens_per_batch=512)
     names["source"] = tokenizer(["samedi 9 mai 1998"], end=True).to_tensor()
     names["target"] = tf.constant([[kt.START, *tokenizer("1998-05-09").numpy()]])

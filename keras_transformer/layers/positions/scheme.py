@@ -21,9 +21,19 @@ Relate = Callable[[int | Tensor, int | Tensor, int | Tensor], Relation]
 class Positions(keras.layers.Layer):
     """Base of the schemes that tell attention where its queries and keys are.
 
-    A layer for its weights only: it is not called. One of one's own overrides `lay_out`, and
-    `build_for` where it has weights, and goes to `MultiHeadAttention(positions=…)`, or to `Encoder`
-    and `Decoder`, whose layers then share it.
+    What "Attention Is All You Need" adds to embeddings (§3.5), these bring into the scores
+    `(B, H, T, S)`. A layer for its weights only: it is not called. One of one's own overrides
+    `lay_out`, and `build_for` where it has weights, and goes to `MultiHeadAttention(positions=…)`,
+    or to `Encoder` and `Decoder`, whose layers then share it.
+
+    Example:
+
+    >>> class NoPositions(Positions):
+    ...     def lay_out(self, multiply=None, loop=False):
+    ...         return lambda num_queries, num_keys, start: Relation()
+    >>> attention, x = MultiHeadAttention(2, 8, positions=NoPositions()), np.ones((1, 5, 16))
+    >>> attention(x, x).shape
+    (1, 5, 16)
     """
 
     built_for: tuple[int | None, ...] | None = None
