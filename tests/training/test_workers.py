@@ -85,6 +85,36 @@ def test_a_worker_that_never_comes():
         wait_for_workers(cluster, 0.5)
 
 
+WATCHED = """
+import socket, time
+from keras_transformer.training import worker_watch
+from keras_transformer.training.cluster import Cluster
+
+worker_watch.EVERY, worker_watch.GRACE = 0.1, 0.5  # seconds
+chief = socket.create_server(("127.0.0.1", 0))
+address = f"127.0.0.1:{chief.getsockname()[1]}"
+with worker_watch.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
+    time.sleep(1)
+    print("all are there", flush=True)
+    chief.close()
+    time.sleep(30)
+"""
+
+
+def test_what_does_not_end_by_itself_is_ended():
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "all are there\n")
+    assert re.match(
+        r"the chief \(127.0.0.1:\d+\) is gone, so this worker, worker 1 \(127.0.0.1:1\), ends too",
+        done.stderr.splitlines()[-1],
+    )
+
+
 # Batches.
 
 
