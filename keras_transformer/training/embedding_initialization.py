@@ -83,8 +83,7 @@ def initialize_embeddings(
         `Coverage`.
 
     Raises:
-        ValueError: If the file holds no such vectors, they are narrower than D, or none is of a
-            word in the vocabulary.
+        ValueError: If the file has no such vectors, none for the vocabulary, or too narrow ones.
 
     Example:
 
