@@ -69,9 +69,8 @@ def initialize_embeddings(
     would be five times as loud as the positions added to them, and as logits of a shared softmax
     put all probability on a word or two. One factor for all keeps angles and ratios of lengths.
 
-    Vectors wider than D, as the usual 300 numbers are for the presets up to `small`, are reduced to
-    it by PCA of those that are used: their mean is taken off, and what is kept is the part of the
-    rest that varies most. Narrower ones, as these are for `base` and `big`, are refused.
+    Vectors wider than D, as the usual 300 numbers are for the presets up to `small`, are reduced by
+    PCA of those that are used, less their mean. Narrower ones, as for `base`, are refused.
 
     Args:
         embedding: `PositionalEmbedding`.
