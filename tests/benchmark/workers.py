@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-ROWS, LENGTH, VOCABULARY = 64, 32, 8000
+ROWS, LENGTH, VOCABULARY = 256, 32, 8000
 SHAPES = {"toy": (1, 16, 32), "tiny": (4, 128, 256), "small": (6, 256, 1024)}  # N, D, F
 
 
