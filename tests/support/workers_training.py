@@ -79,7 +79,7 @@ def train(strategy, recipe, precision="float32", updates=20, points=None, die=No
     valid = kt.make_dataset(*read, **options, shuffle=False)
     seen = []
     callbacks = [
-        keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(1))
+        keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs))
     ]
     if points is not None:
         callbacks.append(kt.ResumeTraining(points, dataset, every=3))
@@ -106,6 +106,7 @@ def train(strategy, recipe, precision="float32", updates=20, points=None, die=No
         "names": [v.path.partition("/")[2] for v in model.trainable_variables],
         "weights": [v.numpy().ravel().tolist() for v in model.trainable_variables],
         "logits": model((ids, ids), training=False).numpy().ravel().tolist(),
+        "last_step": {name: float(value) for name, value in seen[-1].items()},
         "evaluated": model.evaluate(valid, verbose=0, return_dict=True),
     }
 

@@ -172,7 +172,7 @@ def results(processes, timeout=600):
 def assert_equal(one, two, recipe):
     """Two trainings by a recipe came to the same."""
     tolerance = TOLERANCES[recipe.partition(" ")[2] or "float32"]
-    for part in ("history", "evaluated"):
+    for part in ("history", "evaluated", "last_step"):
         for name, values in one[part].items():
             np.testing.assert_allclose(two[part][name], values, rtol=tolerance, err_msg=name)
     for name, *weights in zip(one["names"], one["weights"], two["weights"], strict=True):
