@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -13,7 +14,8 @@ from keras_transformer.visualization.labels import readable
 
 CELL = 0.28  # inches a row is high
 NUMBER = 0.6  # inches of a probability and the space around it
-MARGIN, GAP, TITLE = 0.5, 0.2, 0.75  # inches: step numbers, between searches, above them
+MARGIN, GAP = 0.5, 0.2  # inches: step numbers, between searches
+RANKS, TITLE = 0.5, 0.25  # inches above them: numbers of the ranks, names of the searches
 
 
 def plot_token_probabilities(
@@ -53,7 +55,7 @@ def plot_token_probabilities(
     columns = [max(map(len, rows)) for rows in panels.values()]
     rows = max(map(len, panels.values()))
     total = sum(MARGIN + GAP + count * width for count in columns)
-    height = TITLE + CELL * rows + 0.1
+    height = RANKS + TITLE * any(panels) + CELL * rows + 0.1
     figure.set_size_inches(total, height)
     x = MARGIN
     for title, count, (name, panel) in zip(texts, columns, panels.items(), strict=False):
@@ -81,7 +83,7 @@ def _draw(axis, panel, best, drawn, width, font):
         for column, (token, probability, taken) in enumerate(cells):
             axis.add_patch(Rectangle((column, row), 1, 1, color=colours(probability), lw=0))
             style = dict(
-                color="white" if probability > 0.5 else "black",
+                color=_legible(colours(probability)),
                 fontsize=LARGEST_LABELS - 1,
                 va="center",
             )
@@ -105,6 +107,13 @@ def _draw(axis, panel, best, drawn, width, font):
     axis.tick_params(length=0, labelsize=LARGEST_LABELS - 2)
     for spine in axis.spines.values():
         spine.set_visible(False)
+
+
+def _legible(colour):
+    """Black or white, whichever stands out more from a colour: WCAG 2, relative luminance."""
+    rgb = np.asarray(colour[:3])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return "black" if linear @ [0.2126, 0.7152, 0.0722] > 0.179 else "white"
 
 
 def _percent(probability):

@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 import keras_transformer as kt
@@ -47,6 +49,23 @@ def test_a_row_for_each_step():
     assert frames == [(0, 0), (1, 2), (2, 1)]
     assert [x.get_text() for x in axis.get_xticklabels()] == ["1", "2", "lower"]
     assert [x.get_text() for x in axis.get_yticklabels()] == ["0", "1", "2"]
+
+
+def test_text_stands_out_from_its_cell():
+    shares = np.linspace(0.01, 0.99, 21)
+    steps = [step("a", p, a=p) for p in shares]
+    (axis,) = kt.plot_token_probabilities(steps).axes
+    cells = [x for x in axis.patches if isinstance(x, Rectangle) and x.get_fill()]
+    for i, cell in enumerate(cells):
+        lightness = luminance(cell.get_facecolor())
+        for text in axis.texts[2 * i : 2 * i + 2]:
+            lighter, darker = sorted([luminance(to_rgb(text.get_color())), lightness])[::-1]
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, shares[i]  # WCAG 2, 1.4.3
+
+
+def luminance(colour):
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colour[:3]]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_searches_side_by_side():
