@@ -9,7 +9,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical parity ordeal lint docs bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical parity ordeal lint docs notebooks bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -105,10 +105,14 @@ lint: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The guide, from README.md, and the reference, from the docstrings: site/index.html. Warnings are
-# errors: a link that leads nowhere, a docstring that describes what is no argument.
+# The guide, from README.md, the notebooks, and the reference, from the docstrings: site/index.html.
+# Warnings are errors: a link that leads nowhere, a docstring that describes what is no argument.
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# What the notebooks print and draw, for make docs to show: three minutes.
+notebooks: .venv/installed-docs
+	$(BIN)/python -m nbconvert --to notebook --execute --output-dir runs/notebooks notebooks/*.ipynb
 
 # All systems side by side, an hour on two cores; BENCH="--parts decoding --shapes small" for
 # a part, BENCH="--run runs/multi30k" to have real text as well.

@@ -130,14 +130,20 @@ def translate_links(text, source, page, headings, root="."):
             place = headings.get(anchor, HOME)
         elif image:
             place = picture(path)
-        elif path and path not in WHOLE:
+        elif path and not page_of(path):
             return label if label.strip("`") == path else f"{label} (`{path}`)"
         else:
-            place = WHOLE.get(path, page)
+            place = page_of(path) or page
         place = posixpath.relpath(place, posixpath.dirname(page) or ".")
         return f"{image}[{label}]({place}{'#' * bool(anchor)}{anchor})"
 
     return LINK.sub(translated, text)
+
+
+def page_of(path):
+    """The page that a file of the repository is, or None."""
+    is_notebook = path.endswith(".ipynb")
+    return path.removesuffix("ipynb") + "md" if is_notebook else WHOLE.get(path)
 
 
 def picture(path):

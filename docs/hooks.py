@@ -9,7 +9,7 @@ CHANGELOG = "changelog.md"
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from docs import guide, reference  # noqa: E402
+from docs import guide, notebooks, reference  # noqa: E402
 
 
 def on_files(files, config):
@@ -36,18 +36,22 @@ def make_pages():
         for path in guide.pictures(text, source):
             made[guide.picture(path)] = (ROOT / path).read_bytes()
         made[page] = guide.page_text(text, source, page, headings, ROOT)
+    for name in notebooks.NAMES:
+        made[notebooks.page_of(name)], drawn = notebooks.page(name, headings, ROOT)
+        made |= drawn
     for title, publics in reference.pages():
         made[reference.path_of(title)] = reference.text_of(title, publics)
     return made
 
 
 def navigation(made):
-    """The tree on the left: the guide in README's order, then the reference."""
+    """The tree on the left: the guide in README's order, the notebooks, the reference."""
     chapters = [page for page in made if page.startswith("guide/") and page.endswith(".md")]
     others = [page for page in guide.WHOLE.values() if page not in chapters and page != CHANGELOG]
     return [
         {"keras_transformer": guide.HOME},
         {"Guide": [*chapters, *others]},
+        {"Notebooks": [notebooks.page_of(name) for name in notebooks.NAMES]},
         {"Reference": [page for page in made if page.startswith("reference/")]},
         CHANGELOG,
     ]

@@ -1,0 +1,61 @@
+"""The notebooks as pages: with what they print and draw, where `make notebooks` has run them."""
+
+import posixpath
+import re
+
+import nbformat
+from nbconvert import MarkdownExporter
+
+from docs import guide
+
+# In the order in which they are to be read.
+NAMES = ["attention", "positions", "transformer", "train_and_translate", "export_and_serve"]
+EXECUTED = "runs/notebooks"
+NOT_RUN = "Not run here: `make notebooks` adds what the code prints and draws, before `make docs`."
+
+
+def page_of(name):
+    """Path of a notebook's page in the site."""
+    return guide.page_of(source_of(name))
+
+
+def source_of(name):
+    """Path of a notebook in the repository."""
+    return f"notebooks/{name}.ipynb"
+
+
+def page(name, headings, root):
+    """A notebook as Markdown.
+
+    Args:
+        name: Of `NAMES`.
+        headings: Dict of README's anchors and the pages they are on.
+        root: `pathlib.Path` of the repository.
+
+    Returns:
+        The text, and a dict of paths in the site and the pictures there, as bytes.
+    """
+    notebook = nbformat.read(root / source_of(name), as_version=4)
+    executed = executed_notebook(root / EXECUTED / f"{name}.ipynb", notebook)
+    for cell in executed.cells:
+        if cell.cell_type == "markdown":
+            cell.source = guide.page_text(
+                cell.source, source_of(name), page_of(name), headings, root
+            )
+    if not any(cell.get("outputs") for cell in executed.cells):
+        executed.cells.insert(1, nbformat.v4.new_markdown_cell(f"*{NOT_RUN}*"))
+    exporter = MarkdownExporter()
+    resources = {"unique_key": name, "output_files_dir": name}
+    text, resources = exporter.from_notebook_node(executed, resources=resources)
+    text = re.sub(r"!\[png\]", "![Drawn by the code above]", text)
+    folder = posixpath.dirname(page_of(name))
+    return text, {f"{folder}/{path}": data for path, data in resources["outputs"].items()}
+
+
+def executed_notebook(path, notebook):
+    """The notebook as it was run, unless it has changed since."""
+    if not path.exists():
+        return notebook
+    executed = nbformat.read(path, as_version=4)
+    sources = [[cell.source for cell in one.cells] for one in (notebook, executed)]
+    return executed if sources[0] == sources[1] else notebook
