@@ -5,6 +5,8 @@ import re
 
 import nbformat
 from nbconvert import MarkdownExporter
+from nbconvert.filters import strip_ansi
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from docs import guide
 
@@ -44,7 +46,11 @@ def page(name, headings, root):
             )
     if not any(cell.get("outputs") for cell in executed.cells):
         executed.cells.insert(1, nbformat.v4.new_markdown_cell(f"*{NOT_RUN}*"))
-    exporter = MarkdownExporter()
+    for output in [output for cell in executed.cells for output in cell.get("outputs", [])]:
+        if output.output_type == "stream":
+            output.text = strip_ansi(output.text)  # colours, as in errors of Keras
+    # What was printed bit by bit is one text, without blank lines in it.
+    exporter = MarkdownExporter(preprocessors=[CoalesceStreamsPreprocessor(enabled=True)])
     resources = {"unique_key": name, "output_files_dir": name}
     text, resources = exporter.from_notebook_node(executed, resources=resources)
     text = re.sub(r"!\[png\]", "![Drawn by the code above]", text)

@@ -18,7 +18,7 @@ CELLS = (
     nbformat.v4.new_code_cell("1"),
 )
 SHOWN = nbformat.v4.new_output("display_data", {"image/png": base64.b64encode(PICTURE).decode()})
-SAID = nbformat.v4.new_output("stream", text="seven\n")
+SAID = [nbformat.v4.new_output("stream", text=text) for text in ("\x1b[1mseven\n", "eight\n")]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def write(path, cells):
 
 
 def ran(source="1"):
-    cell = nbformat.v4.new_code_cell(source, outputs=[SAID, SHOWN], execution_count=1)
+    cell = nbformat.v4.new_code_cell(source, outputs=[*SAID, SHOWN], execution_count=1)
     return [CELLS[0], cell]
 
 
@@ -45,7 +45,7 @@ def test_one_that_was_run(root):
     write(root / notebooks.EXECUTED / "attention.ipynb", ran())
     text, pictures = notebooks.page("attention", {}, root)
     assert text.startswith("# A [model](transformer.md)")
-    assert "seven" in text and notebooks.NOT_RUN not in text
+    assert "    seven\n    eight\n" in text and notebooks.NOT_RUN not in text
     ((path, data),) = pictures.items()
     assert data == PICTURE
     (shown,) = re.findall(r"!\[Drawn by the code above\]\((.*)\)", text)
