@@ -112,8 +112,7 @@ docs: .venv/installed-docs
 
 # What the notebooks print and draw, for make docs to show: three minutes.
 notebooks: .venv/installed-docs
-	$(BIN)/python -m nbconvert --to notebook --execute --KernelManager.transport=ipc \
-	    --output-dir runs/notebooks notebooks/*.ipynb
+	$(BIN)/python -m nbconvert --to notebook --execute --output-dir runs/notebooks notebooks/*.ipynb
 
 # All systems side by side, an hour on two cores; BENCH="--parts decoding --shapes small" for
 # a part, BENCH="--run runs/multi30k" to have real text as well.
