@@ -194,6 +194,15 @@ def test_search_under_xla(positions):
     assert_close(log_prob, expected[2], 1e-4)
 
 
+@pytest.mark.parametrize("positions", [name for name in OPTIONS if name != "relative"])
+def test_nothing_is_added_to_what_is_written(positions):
+    """Of one token again and again all values are equal, however they are weighted."""
+    made = model(positions)
+    logits = full(made, target=np.full((2, LONG), 5))
+    assert_close(logits, np.repeat(logits[:, :1], LONG, axis=1), 1e-4)
+    assert np.ptp(logits[:, 0], axis=0).max() > 0.01  # and the sources do count
+
+
 # What is stored.
 
 

@@ -85,14 +85,17 @@ def test_positions(options, tmp_path):
     translator = random_translator(seed=4, norm="pre", num_layers=2, **options)
     path = export_ctranslate2(translator, tmp_path / "model")
     tokenizer, prefixes = translator.source_tokenizer, ["ABC", "HG", "DDDD", "E"] * 25
-    sources, prefix = tokenizer(SOURCES, end=True).to_tensor(), tokenizer(prefixes).to_tensor()
+    texts = SOURCES
+    if "max_distance" in options:  # longer than distances that have a bucket to themselves
+        texts = [f"{text}{SOURCES[i - 1]}{SOURCES[i - 2]}" for i, text in enumerate(SOURCES)]
+    sources, prefix = tokenizer(texts, end=True).to_tensor(), tokenizer(prefixes).to_tensor()
     model = translator.model
     state = model.initial_state(sources)
     tokens, _, log_prob = kt.greedy_search(model.make_step(), state, 100, MAX_LENGTH, prefix)
     ours = tokenizer.pieces(tokens).numpy()[:, :-1]
     pieces = [
-        [[piece.decode() for piece in row] for row in tokenizer.pieces(tokenizer(texts)).to_list()]
-        for texts in (SOURCES, prefixes)
+        [[piece.decode() for piece in row] for row in tokenizer.pieces(tokenizer(some)).to_list()]
+        for some in (texts, prefixes)
     ]
     engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
     how = dict(beam_size=1, max_decoding_length=MAX_LENGTH, max_batch_size=64)
