@@ -87,7 +87,8 @@ def test_which_pieces_are_words(words, tmp_path):
     """Pieces from inside of words are none, whatever the file holds."""
     table = write_vectors(tmp_path / "v", ["fox", "ox", "▁fox", "##ox", "x", "<0x41>", "[UNK]"], 4)
     bpe = kt.SubwordTokenizer.train(["fox fox ox"] * 5, 268)
-    wordpiece = kt.WordPieceTokenizer.train(["fox fox lox"] * 9, 14)
+    (tmp_path / "vocab.txt").write_text("\n".join(["[UNK]", "fox", "x", "f", "##ox"]))
+    wordpiece = kt.WordPieceTokenizer.from_vocabulary(tmp_path / "vocab.txt", lowercase=False)
     for tokenizer, expected in ((bpe, {"▁fox"}), (wordpiece, {"fox", "x"})):
         pieces = [p.decode() for p in tokenizer.pieces(range(tokenizer.vocabulary_size)).numpy()]
         embedding = embedding_of(tokenizer, 4)
