@@ -70,6 +70,8 @@ def test_first_word_may_have_a_space_and_one_may_be_there_twice(tmp_path):
     found = read_vectors(path, {b"the", b"."})
     assert found.words == [b"the"] and found.rows.tolist() == [[1, 2, 3]]
     assert read_vectors(path, {b"fox"}).rows.shape == (0, 3)
+    path.write_bytes(b"the 1 2 3\nthe\tfox 4 5 6\n")  # a space, no other, ends a word
+    assert read_vectors(path, {b"the\tfox"}).rows.tolist() == [[4, 5, 6]]
 
 
 BAD = {
