@@ -20,7 +20,7 @@ LOWEST = -3.4e38  # about float32's and bfloat16's lowest number
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` with faster gradients, and products rounded as `multiply` rounds them.
+    """`keras.layers.Dense` whose products are rounded as `multiply` rounds them.
 
     Arguments, weights, LoRA and quantization are those of `keras.layers.Dense`.
 
@@ -132,7 +132,7 @@ def projection(
     else:
 
         def product(x):
-            return ops.matmul(x, kernel) if loop else _product(x, kernel)
+            return ops.matmul(x, kernel) if loop else multiply(x, kernel)
 
         if loop == "graph" and bias is not None:
             minus_bias = ops.negative(bias)
@@ -141,25 +141,6 @@ def projection(
 
     # `ops.add` of a vector is a bias to Keras, which TensorFlow fuses with the product.
     return product if bias is None else lambda x: ops.add(product(x), bias)
-
-
-def _product(x, kernel):
-    """`x W`, whose gradients are products of matrices as `multiply` has them."""
-    if len(x.shape) != 2:
-        return multiply(x, kernel)
-
-    @ops.custom_gradient
-    def product(x, kernel):
-        def gradients(*arguments, upstream=None):
-            (upstream,) = arguments if upstream is None else (upstream,)
-            of_x = multiply(upstream, kernel, transpose_y=True)
-            if kernel.shape[0] <= kernel.shape[1]:
-                return of_x, multiply(ops.transpose(x), upstream)
-            return of_x, multiply(x, upstream, transpose_x=True)
-
-        return multiply(x, kernel), gradients
-
-    return product(x, kernel)
 
 
 def _in_single(kernel, bias, loop):

@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+import keras
 import tensorflow as tf
 
+from keras_transformer.training.gradients import sum_over_replicas
 from keras_transformer.typing import Nested
 
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
@@ -76,13 +78,10 @@ class FirstStep(Model):
 
 def _of_all_replicas(metrics):
     """The results of metrics by name, from what all replicas have added up."""
-    context = tf.distribute.get_replica_context()
     variables = [variable for metric in metrics for variable in metric.variables]
     if not variables:
         return {}
-    sums = context.all_reduce(
-        tf.distribute.ReduceOp.SUM, [tf.identity(variable) for variable in variables]
-    )
+    sums = sum_over_replicas([tf.identity(variable) for variable in variables])
     results = {}
     for metric in metrics:
         count = len(metric.variables)
@@ -101,6 +100,25 @@ def build_ahead(model: Model, data_batch: Nested) -> None:
     """
     with model.distribute_strategy.scope():
         model._symbolic_build(data_batch=data_batch)
+
+
+def release_graphs(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Has an optimizer sum gradients by `sum_over_replicas`, which keeps no graph in memory.
+
+    Keras sums them by `ReplicaContext.all_reduce`, also where there is one replica.
+
+    Args:
+        optimizer: Of a compiled model; None where it was compiled without.
+    """
+
+    def all_reduce(grads_and_vars):
+        pairs = list(grads_and_vars)
+        sums = iter(sum_over_replicas([grad for grad, _ in pairs if grad is not None]))
+        return [(grad if grad is None else next(sums), variable) for grad, variable in pairs]
+
+    while optimizer is not None:
+        optimizer._all_reduce_sum_gradients = all_reduce
+        optimizer = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
 
 
 def begin_at(model: Model, epoch: int) -> None:

@@ -116,12 +116,37 @@ def clip_together(gradients: Iterable[Tensor], largest_norm: float | Tensor) -> 
     Returns:
         List of tensors; their sums over the replicas are the clipped gradients.
     """
-    context = tf.distribute.get_replica_context()
-    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+    gradients = sum_over_replicas([tf.convert_to_tensor(gradient) for gradient in gradients])
     gradients, _ = tf.clip_by_global_norm(gradients, largest_norm)
     # The optimizer will sum them over the replicas once more.
-    return [gradient / context.num_replicas_in_sync for gradient in gradients]
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    return [gradient / replicas for gradient in gradients]
+
+
+def sum_over_replicas(tensors: list[Tensor]) -> list[Tensor]:
+    """Sums tensors over all replicas; the sums are not differentiable.
+
+    `ReplicaContext.all_reduce` has a gradient, by a `tf.custom_gradient`. TensorFlow registers that
+    with each graph for the life of the process, and with it keeps the graph and the model's weights
+    (tensorflow#97697).
+
+    Args:
+        tensors: This replica's.
+
+    Returns:
+        The sums, a list in the same order.
+    """
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return tensors
+    add = tf.distribute.ReduceOp.SUM
+    if tf.__internal__.distribute.strategy_supports_no_merge_call():  # GPUs and XLA alone
+        return context.all_reduce(add, tensors)
+
+    def reduce(strategy, *distributed):
+        return strategy.extended.batch_reduce_to(add, [(x, x) for x in distributed])
+
+    return list(context.merge_call(reduce, args=tuple(tensors)))
 
 
 def count_tokens(y: Nested, sample_weight: Nested = None) -> Tensor:

@@ -8,13 +8,14 @@ import tensorflow as tf
 
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
 from keras_transformer.training.checked_fit import CheckedFit
-from keras_transformer.training.first_step import FirstStep
+from keras_transformer.training.first_step import FirstStep, release_graphs
 from keras_transformer.training.gradients import (
     clip_together,
     count_tokens,
     fused_gradients,
     plain_gradients,
     sum_gradients,
+    sum_over_replicas,
 )
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
@@ -112,6 +113,7 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
             )
         args, kwargs = replace_names((args, kwargs))
         super().compile(*args, **kwargs)
+        release_graphs(self.optimizer)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
         self.fused_loss = fused_loss
@@ -134,8 +136,7 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         if not self.built and hasattr(self, "build_if_needed"):
             self.build_if_needed()
         batch = _batch(data)
-        context = tf.distribute.get_replica_context()
-        all_tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, count_tokens(*batch[1:]))
+        (all_tokens,) = sum_over_replicas([count_tokens(*batch[1:])])
         gradients = self._gradients(batch, all_tokens)
         if self.clip_norm is not None:
             # float16's gradients are scaled

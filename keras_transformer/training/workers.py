@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.special_ids import PAD
 from keras_transformer.training.cluster import joined_cluster, read_cluster
+from keras_transformer.training.gradients import sum_over_replicas
 from keras_transformer.training.worker_watch import WorkerWatch
 from keras_transformer.typing import Nested, Tensor
 
@@ -181,7 +182,7 @@ def _sums(strategy, mine):
         replica = tf.distribute.get_replica_context()
         local = len(strategy.extended.worker_devices)  # replicas of this worker: one counts
         first = tf.cast(replica.replica_id_in_sync_group % local == 0, tf.float64)
-        return replica.all_reduce("sum", tf.identity(values) * first)
+        return sum_over_replicas([tf.identity(values) * first])[0]
 
     # One more, for an empty all-reduce ends none of them.
     sums = add_up(tf.constant([0.0, *mine], tf.float64))

@@ -1,0 +1,136 @@
+"""What is no longer used is given back: graphs, and with them models and their weights."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+
+import keras_transformer as kt
+from tests.support.paths import ROOT
+
+IDS = np.array([[2, 5, 6, 7], [2, 8, 9, 0], [2, 4, 3, 0]])
+
+
+def make_model():
+    sizes = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32}
+    return kt.Transformer(30, 30, share_embeddings="none", **sizes)
+
+
+def fit(strategy=None, parallel=1, **options):
+    with (strategy or tf.distribute.get_strategy()).scope():
+        model = make_model()
+        model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False, **options)
+    model.parallel_microbatches = parallel
+    model.fit((IDS, IDS), IDS, validation_data=((IDS, IDS), IDS), verbose=0)
+
+
+def fit_on_two_replicas():
+    cpu = tf.config.list_logical_devices("CPU")[0].name
+    fit(tf.distribute.MirroredStrategy([cpu, cpu]), clip_norm=1.0)
+
+
+def predict():
+    make_model().predict((IDS, IDS), verbose=0)
+
+
+def differentiate():
+    """One layer of ours in somebody's function, which stays for as long as its model does."""
+    layers = kt.FeedForward(16, 32), kt.MultiHeadAttention(2, 8), kt.EncoderLayer(16, 2, 32)
+    x = tf.random.normal((2, 5, 16))
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layers[2](layers[1](layers[0](x), x))
+        return tape.gradient(y, x)
+
+    gradients(x)
+
+
+def use_of(name):
+    uses = {
+        "fit": fit,
+        "dense gradients": lambda: fit(clip_norm=1.0),
+        "mixed_float16": lambda: in_half_precision(fit),
+        "accumulation": lambda: fit(accumulation_steps=2, parallel=2),
+        "logits": lambda: fit(fused_loss=False),
+        "two replicas": fit_on_two_replicas,
+        "predict": predict,
+        "function": differentiate,
+    }
+    return uses[name]
+
+
+def in_half_precision(use):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        use()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def graphs():
+    keras.backend.clear_session()
+    gc.collect()
+    return sum(isinstance(x, FuncGraph) for x in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fit", "dense gradients", "mixed_float16", "accumulation", "logits", "predict", "function"],
+)
+def test_no_graph_outlives_its_model(name):
+    use = use_of(name)
+    use()  # what is made once stays
+    before = graphs()
+    use()
+    assert graphs() == before
+
+
+GROWTH = """
+import gc, sys
+import numpy as np, keras, keras_transformer as kt
+sys.path.insert(0, {root!r})
+{setup}
+def resident():
+    keras.backend.clear_session(); gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) / 256
+for round in range(25):
+    use()
+    if round == 4: begun = resident()
+    resident()
+print((resident() - begun) / 20)
+"""
+TENSORFLOW = "from tests.training.test_memory import use_of; use = use_of({!r})"
+JAX = """
+ids = np.array([[2, 5, 6, 7], [2, 8, 9, 0]])
+def use():
+    model = kt.Transformer(30, 30, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    model.compile("adam", kt.SmoothedCrossEntropy())
+    model.fit((ids, ids), ids, verbose=0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_memory_does_not_grow(backend):
+    """Mebibytes of each of twenty rounds after five."""
+    if backend == "jax":
+        pytest.importorskip("jax")
+    setup = JAX if backend == "jax" else TENSORFLOW.format("dense gradients")
+    run = subprocess.run(
+        [sys.executable, "-c", GROWTH.format(root=str(ROOT), setup=setup)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert float(run.stdout) < 0.5
