@@ -28,6 +28,7 @@ from keras_transformer.runs.signals import saved_by_signals
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.runs.vectors import begin_with_vectors, sides_of
+from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.cluster import cluster_of
@@ -66,7 +67,7 @@ def train(
     check_training(config, output, resume)
     cluster = cluster_of(config.strategy)
     writes = cluster is None or cluster.is_chief
-    with files.locked(output) if resume and writes else contextlib.nullcontext():
+    with lasting_stderr(), files.locked(output) if resume and writes else contextlib.nullcontext():
         return _train(config, output, resume, accept_changed_text)
 
 

@@ -11,6 +11,7 @@ from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.prepared import VOCABULARY, vocabulary_options
 from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
+from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
@@ -39,7 +40,8 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
         raise ValueError(f"{output} is not empty: choose another --output.")
     if processes is not None and processes < 1:
         raise ValueError(f"processes must be at least 1, received {processes}.")
-    prepare_corpus(_checked(config), output, processes)
+    with lasting_stderr():
+        prepare_corpus(_checked(config), output, processes)
 
 
 def _checked(config):
