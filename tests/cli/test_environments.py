@@ -1,8 +1,9 @@
-"""Standard streams that are closed, or that lose their reader: the work is done all the same."""
+"""Closed streams, lost readers, signals, other programs' settings, odd paths: all works."""
 
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import urllib.request
 import pytest
 
 from keras_transformer.runs import files
+from keras_transformer.runs.history import read_history
 from keras_transformer.streams import lasting_stderr
 from tests.support.command_line import run_process
 from tests.support.paths import FIXTURES, ROOT
@@ -75,10 +77,8 @@ def test_every_command_works_without_a_stream(closed, reverse_run, tmp_path):
     places = {"stdin": "< {}/in", "stdout": "> {}/out", "stderr": "2> {}/err"}
     streams = {name: place.format(tmp_path) for name, place in places.items()}
     streams[closed] = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}[closed]
-    result = shell(
-        " ".join(streams.values()), sys.executable, "-c", PROGRAM, lines, tmp_path / "ends"
-    )
-    assert result.returncode == 0
+    program = [sys.executable, "-c", PROGRAM, lines, tmp_path / "ends"]
+    assert shell(" ".join(streams.values()), *program).returncode == 0
     ends = dict(zip(named, json.loads((tmp_path / "ends").read_text()), strict=True))
     refused = {"stdin": ("translate",), "stdout": PRINTING, "stderr": ()}[closed]
     assert ends == {name: 2 if name in refused else 0 for name in named}
@@ -225,3 +225,56 @@ def test_a_lost_reader_does_not_make_an_unfit_export_fit(tmp_path):
     result = subprocess.run(list(map(str, program)), stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert result.returncode == 1 and b"Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_every_command_takes_paths_that_look_like_patterns(reverse_run, tmp_path):
+    """TensorFlow's reader of weights takes its prefix for one; so does rich `[v2]` for a style."""
+    made = tmp_path / "models [v2] *? \\ {a,b} [/b]" / "made"
+    made.mkdir(parents=True)
+    (tmp_path / "in").write_text("ba gu\n")
+    shutil.copytree(reverse_run[0] / "run", made.parent / "run")
+    shutil.copy(reverse_run[0] / "pairs.tsv", made.parent)
+    named = commands(made.parent, made)
+    lines = [[name, *map(str, rest)] for name, rest in named.items()]
+    lines.append(["train", "--corpus", str(made / "corpus"), "--output", str(made / "second")])
+    lines[-1] += ["--epochs", "1", *SIZES[:-4], *SIZES[-2:]]
+    lines.append(["train", "--output", str(made / "run"), "--resume", "--epochs", "2"])
+    lines.append(["translate", str(made / "models"), "--resume", str(made / "out [1]")])
+    lines.append(["evaluate", str(made / "models"), "--source", str(made.parent / "pairs.tsv")])
+    program = [sys.executable, "-c", PROGRAM, json.dumps(lines), tmp_path / "ends"]
+    result = shell(f"< {tmp_path}/in", *program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert json.loads((tmp_path / "ends").read_text()) == [0] * len(lines), result.stderr.decode()
+    assert f"{made}/models/1\n" in result.stdout.decode()
+    assert list((made / "run" / "logs" / "train").glob("events*"))
+    assert sorted(os.listdir(made / "models")) == ["1"]
+
+
+def train_history(folder, **environment):
+    command = train(*folder, "--epochs", "2")
+    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    result = subprocess.run(command, env=shell | environment, cwd=ROOT, capture_output=True)
+    assert result.returncode == 0, result.stderr.decode()
+    return [row | {"minutes": 0} for row in read_history(folder[1])]
+
+
+def test_settings_of_other_programs_are_not_inherited(reverse_run, tmp_path):
+    """Neither precision nor backend; TF_USE_LEGACY_KERAS is for those who have tf_keras."""
+    settings = {"floatx": "float16", "image_data_format": "channels_first", "backend": "jax"}
+    (tmp_path / "keras.json").write_text(json.dumps(settings | {"epsilon": 0.1}))
+    others = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
+    expected = train_history((reverse_run[0], tmp_path / "expected"))
+    assert train_history((reverse_run[0], tmp_path / "run"), **others) == expected
+    assert json.loads((tmp_path / "keras.json").read_text())["floatx"] == "float16"
+
+
+def test_a_script_tokenizes_though_legacy_keras_is_asked_for():
+    code = "import os, keras_transformer as kt\n"
+    code += "tokenizer = kt.SubwordTokenizer.train(['ab'], model_type='char')\n"
+    code += (
+        "print(tokenizer.detokenize(tokenizer('ab')).numpy(), os.environ['TF_USE_LEGACY_KERAS'])"
+    )
+    environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.stdout == "b'ab'\n1\n", result.stderr
