@@ -43,6 +43,7 @@ from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
 
 
+@lasting_stderr()
 def train(
     config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
 ) -> dict[str, list[float]]:
@@ -67,7 +68,7 @@ def train(
     check_training(config, output, resume)
     cluster = cluster_of(config.strategy)
     writes = cluster is None or cluster.is_chief
-    with lasting_stderr(), files.locked(output) if resume and writes else contextlib.nullcontext():
+    with files.locked(output) if resume and writes else contextlib.nullcontext():
         return _train(config, output, resume, accept_changed_text)
 
 

@@ -16,6 +16,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 
+@lasting_stderr()
 def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 
@@ -40,8 +41,7 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
         raise ValueError(f"{output} is not empty: choose another --output.")
     if processes is not None and processes < 1:
         raise ValueError(f"processes must be at least 1, received {processes}.")
-    with lasting_stderr():
-        prepare_corpus(_checked(config), output, processes)
+    prepare_corpus(_checked(config), output, processes)
 
 
 def _checked(config):

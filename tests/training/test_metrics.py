@@ -126,8 +126,9 @@ def test_sums_are_wide_whatever_floatx_is(floatx):
     """float16 counts to 2,048 and ends at 65,504: an epoch has more target tokens than that."""
     rng = np.random.default_rng(3)
     ids = rng.integers(1, 30, (512, 160))
-    before = keras.config.floatx()
+    before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx(floatx)
+    keras.config.set_dtype_policy(f"mixed_{floatx}" if floatx.endswith("16") else floatx)
     try:
         metrics = [kt.MaskedAccuracy(), kt.Perplexity(), kt.TargetTokens()]
         model = kt.Transformer(
@@ -141,7 +142,8 @@ def test_sums_are_wide_whatever_floatx_is(floatx):
         assert {v.dtype for v in model.metrics_variables} <= {"float32", "float64"}
         logits = model.predict((ids, ids), batch_size=128, verbose=0).astype("float64")
     finally:
-        keras.config.set_floatx(before)
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     nll = -np.take_along_axis(log_probs, ids[..., np.newaxis], -1)[..., 0]
     smoothed = 0.9 * nll.mean() - 0.1 * log_probs.mean()
