@@ -277,4 +277,4 @@ def test_a_script_tokenizes_though_legacy_keras_is_asked_for():
     environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.stdout == "b'ab'\n1\n", result.stderr
+    assert result.stdout == "b'ab' 1\n", result.stderr
