@@ -28,6 +28,7 @@ from keras_transformer.runs.signals import saved_by_signals
 from keras_transformer.runs.training_data import move_in, move_out, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.runs.vectors import begin_with_vectors, sides_of
+from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.cluster import cluster_of
@@ -42,6 +43,7 @@ from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
 
 
+@lasting_stderr()
 def train(
     config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
 ) -> dict[str, list[float]]:

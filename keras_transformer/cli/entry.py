@@ -3,10 +3,12 @@
 import sys
 
 from keras_transformer import __version__, explain_missing
+from keras_transformer.streams import open_standard_streams
 
 
 def main() -> None:
     """Runs the command line; exits with status 2 where it lacks an optional package."""
+    open_standard_streams()
     if sys.argv[1:] == ["--version"]:
         print(f"keras-transformer {__version__}")
         return

@@ -27,6 +27,7 @@ from keras_transformer.cli.text import (
 )
 from keras_transformer.cli.training import Train, config, train_command
 from keras_transformer.presets import GREEDY
+from keras_transformer.streams import check_stdout
 
 WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
 WIDTH = 90  # characters that are shown of a wrong translation
@@ -64,6 +65,7 @@ def evaluate(
         search: How to search, of both systems.
         allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
+    check_stdout()
     from keras_transformer.evaluate import bleu_tokenizer, lossy_target, open_system
     from keras_transformer.evaluate import evaluate as measure
 
@@ -132,6 +134,10 @@ def average(
 def main() -> None:
     """Entry point of `keras-transformer`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Whatever other programs of Keras have left in ~/.keras/keras.json or in the environment.
+    os.environ["KERAS_HOME"] = os.path.join(os.path.dirname(__file__), "keras_home")
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ.pop("TF_USE_LEGACY_KERAS", None)
     if platform.machine() in ("x86_64", "AMD64"):
         # Without AVX512-VNNI TensorFlow leaves oneDNN off, though it pays there too: with AVX2, a
         # step of training takes 0.85 of the time.
@@ -160,11 +166,10 @@ def main() -> None:
         )
         if isinstance(command, Train):
             command.run()
+        sys.stdout.flush()
     except ValueError as error:
         print(f"keras-transformer: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # whoever read stdout, such as head, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
 

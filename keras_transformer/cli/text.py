@@ -14,6 +14,7 @@ import tyro
 from keras_transformer.cli.stream_progress import StreamProgress, size_of
 from keras_transformer.cli.unfinished_output import UnfinishedOutput
 from keras_transformer.presets import SearchConfig
+from keras_transformer.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.translation.incoming_lines import IncomingLines
 from keras_transformer.translation.translate_stream import translate_stream
@@ -70,6 +71,8 @@ def translate(
 
     config = search.config
     check_n_best(n_best, config)
+    if resume is None:
+        check_stdout()
     lines, progress = _read_stdin()
     output = UnfinishedOutput(resume, n_best) if resume else None
     first = output.done if output else 0
@@ -91,6 +94,8 @@ def translate(
             _write(file, answers, first, n_best)
             first += len(answers)
             progress(len(answers), lines.bytes_taken)
+            if not (output or is_stdout_read()):
+                break
     progress.end()
 
 
@@ -117,8 +122,6 @@ def _write(file, answers, first, n_best):
                 for text, _, score in answer:
                     print(f"{number} ||| {_one_line(text)} ||| {score:.6f}", file=file)
         file.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:  # such as a full disk
         # What is left in the buffer cannot be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
@@ -149,6 +152,7 @@ def score(
     """
     from keras_transformer.corpora.text_files import read_pairs
 
+    check_stdout()
     sources, targets, _ = zip(*read_pairs(source, target), strict=True)
     for log_prob, tokens in _open_model(path, precision, allow_ops).score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
@@ -182,6 +186,7 @@ def align(
     from keras_transformer.corpora.text_files import read_lines, read_pairs
     from keras_transformer.runs.files import is_run
 
+    check_stdout()
     if is_run(path) or target or is_table(source):
         sources, targets, _ = zip(*read_pairs(source, target), strict=True)
     else:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import tyro
 
 from keras_transformer.presets import PRESETS, TrainConfig, get_preset
+from keras_transformer.streams import check_stdout
 
 DEFAULT = "dates"
 # What a training on other text does not have from the run that it starts from, beside the text.
@@ -58,6 +59,7 @@ def config(preset: str = DEFAULT) -> None:
     """
     from keras_transformer.runs.configuration import to_yaml
 
+    check_stdout()
     print(to_yaml(get_preset(preset)), end="")
 
 

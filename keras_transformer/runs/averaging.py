@@ -31,6 +31,7 @@ from keras_transformer.runs.files import (
 )
 from keras_transformer.runs.history import SCORES
 from keras_transformer.runs.load import load
+from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
@@ -169,6 +170,7 @@ def is_worse(state: dict[str, Any], scores: dict[str, float], joined: dict[str, 
     return worse
 
 
+@lasting_stderr()
 def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None:
     """Makes a run directory whose model is the mean of several checkpoints of another run.
 

@@ -158,7 +158,7 @@ def valid_pairs(path: Path) -> Sequence[Pair]:
         pairs = PreparedCorpus(first).valid
     else:
         for name in filter(None, (getattr(config, text) for text in TEXTS)):
-            if not glob.glob(name):
+            if not (os.path.exists(name) or glob.glob(name)):
                 raise ValueError(f"{name} cannot be read (it is no file): check the path.")
         pairs = load_valid(config)
     if fingerprint(pairs) != known:

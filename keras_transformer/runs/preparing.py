@@ -11,10 +11,12 @@ from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.prepared import VOCABULARY, vocabulary_options
 from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
+from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 
+@lasting_stderr()
 def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 

@@ -20,6 +20,7 @@ from keras_transformer.serving.acceptance.opening import inspect_version
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
     is_supported,
+    loadable_path,
     one_line,
 )
 from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Finding, check
@@ -166,10 +167,11 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
         ValueError: if it is incomplete or not a translator's.
     """
     # Imported for its side effect: it registers the tokenizers' ops the graph is made of.
-    import tensorflow_text  # noqa: F401
+    from keras_transformer.tokenizers import text_ops  # noqa: F401
 
     try:
-        loaded = tf.saved_model.load(directory)
+        with loadable_path(directory) as path:
+            loaded = tf.saved_model.load(path)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
             f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."

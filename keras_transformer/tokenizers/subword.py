@@ -7,8 +7,6 @@ from typing import Self
 import numpy as np
 import sentencepiece
 import tensorflow as tf
-import tensorflow_text
-from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from keras_transformer.inspection.bounded_files import read_bytes
 from keras_transformer.inspection.sentencepiece_model import (
@@ -20,6 +18,7 @@ from keras_transformer.tokenizers.random_keys import pair_keys
 from keras_transformer.tokenizers.sentencepiece_training import train_model
 from keras_transformer.tokenizers.subword_sampler import SubwordSampler, subword_sampler
 from keras_transformer.tokenizers.tensors import as_tensor, close
+from keras_transformer.tokenizers.text_ops import sentencepiece_tokenizer, tensorflow_text
 from keras_transformer.typing import Path, Tensor, Texts
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 import tensorflow as tf
-import tensorflow_text
 
 from keras_transformer.inspection.wordpiece_model import LONGEST_PIECE, SPECIAL
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.tensors import as_tensor, close
+from keras_transformer.tokenizers.text_ops import tensorflow_text
 from keras_transformer.tokenizers.wordpiece_text import MOST_BYTES, normalize
 from keras_transformer.tokenizers.wordpiece_training import train_model
 from keras_transformer.tokenizers.wordpiece_vocabulary import (

@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
-from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from keras_transformer.inspection.wordpiece_model import SPECIAL
+from keras_transformer.tokenizers.text_ops import wordpiece_learner as learner
 from keras_transformer.tokenizers.vocabulary_checks import (
     NO_TEXT,
     VocabularyTooLarge,

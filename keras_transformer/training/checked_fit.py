@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_transformer.training.token_weights import wide_sums
+
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
     from keras import Model
 else:
@@ -17,6 +19,11 @@ class CheckedFit(Model):
     Keras takes ids `(B, T)` for one-hot rows, and so each sentence for a row of the class that is
     the position of its largest id.
     """
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Configures the training, as `keras.Model.compile` does; float32 or wider sums losses."""
+        with wide_sums():
+            super().compile(*args, **kwargs)
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """Trains, as `keras.Model.fit` does, which has the arguments.

@@ -6,7 +6,7 @@ Shapes: B batch, T target length, V vocabulary.
 import keras
 from keras import ops
 
-from keras_transformer.training.token_weights import token_weights
+from keras_transformer.training.token_weights import sum_dtype, token_weights
 from keras_transformer.typing import Config, Tensor
 
 
@@ -48,7 +48,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         reduction: str | None = "mean_with_sample_weight",
         dtype: str | keras.DTypePolicy | None = None,
     ) -> None:
-        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        super().__init__(name=name, reduction=reduction, dtype=dtype or sum_dtype())
         if not 0 <= label_smoothing < 1:
             raise ValueError(
                 f"label_smoothing must be at least 0 and below 1, received {label_smoothing}."

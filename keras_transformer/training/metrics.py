@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.special_ids import PAD
-from keras_transformer.training.token_weights import token_weights
+from keras_transformer.training.token_weights import sum_dtype, token_weights
 from keras_transformer.typing import Tensor
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TokenMetric(keras.metrics.Mean):
     def __init__(
         self, name: str | None = None, dtype: str | keras.DTypePolicy | None = None
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype or sum_dtype())
 
     def update_state(
         self,
@@ -127,7 +127,7 @@ class TargetTokens(keras.metrics.Sum):
     def __init__(
         self, name: str = "target_tokens", dtype: str | keras.DTypePolicy | None = None
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype or sum_dtype())
 
     def update_state(
         self, y_true: Tensor, y_pred: object, sample_weight: Tensor | None = None

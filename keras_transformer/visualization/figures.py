@@ -80,10 +80,7 @@ def save_figure(figure: Figure, output: Path) -> Path:
     Raises:
         ValueError: If it cannot be written.
     """
-    try:
-        with replacing(output) as temporary:
-            figure.savefig(temporary, dpi=150)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{output} cannot be written: {reason}.") from error
+    check_output(output)
+    with replacing(output) as temporary:
+        figure.savefig(temporary, dpi=150)
     return output

@@ -98,3 +98,15 @@ main()
         command = [sys.executable, "-c", program, "attention", *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+def test_a_picture_that_cannot_be_written_is_one_plain_sentence(folder, tmp_path):
+    """As on a file system that is read-only; here a name that is too long."""
+    output = tmp_path / f"{'a' * 251}.png"
+    columns = "step,target_tokens,minutes,learning_rate,loss,val_loss,val_bleu,val_chrf\n"
+    (tmp_path / "history.csv").write_text(columns + "10,500,0.1,0.01,4.5,4.75,,\n")
+    for command in (["plot", tmp_path], ["attention", folder, "hgf"]):
+        result = run(*command, "--output", output)
+        error = result.stderr.decode()
+        assert (result.returncode, error.count("cannot be written")) == (2, 1), error
+        assert f"{output} cannot be written (File name too long)" in error and ".." not in error

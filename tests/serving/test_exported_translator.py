@@ -9,6 +9,7 @@ import pytest
 from keras_transformer.presets import SearchConfig
 from keras_transformer.serving import lasting_server
 from keras_transformer.serving.exported_translator import ExportedTranslator
+from keras_transformer.serving.saved_model import load_saved_model
 from tests.support.command_line import run
 from tests.support.toy_translator import SOURCES, trained_translator
 
@@ -48,6 +49,17 @@ def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, transl
     found = exported.translate_n_best(SOURCES, search=BEAM)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=BEAM))
     assert exported.translate([]) == []
+
+
+@pytest.mark.parametrize("name", ["a [v2]", "*", "what?", "back\\slash", "{a,b}"])
+def test_a_path_that_looks_like_a_pattern(name, toy_version, translator, tmp_path, monkeypatch):
+    """TensorFlow takes the prefix of the weights' files for one."""
+    path = shutil.copytree(toy_version, tmp_path / name / "1")
+    expected = translator.translate(SOURCES)
+    assert ExportedTranslator(tmp_path / name).translate(SOURCES) == expected
+    assert load_saved_model(path)(SOURCES)[0] == expected
+    monkeypatch.chdir(path)
+    assert ExportedTranslator(".").translate(SOURCES) == expected
 
 
 def test_scores_are_those_in_memory(exported, translator):

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, Self, TypeAlias, cast
 
 from keras_transformer.typing import Path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
 NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # in errors: what only TensorFlow's authors know
+PATTERN = re.compile(r"[*?\[\\]")
 LONGEST_REASON = 300  # characters
 # Libraries of tensorflow-text's kernels, and what the ops in them are called. A server has all.
 TEXT_OPS = {
@@ -79,6 +80,17 @@ class ServerProcess:
                 "An export is tried with TensorFlow's C library for Linux: run this there."
             )
         version_dir = os.path.abspath(os.fspath(version_dir))
+        with loadable_path(version_dir) as path:
+            self._start(path, ops, xla, threads, optimize)
+            signatures = read_signatures(version_dir)
+            self.signatures = tuple(signatures)
+            first = self._ask(signatures)
+        if "load_error" in first:
+            self.close()
+            raise ValueError(f"{version_dir} cannot be loaded: {one_line(first['load_error'])}.")
+        self.load_seconds = first["load_seconds"]
+
+    def _start(self, version_dir, ops, xla, threads, optimize):
         # find_spec locates TensorFlow without importing it.
         tensorflow = importlib.util.find_spec("tensorflow")
         if tensorflow is None or tensorflow.origin is None:
@@ -103,13 +115,6 @@ class ServerProcess:
         # Popen's own are None where no pipe was asked for.
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)
-        signatures = read_signatures(version_dir)
-        self.signatures = tuple(signatures)
-        first = self._ask(signatures)
-        if "load_error" in first:
-            self.close()
-            raise ValueError(f"{version_dir} cannot be loaded: {first['load_error']}")
-        self.load_seconds = first["load_seconds"]
 
     def predict(self, inputs: Any, signature: str = "serving_default") -> dict[str, Any]:
         """Runs one batch.
@@ -193,6 +198,22 @@ class ServerProcess:
         status = self._process.wait()
         self.close()
         raise RuntimeError(f"The server process ended with status {status}:\n{self.log[-2000:]}")
+
+
+@contextlib.contextmanager
+def loadable_path(directory: Path) -> Iterator[str]:
+    """A name of a version for TensorFlow, which reads weights by a pattern: without `*?[` and `\\`.
+
+    Needed until it is loaded: a link to the version where its own name holds one of them.
+    """
+    directory = os.path.abspath(os.fspath(directory))
+    if not PATTERN.search(directory):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        link = os.path.join(folder, "version")
+        os.symlink(directory, link)
+        yield link
 
 
 def is_supported() -> bool:

@@ -1,6 +1,5 @@
 """An exported version that the explorer asks."""
 
-import logging
 import os
 import threading
 from typing import Any
@@ -50,8 +49,7 @@ class ExportedModel:
                 (answer,) = self._server.predict_all([(inputs, signature)], len(inputs["text"]))
             except ValueError as error:
                 if isinstance(error.__cause__, RuntimeError):  # its process has died
-                    died, _, log = str(error.__cause__).partition(":")
-                    logging.warning(log)
+                    died = str(error.__cause__).partition(":")[0]
                     raise ValueError(
                         f"{died}, as the explorer's terminal shows. The next question starts "
                         "another: if that ends as well, export the run anew."

@@ -5,14 +5,26 @@ import importlib.resources
 import json
 import logging
 import os
+import traceback
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
+from werkzeug.exceptions import (
+    BadRequest,
+    Forbidden,
+    HTTPException,
+    MethodNotAllowed,
+    NotFound,
+)
 from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
-from keras_transformer.visualization.explorer.questions import QUESTIONS, Model, answer
+from keras_transformer.visualization.explorer.questions import (
+    QUESTIONS,
+    InvalidRequest,
+    Model,
+    answer,
+)
 
 FIRST_FILE = "index.html"
 KINDS = {
@@ -41,7 +53,8 @@ class PageApplication:
     Addresses are `/TOKEN/`, its files `/TOKEN/NAME`, and questions, POSTed as JSON,
     `/TOKEN/ask/NAME`. Whatever comes without the token, under another Host (as of a name that
     somebody has rebound to this machine) or from another Origin is refused with status 403; a
-    mistake, or a model that cannot answer, is status 400. All errors are `{"error": sentence}`.
+    request that cannot be read is status 400, and whatever else fails 500, with a line in the log.
+    All errors are `{"error": sentence}`.
 
     Args:
         model: What is asked.
@@ -63,9 +76,10 @@ class PageApplication:
             response = self._respond(request)
         except HTTPException as error:
             response = _error(error.description or error.name, error.code or 500)
-        except Exception:
-            logging.exception("The explorer met with an error.")
-            response = _error("The explorer met with an error, which its terminal shows.", 500)
+        except Exception as error:
+            logging.error("The explorer could not answer: %s", _one_line(error))
+            sentence = "The explorer met with an error, which its terminal shows."
+            response = _error(str(error) if isinstance(error, ValueError) else sentence, 500)
         response.headers.extend(HEADERS)
         return response(environ, start_response)
 
@@ -96,11 +110,22 @@ class PageApplication:
     def _answer(self, request, question):
         if request.method != "POST":
             raise MethodNotAllowed(["POST"])
-        asked = request.get_json()
+        try:
+            asked = request.get_json()
+        except (OSError, RecursionError) as error:  # cut off, or nested too deep
+            raise BadRequest("The request cannot be read as JSON.") from error
         try:
             return _json(answer(self._model, question, asked))
-        except ValueError as error:
-            return _error(str(error), 400)
+        except InvalidRequest as error:
+            raise BadRequest(str(error)) from error
+
+
+def _one_line(error):
+    """An error with its cause, such as the log of a process that has died, and its place."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    parts = [f"{type(error).__name__}: {error}", error.__cause__ or ""]
+    text = " ".join(" ".join(map(str, parts)).split())
+    return f"{text} ({os.path.basename(place.filename)}, line {place.lineno})"
 
 
 def _json(value, status=200):

@@ -26,6 +26,10 @@ USES = {
 }
 
 
+class InvalidRequest(ValueError):
+    """A request that cannot be understood, or that this model has no signature for."""
+
+
 class Model(Protocol):
     """What answers: `ExportedModel` or `ModelInMemory`."""
 
@@ -75,7 +79,7 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"text": answer["text"], "log_prob": answer["log_prob"]}
     prefix = request.get("prefix", [])
     if not isinstance(prefix, list) or not all(type(i) is int and 0 <= i < 2**31 for i in prefix):
-        raise ValueError("prefix has to be a list of ids, whole numbers of at least 0.")
+        raise InvalidRequest("prefix has to be a list of ids, whole numbers of at least 0.")
     k = int(_number(request, "k", 10, 1, MOST_TOKENS))
     answer = _first(model.ask("explore", {"text": [text], "prefix": [prefix], "k": [k]}))
     best = zip(answer["best_tokens"], answer["best_ids"], answer["best_log_prob"], strict=True)
@@ -150,13 +154,14 @@ def answer(model: Model, question: str, request: object) -> dict[str, Any]:
         A dict that JSON can hold.
 
     Raises:
-        ValueError: If the request is none, or the model cannot answer.
+        InvalidRequest: If the request is invalid.
+        ValueError: If the model cannot answer.
     """
     if not isinstance(request, dict):
-        raise ValueError("Expected a JSON object.")
+        raise InvalidRequest("Expected a JSON object.")
     name = NEEDED.get(question)
     if name is not None and name not in model.signatures:
-        raise ValueError(MISSING.format(name=name, what=USES[name]))
+        raise InvalidRequest(MISSING.format(name=name, what=USES[name]))
     return QUESTIONS[question](model, request)
 
 
@@ -172,7 +177,7 @@ def _token(token, number, log_prob):
 def _text(request):
     text = request.get("text")
     if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
-        raise ValueError(f"text has to be a string of at most {MOST_CHARACTERS} characters.")
+        raise InvalidRequest(f"text has to be a string of at most {MOST_CHARACTERS} characters.")
     # Halves of surrogate pairs, which JSON may hold, are no characters.
     return text.encode("utf-8", "replace").decode()
 
@@ -180,5 +185,5 @@ def _text(request):
 def _number(request, name, default, least, most):
     value = request.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ValueError(f"{name} has to be a number from {least} to {most}.")
+        raise InvalidRequest(f"{name} has to be a number from {least} to {most}.")
     return value

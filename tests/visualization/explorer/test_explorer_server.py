@@ -4,6 +4,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.visualization.explorer.explorer_server import listen
+from keras_transformer.visualization.explorer.explorer_server import ExplorerServer, listen
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 from tests.visualization.explorer.conftest import serving
@@ -115,6 +116,9 @@ MISTAKES = {
     "too many": ("explore", b'{"text": "a", "k": 21}', 400),
     "true": ("samples", b'{"text": "a", "temperature": true}', 400),
     "infinite": ("samples", b'{"text": "a", "temperature": 1e999}', 400),
+    "nested": ("explore", b'{"text": ' + b"[" * 100_000, 400),
+    "no UTF-8": ("explore", b'{"text": "\xff"}', 400),
+    "many digits": ("explore", b'{"text": "a", "k": ' + b"9" * 5000 + b"}", 400),
     "another question": ("other", b"{}", 404),
 }
 
@@ -127,6 +131,46 @@ def test_a_mistake_is_one_sentence(explorer, name):
     )
     assert (status, list(json.loads(answer))) == (expected, ["error"])
     assert "Content-Security-Policy" in headers
+
+
+def test_a_body_that_cannot_be_read(explorer):
+    headers = {"Content_Type": "application/json", "Transfer_Encoding": "chunked"}
+    status, _, answer = send(explorer, "POST", "ask/explore", b"zz\r\n", **headers)
+    assert (status, list(json.loads(answer))) == (400, ["error"])
+
+
+def test_a_model_that_fails_is_status_500_and_one_line_in_the_log(tmp_path, caplog):
+    shutil.copytree(RUN, tmp_path / "run")
+    shutil.copytree(EXPORT, tmp_path / "export")
+    for name, part in (("run", "model.keras"), ("export", "saved_model.pb")):
+        with serving(tmp_path / name) as explorer:
+            (tmp_path / name / part).unlink()
+            caplog.clear()
+            answer = ask(explorer, "explore", {"text": "abc"}, 500)
+        assert "is gone: put it back" in answer["error"]
+        (record,) = caplog.records
+        assert "is gone" in record.getMessage() and "\n" not in caplog.text.rstrip()
+
+
+class Failing:
+    """A model with a mistake in it."""
+
+    name, signatures = "failing", ("serving_default",)
+
+    def ask(self, signature, inputs):
+        raise TypeError("two\nlines")
+
+    def close(self):
+        pass
+
+
+def test_what_fails_otherwise_is_one_line_too(caplog):
+    with listen() as listening, ExplorerServer(Failing(), listening) as explorer:
+        answer = ask(explorer, "explore", {"text": "abc"}, 500)
+    assert "its terminal shows" in answer["error"]
+    (record,) = caplog.records
+    assert "TypeError: two lines (test_explorer_server.py, line" in record.getMessage()
+    assert record.exc_info is None
 
 
 def test_methods_and_types(explorer):

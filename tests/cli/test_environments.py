@@ -1,0 +1,280 @@
+"""Closed streams, lost readers, signals, other programs' settings, odd paths: all works."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from keras_transformer.runs import files
+from keras_transformer.runs.history import read_history
+from keras_transformer.streams import lasting_stderr
+from tests.support.command_line import run_process
+from tests.support.paths import FIXTURES, ROOT
+
+SIZES = "--preset tiny --num-layers 1 --d-model 8 --num-heads 2 --d-ff 8 --max-length 16".split()
+SIZES += "--steps-per-epoch 2 --vocabulary-size 280 --tokens-per-batch 64".split()
+# Several commands in one process, which loads TensorFlow once: into a file, how each ended.
+PROGRAM = """
+import json, sys, traceback
+from keras_transformer.cli.entry import main
+commands, name = json.loads(sys.argv[1]), sys.argv[2]
+ends = []
+for command in commands:
+    sys.argv = ["keras-transformer", *command]
+    try:
+        main()
+        ends.append(0)
+    except SystemExit as end:
+        ends.append(end.code or 0)
+    except BaseException:
+        ends.append(traceback.format_exc())
+with open(name, "w") as file:
+    json.dump(ends, file)
+"""
+PRINTING = ("config", "translate", "evaluate", "score", "align")
+
+
+def shell(redirection, *command, **options):
+    """Runs a command as a shell does that closes or redirects its streams."""
+    command = ["bash", "-c", f'exec "$@" {redirection}', "bash", *map(str, command)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    return subprocess.run(command, timeout=600, cwd=ROOT, env=env, **options)
+
+
+def commands(folder, made):
+    """One of each, in an order in which each finds what it needs."""
+    run, pairs = folder / "run", folder / "pairs.tsv"
+    text = ["--train-source", pairs, "--valid-source", pairs]
+    return {
+        "train": ["--output", made / "run", "--epochs", "1", *SIZES, *text, "--plot"],
+        "prepare": ["--output", made / "corpus", *text, "--vocabulary-size", "280"],
+        "config": [],
+        "translate": [run],
+        "evaluate": [run, "--source", pairs],
+        "score": [run, "--source", pairs],
+        "align": [run, "--source", pairs],
+        "average": [run, made / "mean", "--number", "1"],
+        "export": [run, made / "models"],
+        "check": [made / "models"],
+        "attention": [run, "ba gu", "--output", made / "map.png"],
+        "plot": [run, "--output", made / "curves.png"],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["stdin", "stdout", "stderr"])
+def test_every_command_works_without_a_stream(closed, reverse_run, tmp_path):
+    folder, _ = reverse_run
+    (tmp_path / "in").write_text("ba gu\n")
+    named = commands(folder, tmp_path)
+    lines = json.dumps([[name, *map(str, rest)] for name, rest in named.items()])
+    places = {"stdin": "< {}/in", "stdout": "> {}/out", "stderr": "2> {}/err"}
+    streams = {name: place.format(tmp_path) for name, place in places.items()}
+    streams[closed] = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}[closed]
+    program = [sys.executable, "-c", PROGRAM, lines, tmp_path / "ends"]
+    assert shell(" ".join(streams.values()), *program).returncode == 0
+    ends = dict(zip(named, json.loads((tmp_path / "ends").read_text()), strict=True))
+    refused = {"stdin": ("translate",), "stdout": PRINTING, "stderr": ()}[closed]
+    assert ends == {name: 2 if name in refused else 0 for name in named}
+    for name in ("run/model.keras", "corpus", "mean/model.keras", "models/1", "map.png"):
+        assert (tmp_path / name).exists()
+    if closed != "stdout":
+        printed = (tmp_path / "out").read_text()
+        assert "exact match: " in printed and f"{tmp_path}/models/1\n" in printed
+    if closed != "stderr":
+        said = (tmp_path / "err").read_text()
+        assert f"{closed} is closed" in said and "Traceback" not in said
+
+
+def test_a_file_does_not_take_the_place_of_a_closed_stream(tmp_path):
+    """What native code and other processes write to stderr would go into it."""
+    code = "from keras_transformer.streams import *; import os; open_standard_streams()\n"
+    code += f"os._exit(open({str(tmp_path / 'file')!r}, 'w').fileno())"
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        assert shell(closed, sys.executable, "-c", code).returncode > 2
+
+
+def test_the_explorer_without_stderr():
+    command = ["explore", FIXTURES / "format-1" / "run", "--no-browser"]
+    program = [sys.executable, "-m", "keras_transformer", *map(str, command)]
+    closing = ["bash", "-c", 'exec "$@" 2>&-', "bash", *program]
+    with subprocess.Popen(closing, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        address = process.stdout.readline().decode().strip()
+        assert urllib.request.urlopen(address).status == 200
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def train(folder, made, *options):
+    pairs = folder / "pairs.tsv"
+    text = ["--train-source", pairs, "--valid-source", pairs, "--strategy", "one"]
+    command = ["train", "--output", made, *SIZES, *text, *options]
+    return [sys.executable, "-m", "keras_transformer", *map(str, command)]
+
+
+def test_a_training_goes_on_whose_progress_nobody_reads(reverse_run, tmp_path):
+    """`train … 2>&1 | head -3`."""
+    command = train(reverse_run[0], tmp_path / "run", "--epochs", "4")
+    pipe = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with subprocess.Popen(command, **pipe, cwd=ROOT) as process:
+        for _ in range(3):
+            assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait() == 0
+    assert files.read_state(tmp_path / "run")["epoch"] == 4
+    assert (tmp_path / "run" / "model.keras").exists()
+
+
+def test_a_script_trains_on_too(reverse_run, tmp_path):
+    """Without the command line, which has made its streams last."""
+    pairs, output = str(reverse_run[0] / "pairs.tsv"), str(tmp_path / "run")
+    code = f"""
+import dataclasses, sys
+from keras_transformer.presets import PRESETS, ModelConfig
+from keras_transformer.train import train
+model = ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=8, max_length=16)
+config = dataclasses.replace(
+    PRESETS["tiny"], model=model, train_source={pairs!r}, valid_source={pairs!r},
+    vocabulary_size=280, tokens_per_batch=64, steps_per_epoch=2, epochs=2, strategy="one",
+)
+before = sys.stderr
+assert len(train(config, {output!r})["loss"]) == 2
+assert sys.stderr is before
+print("done")
+"""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=write, cwd=ROOT)
+    os.close(write)
+    assert (result.returncode, result.stdout) == (0, b"done\n")
+
+
+@pytest.mark.parametrize("stream", [None, "of a notebook"])
+def test_stderr_that_is_no_file(stream, monkeypatch):
+    stream = stream and io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with lasting_stderr():
+        print("progress", file=sys.stderr, flush=True)
+        assert not sys.stderr.isatty()
+    assert sys.stderr is stream
+    assert stream is None or stream.getvalue() == "progress\n"
+
+
+def not_under_nohup():
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def test_who_is_hung_up_on_saves_and_ends(reverse_run, tmp_path):
+    """As by SIGTERM, with the status of SIGHUP; the terminal is gone with it."""
+    command = train(reverse_run[0], tmp_path / "run", "--epochs", "100000", "--log-every", "0.1")
+    pipe = dict(stderr=subprocess.PIPE, preexec_fn=not_under_nohup)
+    with subprocess.Popen(command, **pipe, cwd=ROOT) as process:
+        while not process.stderr.readline().startswith(b"epoch 1 of"):
+            assert process.poll() is None
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)  # the shell's and the system's
+        assert process.wait() == 128 + signal.SIGHUP
+    state = files.read_state(tmp_path / "run")
+    points = json.loads((tmp_path / "run" / "checkpoints" / "resume.json").read_text())["points"]
+    assert state["epoch"] < 100000 and points
+
+
+def test_a_full_disk_is_one_sentence(reverse_run):
+    """Not the traceback of what Python had kept for the end."""
+    commands = [["config"], ["score", reverse_run[0] / "run", "--source"]]
+    commands[1].append(reverse_run[0] / "pairs.tsv")
+    for command in commands:
+        program = [sys.executable, "-m", "keras_transformer", *command]
+        result = shell("> /dev/full", *program, stderr=subprocess.PIPE)
+        assert result.returncode == 2 and result.stderr.count(b"\n") == 1
+        assert b"cannot be written to stdout (No space left on device)" in result.stderr
+
+
+def test_whoever_has_read_enough_of_the_translations_ends_them(reverse_run):
+    command = ["translate", reverse_run[0] / "run"]
+    program = [sys.executable, "-m", "keras_transformer", *map(str, command)]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with subprocess.Popen(program, **pipes, cwd=ROOT) as process:
+        process.stdin.write(b"ba gu\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"ba gu\n")
+        process.stdin.flush()  # but not closed: it ends by itself
+        assert process.wait(timeout=300) == 0
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_a_lost_reader_does_not_make_an_unfit_export_fit(tmp_path):
+    """`check … | true` had status 0."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").write_bytes(b"")
+    program = [sys.executable, "-m", "keras_transformer", "check", tmp_path]
+    assert run_process("check", tmp_path).returncode == 1
+    read, write = os.pipe()
+    os.close(read)
+    result = subprocess.run(list(map(str, program)), stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert result.returncode == 1 and b"Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_every_command_takes_paths_that_look_like_patterns(reverse_run, tmp_path):
+    """TensorFlow's reader of weights takes its prefix for one; so does rich `[v2]` for a style."""
+    made = tmp_path / "models [v2] *? \\ {a,b} [/b]" / "made"
+    made.mkdir(parents=True)
+    (tmp_path / "in").write_text("ba gu\n")
+    shutil.copytree(reverse_run[0] / "run", made.parent / "run")
+    shutil.copy(reverse_run[0] / "pairs.tsv", made.parent)
+    named = commands(made.parent, made)
+    lines = [[name, *map(str, rest)] for name, rest in named.items()]
+    lines.append(["train", "--corpus", str(made / "corpus"), "--output", str(made / "second")])
+    lines[-1] += ["--epochs", "1", *SIZES[:-4], *SIZES[-2:]]
+    lines.append(["train", "--output", str(made / "run"), "--resume", "--epochs", "2"])
+    lines.append(["translate", str(made / "models"), "--resume", str(made / "out [1]")])
+    lines.append(["evaluate", str(made / "models"), "--source", str(made.parent / "pairs.tsv")])
+    program = [sys.executable, "-c", PROGRAM, json.dumps(lines), tmp_path / "ends"]
+    result = shell(f"< {tmp_path}/in", *program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert json.loads((tmp_path / "ends").read_text()) == [0] * len(lines), result.stderr.decode()
+    assert f"{made}/models/1\n" in result.stdout.decode()
+    assert list((made / "run" / "logs" / "train").glob("events*"))
+    assert sorted(os.listdir(made / "models")) == ["1"]
+
+
+def train_history(folder, **environment):
+    command = train(*folder, "--epochs", "2")
+    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    result = subprocess.run(command, env=shell | environment, cwd=ROOT, capture_output=True)
+    assert result.returncode == 0, result.stderr.decode()
+    return [row | {"minutes": 0} for row in read_history(folder[1])]
+
+
+def test_settings_of_other_programs_are_not_inherited(reverse_run, tmp_path):
+    """Neither precision nor backend; TF_USE_LEGACY_KERAS is for those who have tf_keras."""
+    settings = {"floatx": "float16", "image_data_format": "channels_first", "backend": "jax"}
+    (tmp_path / "keras.json").write_text(json.dumps(settings | {"epsilon": 0.1}))
+    others = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
+    expected = train_history((reverse_run[0], tmp_path / "expected"))
+    assert train_history((reverse_run[0], tmp_path / "run"), **others) == expected
+    assert json.loads((tmp_path / "keras.json").read_text())["floatx"] == "float16"
+
+
+def test_a_script_tokenizes_though_legacy_keras_is_asked_for():
+    code = "import os, keras_transformer as kt\n"
+    code += "tokenizer = kt.SubwordTokenizer.train(['ab'], model_type='char')\n"
+    code += (
+        "print(tokenizer.detokenize(tokenizer('ab')).numpy(), os.environ['TF_USE_LEGACY_KERAS'])"
+    )
+    environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.stdout == "b'ab' 1\n", result.stderr
