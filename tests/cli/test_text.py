@@ -108,6 +108,7 @@ MISTAKES = {
         "--n-best 3 --beam-size 2",
         "A beam of 2 gives 1 to 2 translations, received n_best",
     ),
+    "n-best of one": ("--n-best 5", "A beam of 1 gives 1 translation, received n_best=5"),
     "n-best 0": ("--n-best 0", "received n_best=0"),
     "no samples": ("--sample --n-best 0", "positive number of samples, received n_best=0"),
     "prefix": ("--prefix {folder}/long.txt", "Prefix 3 has 13 tokens, but the model's max_length"),
