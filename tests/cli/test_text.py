@@ -50,7 +50,7 @@ def test_beam(folder, translator):
     ]
     rows = [line.split(" ||| ") for line in results("translate", folder, *options, "--n-best", "2")]
     expected = [(i, *found) for i, hypotheses in enumerate(n_best) for found in hypotheses[:2]]
-    assert len(rows) == len(expected) == 7  # of the empty line, one
+    assert len(rows) == len(expected) == 8, "two of the empty line as well"
     for (number, text, score), wanted in zip(rows, expected, strict=True):
         assert (int(number), text) == (wanted[0], " ".join(wanted[1].splitlines()))
         assert float(score) == pytest.approx(wanted[3], abs=1e-4)
