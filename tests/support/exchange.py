@@ -38,7 +38,7 @@ def answer(folder):
     """What is wrong with each of them, in words, and what its signatures answer, by its name."""
     from keras_transformer.serving.acceptance.server_process import ServerProcess
     from keras_transformer.serving.acceptance.trial import check
-    from keras_transformer.serving.signatures import make_inputs
+    from keras_transformer.serving.signatures import SIGNATURES, make_inputs
     from keras_transformer.serving.versions import read_card
     from tests.support.sample_text import LINES
     from tests.support.toy_translator import SOURCES
@@ -48,9 +48,7 @@ def answer(folder):
         path = folder / kind / "1"
         texts = [*SOURCES, *LINES[:9]]
         with ServerProcess(path) as server:
-            replies = {
-                name: server.predict(make_inputs(name, texts), name) for name in server.signatures
-            }
+            replies = {name: server.predict(make_inputs(name, texts), name) for name in SIGNATURES}
         found[kind] = {
             "written_by": read_card(path)["versions"]["tensorflow"],
             "problems": [problem for finding in check(path) for problem in finding.problems],
