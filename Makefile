@@ -1,6 +1,7 @@
 # Every target makes the virtual environment it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+OTHER := .venv-other/bin/python
 RUN := runs/demo
 MODEL := export/models/demo
 TOK ?= ../shared/data/multi30k/tok
@@ -9,7 +10,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical parity ordeal lint docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow parity ordeal lint docs notebooks bench clean
 
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
@@ -96,9 +97,23 @@ test-numerical: .venv/installed-test
 parity: .venv/installed-parity
 	$(BIN)/python -m tests.support.parity $(PARITY)
 
-# What is too long for CI: wheel and sdist, built, installed into empty environments and used there.
-ordeal: .venv/installed-test
-	$(BIN)/python -m pytest -m ordeal --durations=0
+# The other TensorFlow that setup.cfg allows: whichever .venv does not have.
+.venv-other/installed: .venv/installed-test
+	$(PYTHON) -m venv .venv-other
+	.venv-other/bin/pip install --quiet --disable-pip-version-check --editable ".[all,test]" \
+	    $$($(BIN)/python -m tests.support.exchange other)
+	touch $@
+
+# The tests of what TensorFlow computes, there; and whether each runs what the other has exported.
+test-other-tensorflow: .venv-other/installed
+	$(OTHER) -m pytest -n auto --dist loadfile $(addprefix tests/,serving tokenizers translation \
+	    decoding training data layers runs)
+	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal tests/serving/test_other_tensorflow.py
+
+# What is too long for CI: wheel and sdist, built, installed into empty environments and used there;
+# exports of one TensorFlow run by the other.
+ordeal: .venv-other/installed
+	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal --durations=0
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -128,4 +143,4 @@ bench: .venv/installed-bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-opennmt runs build site *.egg-info
+	rm -rf .venv .venv-opennmt .venv-other runs build site *.egg-info

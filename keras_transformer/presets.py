@@ -91,7 +91,7 @@ class ModelConfig:
 class TrainConfig:
     """One training: its data, vocabulary, model and recipe."""
 
-    # --- data: the built-in dates when no file is named ---
+    # --- data: text, a prepared corpus, or the built-in dates ---
     train_source: str | None = None  # text, .gz, or .tsv with both columns; 'part-*.gz' for several
     train_target: str | None = None  # the translations, line by line
     valid_source: str | None = None  # what the best checkpoint is chosen by
@@ -99,6 +99,7 @@ class TrainConfig:
     valid_fraction: float | None = None  # instead of files: share of the training text cut off
     languages: tuple[str, ...] = ()  # of the dates; none: the default ones
     corpus: tuple[str, ...] = ()  # prepared, instead of text; path:weight mixes several
+    dates: bool = False  # the built-in dates, where neither text nor a corpus is given
 
     # --- vocabulary ---
     vocabulary_size: int | None = 8000  # ids per vocabulary; none: all (types char and word)
@@ -225,6 +226,7 @@ class ExportConfig:
 
 # Written dates to ISO 8601, in minutes on two cores: `make demo`.
 dates = TrainConfig(
+    dates=True,
     vocabulary_size=None,
     model_type="char",
     model=ModelConfig(

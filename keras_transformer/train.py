@@ -22,7 +22,7 @@ from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.checkpoint import RunCheckpoint
 from keras_transformer.runs.checks import check_same_text, check_training
-from keras_transformer.runs.configuration import summarize
+from keras_transformer.runs.configuration import paragraphs
 from keras_transformer.runs.progress import Lines, Progress
 from keras_transformer.runs.signals import saved_by_signals
 from keras_transformer.runs.training_data import move_in, move_out, open_data
@@ -41,6 +41,7 @@ from keras_transformer.training.strategies import make_strategy
 from keras_transformer.training.workers import agree, check_equal, is_chief
 from keras_transformer.transformer import Transformer
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 
 @lasting_stderr()
@@ -83,8 +84,8 @@ def _train(config, output, resume, accept_changed_text):
     if resume and not accept_changed_text:
         check_same_text(output, data.fingerprints)
     check_equal(strategy, "texts and vocabularies", data.digest)
-    validation = RunValidation(config, data.valid, *data.tokenizers)
     dataset = _training_dataset(config, data)
+    validation = RunValidation(config, data.valid, *data.tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
@@ -112,7 +113,8 @@ def _train(config, output, resume, accept_changed_text):
         checkpoint.accept_changes = accept_changed_text
         checkpoint.open()
         if checkpoint.is_finished(config.epochs):
-            print(f"{output} has its {checkpoint.epoch} epochs already", file=sys.stderr)
+            epochs = counted(checkpoint.epoch, "epoch")
+            print(f"{output} has its {epochs} already", file=sys.stderr)
             checkpoint.close()
             return {}
         _introduce(config, data, model, steps, checkpoint)
@@ -161,12 +163,14 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
 def _introduce(config, data, model, steps, checkpoint):
     """Says what is going to be done."""
     say = Lines(config.log_file)
-    say(summarize(config))
-    pairs = data.fingerprints["train"]["pairs"]
-    say(f"{pairs:,} pairs to train on, {len(data.valid):,} to validate by")
+    text, *recipe = paragraphs(config)
+    say(text, quiet=True)  # `open_data` has printed it
+    say("\n".join(recipe))
+    pairs = counted(data.fingerprints["train"]["pairs"], "pair")
+    say(f"{pairs} to train on, {len(data.valid):,} to validate by")
     done = checkpoint.epoch * steps + checkpoint.update
     begin = f", from update {done:,}" if done else ""
-    say(f"{model.count_params():,} weights, {steps:,} updates an epoch{begin}")
+    say(f"{model.count_params():,} weights, {counted(steps, 'update')} an epoch{begin}")
 
 
 def _parallel_microbatches(config):

@@ -239,11 +239,11 @@ def test_nothing_to_evaluate():
 
 @pytest.mark.parametrize("arguments", [{"translate": ["a"]}, {"compare": ["a"]}])
 def test_as_many_translations_as_references(arguments):
-    with pytest.raises(ValueError, match="There are 1 hypotheses but 2 references: give one"):
+    with pytest.raises(ValueError, match="Received 1 hypothesis but 2 references: give one"):
         evaluate(**{"translate": refuse, "pairs": [("a", "b"), ("c", "d")]} | arguments)
     with pytest.raises(ValueError, match="3 hypotheses but 2 references"):
         corpus_scores(["a"] * 3, ["b"] * 2)
-    with pytest.raises(ValueError, match="2 hypotheses but 1 references"):
+    with pytest.raises(ValueError, match="2 hypotheses but 1 reference:"):
         score_translations([("a", "b")], ["a", "b"])
 
 

@@ -285,6 +285,18 @@ def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, mess
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_whose_pairs_are_all_left_out(config, tmp_path, part):
+    (tmp_path / "long.tsv").write_text(f"{'a ' * 99}\tb\n" * 27)
+    changes = {f"{part}_source": str(tmp_path / "long.tsv"), f"{part}_target": None}
+    purpose = {"train": "learn from", "valid": "validate by"}[part]
+    with pytest.raises(ValueError, match=f"is left to {purpose}: kept 0 of 27 pairs; dropped 27 "):
+        train(dataclasses.replace(config, **changes), tmp_path / "run")
+    model = dataclasses.replace(config.model, max_length=1)
+    with pytest.raises(ValueError, match="is left to learn from: kept 0 of 300 pairs; dropped"):
+        train(dataclasses.replace(config, model=model), tmp_path / "run")
+
+
 def test_resuming_nothing(config, tmp_path):
     with pytest.raises(ValueError, match="no run directory"):
         train(config, tmp_path / "none", resume=True)

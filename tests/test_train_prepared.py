@@ -71,7 +71,7 @@ def test_a_corpus_gives_the_run_of_its_text(whole, config, corpus, tmp_path):
     assert not {corpus} & set(map(str, files.describe(tmp_path / "run")["recipe"].values()))
 
 
-def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch):
+def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch, capsys):
     """Once: a start that failed leaves it for the next one, and resuming reads no text."""
     monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 1000)
     output, first = tmp_path / "run", dataclasses.replace(config, epochs=1)
@@ -79,6 +79,7 @@ def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch):
         patch.setattr("keras_transformer.train._fit", full_disk)
         train(first, output)
     assert [path.name for path in tmp_path.iterdir()] == ["run.corpus"]
+    assert capsys.readouterr().err.startswith(f"{config.train_source}, {config.train_target}: 2")
     made = os.stat(tmp_path / "run.corpus" / "00000.ids.npy")
     train(first, output)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -19,6 +19,7 @@ from keras_transformer.cli.preparing import prepare
 from keras_transformer.cli.serving import check, export
 from keras_transformer.cli.text import (
     DEFAULTS,
+    TARGET,
     SearchOptions,
     align,
     score,
@@ -100,7 +101,7 @@ def _pairs(path, source, target):
     from keras_transformer.runs import files
 
     if source:
-        return read_pairs(source, target)
+        return read_pairs(source, target, TARGET)
     if target:
         raise ValueError("--source is missing: name the sentences that --target translates.")
     languages: tuple[str, ...] = LANGUAGES

@@ -72,7 +72,7 @@ def _read_pairs(path, examples, target):
     if target and not examples:
         raise ValueError("--examples is missing: name the sentences that --examples-target is of.")
     if examples:
-        return [tuple(pair[:2]) for pair in read_pairs(examples, target)]
+        return [tuple(pair[:2]) for pair in read_pairs(examples, target, "--examples-target")]
     return read_examples(path)
 
 

@@ -5,6 +5,8 @@ import stat
 import sys
 import time
 
+from keras_transformer.wording import counted
+
 
 class StreamProgress:
     """Says how many lines are translated: on a terminal in one line, elsewhere every minute.
@@ -34,7 +36,7 @@ class StreamProgress:
             return
         self._said = now
         seconds = max(now - self._began, 1e-9)
-        text = f"{self._lines:,} lines translated, {self._lines / seconds:,.0f} a second"
+        text = f"{counted(self._lines, 'line')} translated, {self._lines / seconds:,.0f} a second"
         if self.size:
             text += f", {100 * bytes_taken / self.size:.0f} % of the input"
         print(text, end="\r" if self.terminal else "\n", file=sys.stderr, flush=True)

@@ -19,6 +19,7 @@ from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.translation.incoming_lines import IncomingLines
 from keras_transformer.translation.translate_stream import translate_stream
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,7 @@ class SearchOptions(SearchConfig):
 
 
 DEFAULTS = SearchOptions()
+TARGET = "--target"  # the option of that name, in errors
 
 
 def translate(
@@ -59,7 +61,8 @@ def translate(
         n_best: Print so many translations of each line, as "line number from 0 ||| translation
             ||| score". A beam's are the best, ranked by that score, log_prob / ((5 + length) / 6)^α
             with α the length penalty; with --sample, so many are drawn, and the score is log_prob,
-            the natural logarithm of the probability.
+            the natural logarithm of the probability. Always so many lines: what a beam has not
+            found, as of a blank line, is empty, with the score -1e9.
         precision: What a run computes in: float32, mixed_bfloat16, mixed_float16 or auto (timed
             here); by default as it was trained, but in float32 where that is as fast.
         resume: File that such a command wrote until it was stopped: give the same input and options
@@ -78,8 +81,8 @@ def translate(
     first = output.done if output else 0
     if (found := lines.skip(first)) < first:
         raise ValueError(
-            f"{resume} has the translations of {first} lines, but stdin only {found} lines: give "
-            "the input that it was begun with."
+            f"{resume} has the translations of {counted(first, 'line')}, but stdin has only "
+            f"{found:,}: give the input that it was begun with."
         )
     prefixes = None
     if prefix is not None:
@@ -153,7 +156,7 @@ def score(
     from keras_transformer.corpora.text_files import read_pairs
 
     check_stdout()
-    sources, targets, _ = zip(*read_pairs(source, target), strict=True)
+    sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
     for log_prob, tokens in _open_model(path, precision, allow_ops).score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
 
@@ -188,7 +191,7 @@ def align(
 
     check_stdout()
     if is_run(path) or target or is_table(source):
-        sources, targets, _ = zip(*read_pairs(source, target), strict=True)
+        sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
     else:
         sources, targets = tuple(read_lines(source)), None
     for pieces, target_pieces, positions in _open_model(path, precision, allow_ops).align(

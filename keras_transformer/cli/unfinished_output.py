@@ -13,8 +13,8 @@ class UnfinishedOutput:
 
     Args:
         path: Of the file, which need not exist.
-        n_best: None, or how many translations of each line it has, as --n-best writes them. The
-            last line's are whole if there are so many: fewer are written anew.
+        n_best: None, or how many translations of each line it has, as --n-best writes them: those
+            of the last line are written anew if there are fewer.
 
     Attributes:
         path: As given.
@@ -48,23 +48,16 @@ class UnfinishedOutput:
 
     def _read(self, file, n_best):
         """Counts the lines that are done, and the bytes that these take."""
-        place = found = 0  # translations of the line after the last that is done
+        place = 0
         for count, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
             place += len(line)
-            if n_best is None:
-                self.done, self._size = count, place
-                continue
             number = line.partition(SEPARATOR)[0]
-            if found and number == b"%d" % (self.done + 1):
-                # Of the line before, there were no more.
-                self.done, self._size, found = self.done + 1, place - len(line), 0
-            if number != b"%d" % self.done or line.count(SEPARATOR) < 2:
+            if n_best and (number != b"%d" % self.done or line.count(SEPARATOR) < 2):
                 raise ValueError(
                     f"{self.path} line {count} is no translation of line {self.done} as --n-best "
                     f"{n_best} writes it: resume with the options that it was written with."
                 )
-            found += 1
-            if found == n_best:
-                self.done, self._size, found = self.done + 1, place, 0
+            if count % (n_best or 1) == 0:
+                self.done, self._size = self.done + 1, place

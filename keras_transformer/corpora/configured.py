@@ -19,7 +19,7 @@ def load_corpus(config: TrainConfig) -> Corpus:
         `Corpus`; of text files, one without a test part.
 
     Raises:
-        ValueError: If files are missing or unfit, or only some of them are named.
+        ValueError: If files are missing or unfit, or none or only some of them are named.
     """
     check_names(config)
     if config.train_source is None:
@@ -42,7 +42,7 @@ def load_valid(config: TrainConfig) -> list[Pair]:
 
 
 def check_names(config: TrainConfig) -> None:
-    """Refuses a configuration that names only some of the files, or too many.
+    """Refuses a configuration that names no data, only some of the files, or too many.
 
     Raises:
         ValueError: If it does.
@@ -60,6 +60,11 @@ def check_names(config: TrainConfig) -> None:
     elif config.train_source is None:
         if config.valid_source or config.train_target or config.valid_target or fraction:
             raise ValueError("--train-source is missing: name it along with the other files.")
+        if not (config.dates or config.languages):
+            raise ValueError(
+                "There is nothing to train on: give text by --train-source and --train-target, a "
+                "prepared corpus by --corpus, or --dates for the built-in dates."
+            )
     elif config.languages:
         raise ValueError("--languages are of the built-in dates: leave them out with files.")
     elif config.valid_source is None and (config.valid_target or not fraction):

@@ -19,6 +19,7 @@ from babel.dates import format_date, get_date_format
 
 from keras_transformer.corpora.corpus import Corpus
 from keras_transformer.corpora.pair import Pair
+from keras_transformer.wording import counted
 
 # CLDR's lengths of a date. "short" is left out: its two-digit years have more than one reading.
 STYLES: tuple[Literal["medium", "long", "full"], ...] = ("medium", "long", "full")
@@ -258,8 +259,9 @@ def _check_sizes(
     num_combinations = num_left * num_languages * len(STYLES)
     if train_size > num_combinations:
         raise ValueError(
-            f"train_size is {train_size}; the {num_left} dates left for training have "
-            f"{num_combinations} combinations of date, language and style: ask for no more, or "
+            f"train_size is {train_size}; the {counted(num_left, 'date')} left for training "
+            f"allow {counted(num_combinations, 'combination')} of date, language and style: ask "
+            "for no more, or "
             "name more languages."
         )
 

@@ -1,8 +1,8 @@
 """The lines of text files, a block at a time, whatever the size of the files.
 
-Files may be gzipped (`.gz`). Only a newline ends a line: the other separators that str.splitlines
-knows may stand inside a sentence, and would put all that follow out of step. A byte order mark and
-carriage returns before newlines are no text, and are taken off.
+Files may be gzipped, whatever their names. Only a newline ends a line: the other separators that
+str.splitlines knows may stand inside a sentence, and would put all that follow out of step. A byte
+order mark and carriage returns before newlines are no text, and are taken off.
 """
 
 import codecs
@@ -17,6 +17,7 @@ from typing import IO, cast
 from keras_transformer.typing import Path
 
 BLOCK = 1 << 20  # bytes read at once
+GZIPPED = b"\x1f\x8b"  # what a gzipped file begins with, and no UTF-8 text
 
 
 def find_files(pattern: Path) -> list[str]:
@@ -38,7 +39,7 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
     """Reads a text file.
 
     Args:
-        path: Of a UTF-8 file, gzipped when the name ends in `.gz`.
+        path: Of a UTF-8 file, gzipped or not.
 
     Yields:
         Lists of lines without their ends, valid UTF-8, of a megabyte or so together.
@@ -59,21 +60,35 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
         raise ValueError(f"{path} is empty: expected one sentence per line.")
 
 
+def text_size(path: Path) -> int:
+    """Bytes of the text in a file, about: a gzipped one has four times its size."""
+    with open(path, "rb") as file:
+        return os.path.getsize(path) * (4 if _is_gzipped(file, path) else 1)
+
+
 def is_table(path: Path) -> bool:
     """Tells whether a file goes by the name of a table: `.tsv` or `.tsv.gz`."""
-    return os.fspath(path).removesuffix(".gz").endswith(".tsv")
+    return os.fspath(path).lower().removesuffix(".gz").endswith(".tsv")
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[IO[bytes]]:
     """The open file; what goes wrong with it in one sentence."""
     try:
-        is_gzipped = os.fspath(path).endswith(".gz")
-        with cast(IO[bytes], gzip.open(path) if is_gzipped else open(path, "rb")) as file:
-            yield file
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{path} cannot be read ({reason}): check the path.") from error
+        with open(path, "rb") as file:
+            yield cast(IO[bytes], gzip.open(file)) if _is_gzipped(file, path) else file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted, copy "
+            "it again."
+        ) from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from error
+
+
+def _is_gzipped(file, path):
+    """Tells by the first bytes, which may be those of a pipe, and by the name."""
+    return file.peek(2)[:2] == GZIPPED or os.fspath(path).endswith(".gz")
 
 
 def _whole_lines(file):

@@ -10,7 +10,7 @@ def read_lines(path: Path) -> list[str]:
     """Reads a text file.
 
     Args:
-        path: Of a UTF-8 file, gzipped when the name ends in `.gz`.
+        path: Of a UTF-8 file, gzipped or not.
 
     Returns:
         List of lines without their ends.
@@ -21,7 +21,9 @@ def read_lines(path: Path) -> list[str]:
     return [line.decode() for lines in iterate_lines(path) for line in lines]
 
 
-def read_pairs(source_path: Path, target_path: Path | None = None) -> list[Pair]:
+def read_pairs(
+    source_path: Path, target_path: Path | None = None, option: str = "the target file"
+) -> list[Pair]:
     """Reads sentence pairs.
 
     Args:
@@ -29,13 +31,14 @@ def read_pairs(source_path: Path, target_path: Path | None = None) -> list[Pair]
             pattern such as `part-*.en.gz`, for the files that match it, in the order of their
             names.
         target_path: Of the target sentences, in as many files; None for a `.tsv` file.
+        option: The option of the command line that names the target, for errors.
 
     Returns:
         List of `Pair`.
 
     Raises:
-        ValueError: If a file is missing, empty or not UTF-8, the files differ in length, or a row
-            of a table does not have two columns.
+        ValueError: If a file is missing, empty or not UTF-8, the files differ in length, a row of
+            a table does not have two columns, or a table is given with a target.
 
     Example:
 
@@ -43,4 +46,4 @@ def read_pairs(source_path: Path, target_path: Path | None = None) -> list[Pair]
     >>> pairs[0].source, pairs[0].target
     ('two dogs', 'zwei Hunde')
     """
-    return list(ParallelText(source_path, target_path))
+    return list(ParallelText(source_path, target_path, option))

@@ -39,8 +39,8 @@ class ValidationCut:
             most = max(most or high[1], high[1])
         if least is None or most is None or least == most:
             raise ValueError(
-                "All sentences of the corpus are the same, of which no validation part can be cut "
-                "off: name files by --valid-source."
+                "The corpus has only one distinct source sentence, so no validation part can be "
+                "cut off: give one by --valid-source."
             )
         if least[0] >= self.bound:  # none would be drawn
             self._moved = least[1]

@@ -69,7 +69,9 @@ class BatchStream:
         self.shard = shard
         corpora = mix.corpora
         self.pairs = EncodedPairs.joined(corpora)
-        kept = [_kept(corpus, max_length) for corpus in corpora]
+        # What is not shuffled is validated by.
+        purpose = "validate by" if seed is None else "learn from"
+        kept = [_kept(corpus, max_length, purpose) for corpus in corpora]
         starts = np.cumsum([0, *map(len, corpora)])
         self._rows = _joined(kept, starts)
         if sampling:
@@ -198,13 +200,13 @@ class BatchStream:
         return padded
 
 
-def _kept(corpus, max_length):
-    """The numbers of the pairs to learn from; what is left out goes to the log."""
+def _kept(corpus, max_length, purpose):
+    """The numbers of the pairs that are used; what is left out goes to the log."""
     kept, dropped = corpus.kept(max_length)
     summary = corpus.summary(dropped)
     logger.log(logging.WARNING if dropped else logging.INFO, summary)
     if not len(kept):
-        raise ValueError(f"No sentence pair is left to learn from: {summary}.")
+        raise ValueError(f"No sentence pair is left to {purpose}: {summary}.")
     return kept
 
 

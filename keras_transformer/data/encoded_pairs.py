@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.sentences import Sentences, Shard
+from keras_transformer.wording import counted
 
 CHUNK = 8192  # lines that are tokenized at once
 
@@ -30,8 +31,8 @@ class EncodedPairs:
     def __init__(self, source: Sentences, target: Sentences) -> None:
         if len(source) != len(target):
             raise ValueError(
-                f"Expected a target for each source, received {len(source)} sources and "
-                f"{len(target)} targets."
+                f"Expected a target for each source, received {counted(len(source), 'source')} "
+                f"and {counted(len(target), 'target')}."
             )
         self.source = source
         self.target = target
@@ -76,7 +77,8 @@ class EncodedPairs:
         """One line: how many pairs are kept, and how many dropped why."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         left = len(self) - sum(dropped.values())
-        return f"kept {left} of {len(self)} pairs" + (f"; dropped {reasons}" * bool(reasons))
+        total = counted(len(self), "pair")
+        return f"kept {left:,} of {total}" + (f"; dropped {reasons}" * bool(reasons))
 
 
 def encode_pairs(

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.typing import State, Tensor
+from keras_transformer.wording import counted
 
 
 def check_arguments(
@@ -33,15 +34,17 @@ def check_arguments(
         found = _size(tensor, 0)
         if found is not None and rows is not None and found != rows:
             raise ValueError(
-                f"The state has {found} rows, but batch_size is {rows}: pass the number of rows "
+                f"The state has {counted(found, 'row')}, but batch_size is {rows}: pass the number "
+                "of rows "
                 "that the state was made for."
             )
     if isinstance(state, Mapping) and "positions" in state:
         room = _size(state["positions"], 1)
         if room is not None and steps is not None and steps > room:
             raise ValueError(
-                f"The state has room for {room} positions, but max_length is {steps}: make the "
-                f"state with length={steps}, or search for {room} steps at most."
+                f"The state has room for {counted(room, 'position')}, but max_length is {steps}: "
+                f"make the state with length={steps}, or search for {counted(room, 'step')} at "
+                "most."
             )
     if prefix is not None:
         _check_prefix(prefix, rows, steps)
@@ -75,7 +78,8 @@ def _check_prefix(prefix, rows, steps):
         )
     if height is not None and rows is not None and height != rows:
         raise ValueError(
-            f"The prefix has {height} rows, but batch_size is {rows}: give each row of the batch "
+            f"The prefix has {counted(height, 'row')}, but batch_size is {rows}: give each row of "
+            "the batch "
             "one, all 0 where anything may follow."
         )
     if width is not None and steps is not None and width > steps:

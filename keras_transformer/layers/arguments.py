@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.typing import Inputs, Tensor
+from keras_transformer.wording import counted
 
 
 def check_sizes(**sizes: Any) -> list[int]:
@@ -125,10 +126,11 @@ def check_rows(**tensors: Tensor) -> None:
         ValueError: If they differ.
     """
     rows = {name: x.shape[0] for name, x in tensors.items() if getattr(x, "shape", ())}
-    if len({number for number in rows.values() if number is not None}) > 1:
+    rows = {name: number for name, number in rows.items() if number is not None}
+    if len(set(rows.values())) > 1:
         raise ValueError(
             "Each row belongs to one sentence, received "
-            + " and ".join(f"{number} rows of {name}" for name, number in rows.items())
+            + " and ".join(f"{counted(number, 'row')} of {name}" for name, number in rows.items())
             + ": give each source its target."
         )
 

@@ -14,6 +14,7 @@ from keras_transformer.kernels import products
 from keras_transformer.layers.masks import as_boolean
 from keras_transformer.layers.relation import NO_RELATION, Relation
 from keras_transformer.typing import Tensor
+from keras_transformer.wording import counted
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
@@ -105,8 +106,8 @@ def _check_heads(query, key, value):
     """Refuses heads that do not belong together, as far as shapes are known."""
     if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
         raise ValueError(
-            f"There are {key.shape[2]} keys but {value.shape[2]} values: each key needs a value of "
-            "its own."
+            f"Received {counted(key.shape[2], 'key')} but {counted(value.shape[2], 'value')}: each "
+            "key needs a value of its own."
         )
     sizes = {x.shape[0] for x in (query, key, value)} - {None}
     if len(sizes) > 1:

@@ -34,6 +34,7 @@ from keras_transformer.runs.load import load
 from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 if TYPE_CHECKING:
     import keras
@@ -193,8 +194,9 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     held = len(state["checkpoints"])
     if not 1 <= number <= held:
         raise ValueError(
-            f"{path} holds {held} checkpoints, received number={number}: ask for at most as many, "
-            "or train with a larger --keep-checkpoints."
+            f"{path} holds {counted(held, 'checkpoint')}, received number={number}: ask for at "
+            "most "
+            "as many, or train with a larger --keep-checkpoints."
         )
     if os.path.exists(output):
         raise ValueError(f"{output} exists already: choose another name.")

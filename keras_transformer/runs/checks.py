@@ -24,6 +24,7 @@ from keras_transformer.runs.prepared import VOCABULARY, check_corpora
 from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 # What may change when a run goes on; texts if they are the same in another place.
 MAY_CHANGE = (
@@ -131,7 +132,8 @@ def check_same_text(path: Path, fingerprints: dict[str, Any]) -> None:
         if recorded and received != recorded.get(part):
             then = (recorded.get(part) or {}).get("pairs", "an unknown number")
             raise ValueError(
-                f"The {part} text is not what {path} was begun with ({received['pairs']} pairs, "
+                f"The {part} text is not what {path} was begun with "
+                f"({counted(received['pairs'], 'pair')}, "
                 f"then {then}): resume it with the same text, wherever that lies, fine-tune it by "
                 "--start-from, or go on all the same by --accept-changed-text."
             )
@@ -187,7 +189,7 @@ def _check_files(config: TrainConfig, output: Path) -> None:
         path, other = getattr(config, source), getattr(config, target)
         if path is None:
             continue
-        text = ParallelText(path, other)
+        text = ParallelText(path, other, f"--{target.replace('_', '-')}")
         for name in filter(None, (name for pair in text.files for name in pair)):
             try:
                 with open(name, "rb") as file:
@@ -221,7 +223,7 @@ def _check_same(config: TrainConfig, begun: TrainConfig) -> None:
     """Refuses to go on with another recipe than the one begun."""
     for name, old, new in _differences(begun, config):
         decided = name == "precision" and new == "auto"  # by the run
-        if name not in (*MAY_CHANGE, *files.TEXTS, "corpus") and not decided:
+        if name not in (*MAY_CHANGE, *files.TEXTS, "corpus", "dates") and not decided:
             raise ValueError(
                 f"This run was begun with {name}={old!r}, received {new!r}: resume it with the "
                 f"options it was begun with (only {', '.join(MAY_CHANGE)} and the place of the "

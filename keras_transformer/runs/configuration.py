@@ -7,7 +7,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -49,12 +49,13 @@ def to_yaml(config: TrainConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def from_yaml(path: Path) -> TrainConfig:
+def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConfig:
     """Reads a configuration: what `to_yaml` has written, or a part of it.
 
     Args:
         path: Name of a file, such as the `config.yaml` of a run. What it leaves out is as
             `TrainConfig` has it by itself.
+        missing: Other values for what it leaves out.
 
     Returns:
         `TrainConfig`.
@@ -78,23 +79,29 @@ def from_yaml(path: Path) -> TrainConfig:
             "config prints a whole one."
         )
     check_format(str(path), fields.pop("format", None))
-    return _build(TrainConfig, fields, str(path))
+    return _build(TrainConfig, {**(missing or {}), **fields}, str(path))
 
 
 def summarize(config: TrainConfig, width: int = 100) -> str:
     """Describes a configuration on less than a screen: a paragraph for each of its sections."""
-    paragraphs = []
+    return "\n".join(paragraphs(config, width))
+
+
+def paragraphs(config: TrainConfig, width: int = 100) -> Iterator[str]:
+    """The paragraphs of `summarize`; the first names the data."""
     for title, fields in _sections():
         values = {name: getattr(config, name) for name, _ in fields}
         if "model" in values:
             values = dataclasses.asdict(config.model)
+        if "dates" in values:
+            given = config.train_source or config.corpus
+            values["dates"] = None if given or not config.dates else "built-in"
         words = [f"{name}={_shown(value)}" for name, value in values.items() if _is_told(value)]
         if not words:
             continue
         text = f"{title.partition(':')[0]}: {', '.join(words)}"
         options: dict[str, Any] = dict(break_long_words=False, break_on_hyphens=False)
-        paragraphs.append(textwrap.fill(text, width, subsequent_indent="    ", **options))
-    return "\n".join(paragraphs)
+        yield textwrap.fill(text, width, subsequent_indent="    ", **options)
 
 
 def _is_told(value):

@@ -62,7 +62,7 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     recipe = _plain(dataclasses.asdict(read_config(path)))
     del recipe["model"]  # the card has it from the model itself
-    here = "corpus", "start_from", "save_every", "log_file", "log_every"
+    here = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
     for field in (*TEXTS, *VOCABULARIES, *VECTORS, *here, *MACHINE):
         del recipe[field]
     scores = {"metrics": {}} | read_scores(path)
@@ -188,7 +188,7 @@ def read_config(path: Path) -> TrainConfig:
     name = os.path.join(path, CONFIG)
     if not os.path.isfile(name):
         raise ValueError(f"{path} is no run directory: there is no {CONFIG} in it.")
-    return from_yaml(name)
+    return from_yaml(name, {"dates": True})  # earlier versions took them where there was no text
 
 
 def resume_points(path: Path) -> ResumePoints:

@@ -9,6 +9,7 @@ from keras_transformer.inspection.keras_archive import damaged
 from keras_transformer.presets import GREEDY, SearchConfig, check_precision
 from keras_transformer.runs.files import CONFIG, MODEL, is_run
 from keras_transformer.runs.opening import inspect_run
+from keras_transformer.serving.versions import version_dir
 from keras_transformer.tokenizers import saved
 from keras_transformer.translation.hypotheses import check_n_best
 from keras_transformer.typing import Path
@@ -89,6 +90,14 @@ def open_model(
     check_precision(precision)
     if is_run(path) or os.path.exists(os.path.join(path, CONFIG)):
         return load(path, precision)  # a run without a model: says so
+    try:
+        version_dir(path)
+    except ValueError:
+        raise ValueError(
+            f"{path} is neither a run directory, with {MODEL}, nor a SavedModel, with "
+            "saved_model.pb in it or in its highest version: give the --output of a training, or "
+            "the directory of an export."
+        ) from None
     if precision is not None:
         raise ValueError(
             f"{path} is a SavedModel, which computes in what it was exported for: leave out "

@@ -66,9 +66,9 @@ def _checked(config):
         )
     if config.valid_target is not None and config.valid_source is None:
         raise ValueError("--valid-source is missing: name it along with --valid-target.")
-    ParallelText(config.train_source, config.train_target)
+    ParallelText(config.train_source, config.train_target, "--train-target")
     if config.valid_source is not None:
-        ParallelText(config.valid_source, config.valid_target)
+        ParallelText(config.valid_source, config.valid_target, "--valid-target")
     return config
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 
 class Lines:
@@ -126,7 +127,8 @@ class Progress(keras.callbacks.Callback):
         )
         left = self._left(self.steps, ended) - self._seconds_of_validation
         self.say(
-            f"epoch {epoch + 1} of {self.epochs}: {self.steps - self._passed:,} updates in "
+            f"epoch {epoch + 1} of {self.epochs}: {counted(self.steps - self._passed, 'update')} "
+            "in "
             f"{_duration(ended - self._began)}, validation in {_duration(now - ended)}, "
             f"{_duration(left)} left; {', '.join(values)}",
             self.quiet,

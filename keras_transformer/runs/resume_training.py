@@ -16,6 +16,7 @@ from keras_transformer.runs.worker_metrics import of_all_workers, of_this_worker
 from keras_transformer.training.first_step import begin_at, build_ahead
 from keras_transformer.training.workers import check_equal, is_chief, is_multiworker
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 
 class ResumeTraining(keras.callbacks.Callback):
@@ -294,7 +295,8 @@ class ResumeTraining(keras.callbacks.Callback):
         here, there = stream.batches_per_pass, state["batches_per_pass"]
         if here != there and not self.accept_changes:
             raise ValueError(
-                f"{self.path} was saved by a training with {there} batches in a pass, this dataset "
-                f"has {here}: go on with the same text, tokenizers and options."
+                f"{self.path} was saved by a training with {counted(there, 'batch', 'batches')} in "
+                "a pass, "
+                f"this dataset has {here}: go on with the same text, tokenizers and options."
             )
         return number, min(index, stream.batches_in(number))

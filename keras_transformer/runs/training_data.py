@@ -5,11 +5,13 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from typing import Any
 
 from keras_transformer.corpora.configured import load_corpus, load_valid
 from keras_transformer.corpora.corpus import fingerprint
 from keras_transformer.corpora.drawing import draw_rows
+from keras_transformer.corpora.lines import text_size
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.corpora.parallel_text import ParallelText
 from keras_transformer.data.prepared.prepare import prepare_corpus
@@ -17,6 +19,7 @@ from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
+from keras_transformer.runs.configuration import paragraphs
 from keras_transformer.runs.prepared import VOCABULARY, parse_corpora
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
@@ -26,7 +29,6 @@ from keras_transformer.typing import Pairs, Path
 # Bytes of text, about, up to which it is read into memory: half a million pairs, which take some
 # hundred MB as strings and a minute to tokenize. Whatever is larger is worth its place on disk.
 MOST_IN_MEMORY = 64_000_000
-GZIP = 4  # how many times its size a gzipped text has, about
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,8 @@ def open_data(
 ) -> TrainingData:
     """Opens what a training reads. Whichever way that is, the training will be the same.
 
+    What that is goes to stderr, before anything else is done with it.
+
     Args:
         config: `TrainConfig`.
         output: The run directory. Text that is larger than `MOST_IN_MEMORY` is prepared into
@@ -69,9 +73,11 @@ def open_data(
     """
     if accept_changed_text:
         shutil.rmtree(os.path.join(output, files.CORPUS), ignore_errors=True)
-    if mix := _prepared(config, output, resume):
+    mix = _prepared(config, output, resume)
+    corpus = None if mix else load_corpus(config)
+    print(next(paragraphs(config)), file=sys.stderr, flush=True)
+    if corpus is None:
         return _of_corpora(config, mix)
-    corpus = load_corpus(config)
     tokenizers = _tokenizers(config, corpus.train, output, resume)
     source = dict(zip(("source_tokenizer", "target_tokenizer"), tokenizers, strict=True))
     prints = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
@@ -145,8 +151,7 @@ def _prepared(config, output, resume):
 def _size(config):
     """Bytes of the text to train on, about."""
     text = ParallelText(config.train_source, config.train_target)
-    names = [name for pair in text.files for name in pair if name is not None]
-    return sum(os.path.getsize(name) * (GZIP if name.endswith(".gz") else 1) for name in names)
+    return sum(text_size(name) for pair in text.files for name in pair if name is not None)
 
 
 def _preparation(config, vocabularies):

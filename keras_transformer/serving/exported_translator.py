@@ -19,7 +19,6 @@ from keras_transformer.serving.versions import (
 )
 from keras_transformer.translation.attention_maps import AttentionMaps
 from keras_transformer.translation.hypotheses import (
-    LEAST_LOG_PROB,
     Hypothesis,
     check_n_best,
     draw_seed,
@@ -152,8 +151,7 @@ class ExportedTranslator:
             if name != "beam":
                 answer = {key: [answer[key]] for key in ("text", "log_prob")}
             columns = answer["text"], answer["log_prob"], answer.get("score", answer["log_prob"])
-            hypotheses = itertools.starmap(Hypothesis, zip(*columns, strict=True))
-            found.append([x for i, x in enumerate(hypotheses) if not i or x[1] > LEAST_LOG_PROB])
+            found.append(list(itertools.starmap(Hypothesis, zip(*columns, strict=True))))
         return [
             list(itertools.chain(*found[i : i + draws]))[:n_best]
             for i in range(0, len(found), draws)

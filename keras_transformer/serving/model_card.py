@@ -70,13 +70,15 @@ def describe(
         Dict that JSON can hold. Nothing in it names a place on this machine.
     """
     sources, targets = zip(*pairs[:3], strict=True) if pairs else (EXAMPLES, EXAMPLES)
+    minor = ".".join(tf.__version__.split(".")[:2])
     card = {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
             "keras_transformer": keras_transformer.__version__,
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
-        "serve_with": "TF Serving 2.20 or newer",
+        "serve_with": f"TF Serving {minor} or newer: TensorFlow {tf.__version__} wrote this "
+        "version, and a server of an older one may refuse it",
         "load_with": "`import tensorflow_text`, which registers the tokenizers' ops, then "
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **_describe_model(translator, config),

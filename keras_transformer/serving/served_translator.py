@@ -13,7 +13,6 @@ from keras_transformer.serving.exploration import explore
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.serving.stored_weights import StoredWeights
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.translation.hypotheses import LEAST_LOG_PROB
 from keras_transformer.translation.scoring import attention_to_source
 from keras_transformer.translation.translator import Translator
 
@@ -88,9 +87,8 @@ class ServedTranslator(tf.Module):
         return self._get_translator().translate_batch(text)
 
     def _beam(self, text):
-        texts, *numbers = self._get_translator().search_batch(text, search=self._search)
-        log_prob, score = (tf.maximum(x, LEAST_LOG_PROB) for x in numbers)
-        return {"text": texts, "log_prob": log_prob, "score": score}
+        answer = self._get_translator().search_batch(text, search=self._search)
+        return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
     def _sample(self, text, temperature, top_k, top_p, seed):
         _one_for_each(text, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)

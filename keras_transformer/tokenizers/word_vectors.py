@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 GZIP = b"\x1f\x8b"
 FASTTEXT = (793712314).to_bytes(4, "little")  # what a fastText .bin begins with
@@ -140,8 +141,8 @@ def _collect(rows: Rows, count: int, width: int, path: Path) -> WordVectors:
 def _check_width(path, width, least):
     if width < least:
         raise ValueError(
-            f"{path} has vectors of {width} numbers, and the embedding is {least} wide: take wider "
-            f"vectors, which are reduced, or d_model={width}."
+            f"{path} has vectors of {counted(width, 'number')}, and the embedding is {least} wide: "
+            f"take wider vectors, which are reduced, or d_model={width}."
         )
 
 
@@ -173,9 +174,10 @@ def _of_text(stream, path, first, number, width, wanted):
         line = line.rstrip(b" \r\n")
         spaces = line.count(b" ")
         if line and (blank or spaces < width):
+            found = counted(0 if blank else spaces, "number")
             raise ValueError(
-                f"{path}: line {blank or number} has {0 if blank else spaces} numbers, expected "
-                f"{width}; it is damaged or truncated."
+                f"{path}: line {blank or number} has {found}, expected {width}; it is damaged or "
+                "truncated."
             )
         if line:
             word = line[: line.index(b" ")]

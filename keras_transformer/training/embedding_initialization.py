@@ -10,6 +10,7 @@ from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.word_vectors import read_vectors
 from keras_transformer.tokenizers.wordpiece_vocabulary import INSIDE
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 if TYPE_CHECKING:
     from keras_transformer.layers.positional_embedding import PositionalEmbedding
@@ -47,7 +48,7 @@ class Coverage:
         text = f"{_share(self.types_covered, self.types)} of the vocabulary"
         if self.tokens is not None:
             text += f" and {_share(self.tokens_covered, self.tokens)} of the running tokens"
-        text += f" have a vector of {self.width} numbers"
+        text += f" have a vector of {counted(self.width, 'number')}"
         if self.kept_variance is not None:
             text += f", reduced by PCA, which keeps {self.kept_variance:.0%} of the variance"
         return text

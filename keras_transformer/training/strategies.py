@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import STRATEGIES
 from keras_transformer.training.cluster import PATIENCE, cluster_of, wait_for_workers
+from keras_transformer.wording import counted
 
 
 def make_strategy(
@@ -77,6 +78,6 @@ def _split_cpu(count):
         available = len(tf.config.list_logical_devices("CPU"))
         if available != count:
             raise ValueError(
-                f"The CPU is {available} logical devices already, expected {count}: ask for them "
-                "before TensorFlow computes anything."
+                f"The CPU is {counted(available, 'logical device')} already, expected {count}: ask "
+                "for them before TensorFlow computes anything."
             ) from None

@@ -10,6 +10,8 @@ import sacrebleu
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
+from keras_transformer.wording import counted
+
 logger = logging.getLogger(__name__)
 
 # Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
@@ -133,8 +135,9 @@ def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> No
         raise ValueError("There is nothing to evaluate: no sentence pair was given.")
     if len(outputs) != len(references):
         raise ValueError(
-            f"There are {len(outputs)} hypotheses but {len(references)} references: give one "
-            "translation for each reference, in the same order."
+            f"Received {counted(len(outputs), 'hypothesis', 'hypotheses')} but "
+            f"{counted(len(references), 'reference')}: give one translation for each reference, in "
+            "the same order."
         )
     if n_bootstrap < 0:
         raise ValueError(

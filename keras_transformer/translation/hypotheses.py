@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from keras_transformer.presets import SearchConfig
+from keras_transformer.wording import counted
 
 # Stands for the log-probability of what is no hypothesis: JSON has no -inf.
 LEAST_LOG_PROB = -1e9
@@ -42,8 +43,9 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
         raise ValueError(f"Expected a positive number of samples, received n_best={n_best}.")
     if not search.sample and not 1 <= n_best <= search.beam_size:
         raise ValueError(
-            f"A beam of {search.beam_size} gives 1 to {search.beam_size} translations, received "
-            f"n_best={n_best}: widen it with --beam-size, or draw with --sample."
+            f"A beam of {search.beam_size} gives {'1 to ' * (search.beam_size > 1)}"
+            f"{counted(search.beam_size, 'translation')}, received n_best={n_best}: widen it with "
+            "--beam-size, or draw with --sample."
         )
     return n_best
 

@@ -15,6 +15,7 @@ from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.scoring import log_prob, most_attended
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.typing import Tensor, Texts
+from keras_transformer.wording import counted
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -232,7 +233,8 @@ class TextModel(tf.Module):
         bound = "longest_output" if limit < self.model.max_length else "the model's max_length"
         if len(texts) != count:
             raise ValueError(
-                f"Expected a {name} for each source, received {len(texts)} for {count} sources."
+                f"Expected a {name} for each source, received {len(texts)} for "
+                f"{counted(count, 'source')}."
             )
         ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
         for number, length in enumerate(ids.row_lengths().numpy(), first + 1):

@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_transformer.kernels.cores import available_cores
 from keras_transformer.translation.incoming_lines import IncomingLines
+from keras_transformer.wording import counted
 
 # Lines of the first window and of the later ones. At the end of each, cores wait for one another,
 # and sentences are the less alike in a batch, the fewer there are to sort: by padded tokens on two
@@ -44,8 +45,8 @@ def translate_stream(
             own = list(itertools.islice(prefixes, len(window)))
             if len(own) < len(window):
                 raise ValueError(
-                    f"There are {number + len(own)} prefixes, but more lines to translate: give "
-                    "one for each line, an empty one where there is none."
+                    f"Received {counted(number + len(own), 'prefix', 'prefixes')}, but more lines "
+                    "to translate: give one for each line, an empty one where there is none."
                 )
             if len(window) < size and lines.ended:
                 _check_end(prefixes, number + len(window))
@@ -59,5 +60,6 @@ def _check_end(prefixes, count):
     """Refuses more prefixes than lines."""
     if next(prefixes, None) is not None:
         raise ValueError(
-            f"There are {count} lines to translate, but more prefixes: give one for each line."
+            f"Received {counted(count, 'line')} to translate, but more prefixes: give one for each "
+            "line."
         )

@@ -17,7 +17,12 @@ from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.translation.hypotheses import Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.hypotheses import (
+    LEAST_LOG_PROB,
+    Hypothesis,
+    check_n_best,
+    draw_seed,
+)
 from keras_transformer.translation.request_parts import in_parts
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.string_tensors import translate_tensor, with_options
@@ -174,8 +179,9 @@ class Translator(TextModel):
                 Samples are drawn so many times, the k-th as `search.seed + k` draws the first.
 
         Returns:
-            For each text, a list of `Hypothesis`: (text, log_prob, score). Those of a beam come
-            best first: fewer where there are no more; of an empty line, one.
+            For each text, a list of `n_best` times `Hypothesis`: (text, log_prob, score). Those
+            of a beam come best first. Where it has fewer, as of an empty line, which has one, the
+            rest are empty, with log_prob and score -1e9: as the signature `beam` answers.
 
         Raises:
             ValueError: As `translate` does, or if the beam is not so wide.
@@ -201,8 +207,7 @@ class Translator(TextModel):
             return [
                 [
                     Hypothesis(text.decode("utf-8"), float(log_prob), float(score))
-                    for i, (text, log_prob, score) in enumerate(zip(*row, strict=True))
-                    if i == 0 or log_prob > -np.inf
+                    for text, log_prob, score in zip(*row, strict=True)
                 ]
                 for row in zip(*outputs, strict=True)
             ]
@@ -257,7 +262,7 @@ class Translator(TextModel):
         search: SearchConfig = GREEDY,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Translations, their log-probabilities and scores, as `Hypothesis` has them, `(B, N)`
-        each; -inf where there is none."""
+        each; empty and `LEAST_LOG_PROB` where there is none."""
         source, empty = self.read_source(text)
         rows, beam_size = tf.shape(source)[0], search.beam_size
         options = {"prefix": prefix, "seeds": seeds}
@@ -268,10 +273,12 @@ class Translator(TextModel):
         score = rank_by(log_prob, lengths, search.length_penalty) if ranked else log_prob
         output = self._write(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
         output = tf.reshape(output, [rows, beam_size])
-        only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, float("-inf"))
+        only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
         empty = empty[:, tf.newaxis]
-        log_prob, score = (tf.where(empty, only, x) for x in (log_prob, score))
-        return tf.where(empty, "", output), log_prob, score
+        log_prob, score = (
+            tf.where(empty, only, tf.maximum(x, LEAST_LOG_PROB)) for x in (log_prob, score)
+        )
+        return tf.where(empty | (log_prob == LEAST_LOG_PROB), "", output), log_prob, score
 
     def bound(self, source: Tensor, longest: int) -> int | Tensor:
         """Steps that a search may take for ids `(B, S)`; here `longest`, whatever these are."""

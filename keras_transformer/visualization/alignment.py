@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from keras_transformer.typing import Tensor
 from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, new_figure
 from keras_transformer.visualization.labels import readable
+from keras_transformer.wording import counted
 
 ROW = 0.26  # inches from one token to the next
 LINES = 1.6  # inches between the columns
@@ -83,8 +84,8 @@ def _weights(alignment, sources, targets):
     if given.shape != (targets,) or not set(given.tolist()) <= set(range(sources)):
         raise ValueError(
             f"An alignment of shape {given.shape} does not fit {sources} source and {targets} "
-            f"target tokens: pass {targets} positions below {sources}, or weights ({targets}, "
-            f"{sources})."
+            f"target tokens: pass {counted(targets, 'position')} below {sources}, or weights "
+            f"({targets}, {sources})."
         )
     return np.eye(sources)[given.astype(int)]
 

@@ -10,6 +10,7 @@ from keras_transformer.typing import Tensor
 from keras_transformer.visualization.figures import LARGEST_LABELS, WEIGHTS, new_figure
 from keras_transformer.visualization.labels import readable
 from keras_transformer.visualization.map_grid import MapGrid
+from keras_transformer.wording import counted
 
 
 def plot_attention(
@@ -53,7 +54,7 @@ def plot_attention(
     scores = scores.reshape(-1, num_queries, num_keys)
     if isinstance(titles, str) or len(titles) != len(scores):
         raise ValueError(
-            f"Expected a list of {len(scores)} titles, one per map, received {titles!r}."
+            f"Expected a list of {counted(len(scores), 'title')}, one per map, received {titles!r}."
         )
     texts, font = readable([*target_tokens, *source_tokens, *titles])
     figure = new_figure(layout="none")
@@ -79,7 +80,8 @@ def _as_array(scores, num_queries, num_keys):
     if not fits or not scores.size:
         raise ValueError(
             f"Attention scores of shape {scores.shape} do not fit {num_queries} target and "
-            f"{num_keys} source tokens: pass one sentence's (heads, target, source) or (layers, "
+            f"{counted(num_keys, 'source token')}: pass one sentence's (heads, target, source) or "
+            "(layers, "
             "heads, target, source)."
         )
     return scores

@@ -22,9 +22,10 @@ from tests.benchmark.side_by_side import System, time_systems
 
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
 PART = Literal[
-    "training", "decoding", "beam", "text", "scaling", "load", "corpora", "workers", "positions"
+    *("training", "decoding", "beam", "text", "scaling", "load", "corpora", "workers"),
+    *("positions", "tensorflow"),
 ]
-SHAPE = Literal["small", "base", "toy"]
+SHAPE = Literal["small", "base", "tiny", "toy"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Options:
         run: A run trained on it; without one, the part text is left out.
         opennmt_tf: Python of an environment with OpenNMT-tf 2.32, which needs an older TensorFlow
             (`make .venv-opennmt/installed` makes one); without it, that system is left out.
+        other_tensorflow: Python of an environment with another TensorFlow, for the part tensorflow
+            (`make .venv-other/installed` makes one).
         pairs: Of the part corpora: how many are read, and how many tokenized.
         before: For it, a checkout of commit 11ad664, to read text with as it was read there.
         output: Directory for results.json and scaling.png.
@@ -52,6 +55,7 @@ class Options:
     corpus: str = "../shared/data/multi30k/tok"
     run: str | None = None
     opennmt_tf: str | None = None
+    other_tensorflow: str | None = None
     pairs: tuple[int, int] = (10_000_000, 500_000)
     before: str | None = None
     output: str = "runs/benchmark"
@@ -65,7 +69,8 @@ def main(options: Options) -> None:
         sys.exit(f"There is no {options.opennmt_tf}: `make .venv-opennmt/installed` makes one.")
     versions = {name: _version(name) for name in PACKAGES}
     machine = {"processor": _processor(), "cores": os.cpu_count(), "versions": versions}
-    print(f"{machine['processor']}, {machine['cores']} cores; ", end="")
+    print(f"{machine['processor']}, {machine['cores']} cores, ", end="")
+    print(f"load average {os.getloadavg()[0]:.1f}; ", end="")
     print(", ".join(f"{name} {version}" for name, version in versions.items() if version))
     os.makedirs(options.output, exist_ok=True)
     path = os.path.join(options.output, "results.json")
@@ -107,7 +112,7 @@ def under_load(options):
 def measurements(options):
     """(title, systems) of everything that is asked for."""
     parts = {"training": training, "decoding": decoding, "beam": beam, "scaling": scaling}
-    parts |= {"positions": positions}
+    parts |= {"positions": positions, "tensorflow": tensorflow}
     for part, make in parts.items():
         if part in options.parts:
             for shape in options.shapes:
@@ -232,6 +237,25 @@ def _ctranslate2(options):
         System(name, "peers", peer, options),
         System(f"{name}, one core", "peers", peer, options | {"threads": 1}),
     ]
+
+
+def tensorflow(shape, options):
+    """The same work by this TensorFlow and by another, in turn."""
+    pythons = {
+        f"TensorFlow {_version('tensorflow')}": sys.executable,
+        "another": options.other_tensorflow,
+    }
+    steps = options.steps
+    more = dict(shape=shape, steps=steps, apart=True)
+    works = {f"training step, {shape}": ("training", more, steps)}
+    for rows in (1, 32):
+        more = dict(shape=shape, rows=rows, apart=True)
+        works[f"greedy, {shape}, batch {rows}"] = "translation", more, 1
+    for title, (function, more, work) in works.items():
+        for precision in ("float32", "mixed_bfloat16"):
+            how = "ours", function, more | {"precision": precision}, work
+            systems = [System(name, *how, at, COMMAND) for name, at in pythons.items()]
+            yield f"{title}, {precision}", systems
 
 
 def scaling(shape, _):

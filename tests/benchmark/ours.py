@@ -63,10 +63,10 @@ def decoding(shape, rows, beam_size=1, jit_compile=False, precision="float32", *
     return lambda: _check(translate(source)[0].numpy()[:, 0], rows, shape.steps)
 
 
-def translation(shape, rows, beam_size=1, apart=False):
+def translation(shape, rows, beam_size=1, apart=False, precision=None):
     """`Translator.translate` in memory, text to text; `apart`: as the command line sets it up.
 
-    In the precision that a model trained by `--precision auto` has here.
+    By default in the precision that a model trained by `--precision auto` has here.
     """
     from keras_transformer.kernels.tensorflow.precision import fastest
 
@@ -74,7 +74,7 @@ def translation(shape, rows, beam_size=1, apart=False):
     if apart:
         kt.work_apart()
     tokenizer = synthetic_tokenizer(shape.vocabulary)
-    model = make_model(shape, fastest())
+    model = make_model(shape, precision or fastest())
     translator = kt.Translator(model, tokenizer, tokenizer, longest_output=shape.steps)
     ids = shape.ids(rows, shape.steps, 2)[:, :-1]  # END is added
     texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]

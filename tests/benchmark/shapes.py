@@ -55,6 +55,7 @@ class Shape:
 
 SHAPES = {
     "small": Shape(3, 256, 1024, 4, 8000, rows=64, length=24, steps=16),
+    "tiny": Shape(4, 128, 256, 4, 9900, rows=64, length=24, steps=16, dropout=0.3),
     "base": Shape(6, 512, 2048, 8, 32000, rows=16, length=24, steps=24),
     # For trying the benchmark itself out: `--shapes toy`.
     "toy": Shape(1, 32, 64, 2, 400, rows=4, length=6, steps=5),

@@ -20,6 +20,8 @@ def test_progress_goes_to_stderr(reverse_run):
     _, result = reverse_run
     assert result.stdout == b""
     assert b"epoch 2 of 2: 5 updates in " in result.stderr and b"val_loss" in result.stderr
+    first = result.stderr.splitlines()[0]
+    assert first.startswith(b"data: train_source=") and b"built-in" not in result.stderr
     assert b"epochs=2" in result.stderr, "the recipe"
 
 
@@ -163,6 +165,8 @@ def mistakes_in_training(folder):
 def mistakes_with_a_run(folder):
     """The same for what comes after a training."""
     one, two, run_dir = folder / "one", folder / "two", folder / "run"
+    table = folder / "pairs.tsv"
+    both = ["--source", table, "--target", one]
     return {
         "no run": (["translate", "/none"], "/none is no directory"),
         "no model": (["translate", folder], "saved_model.pb"),
@@ -172,13 +176,24 @@ def mistakes_with_a_run(folder):
             ["evaluate", run_dir, "--source", one, "--target", one, "--bleu-tokenize", "x"],
             "no tokenizer 'x'",
         ),
+        "no model or precision": (
+            ["translate", folder, "--precision", "float32"],
+            f"{folder} is neither a run directory, with model.keras, nor a SavedModel, with ",
+        ),
+        "both evaluated": (["evaluate", run_dir, *both], "both columns: leave out --target."),
+        "both scored": (["score", run_dir, *both], "both columns: leave out --target."),
+        "both aligned": (["align", run_dir, *both], "both columns: leave out --target."),
+        "both exported": (
+            ["export", run_dir, folder / "base", "--examples", table, "--examples-target", one],
+            "both columns: leave out --examples-target.",
+        ),
         "lengths": (
             ["evaluate", one, "--source", two, "--target", two],
-            "There are 1 hypotheses but 2 references",
+            "Received 1 hypothesis but 2 references",
         ),
         "compared lengths": (
             ["evaluate", run_dir, "--source", two, "--target", two, "--compare", one],
-            "There are 1 hypotheses but 2 references",
+            "Received 1 hypothesis but 2 references",
         ),
         "compared": (
             ["evaluate", two, "--source", two, "--target", two, "--compare", "/none"],
@@ -211,7 +226,8 @@ NAMES = [
     *("unequal", "missing", "empty", "not utf-8", "other run", "preset", "strategy"),
     *("heads", "no run", "no model", "no dates", "half", "tokenizer", "export", "lengths"),
     *("compared lengths", "compared", "searched", "samples", "no history", "nothing to plot"),
-    *("no checkpoint", "too few", "no place", "mean of the weights"),
+    *("no checkpoint", "too few", "no place", "mean of the weights", "no model or precision"),
+    *("both evaluated", "both scored", "both aligned", "both exported"),
 ]
 
 

@@ -50,7 +50,7 @@ def test_beam(folder, translator):
     ]
     rows = [line.split(" ||| ") for line in results("translate", folder, *options, "--n-best", "2")]
     expected = [(i, *found) for i, hypotheses in enumerate(n_best) for found in hypotheses[:2]]
-    assert len(rows) == len(expected) == 7  # of the empty line, one
+    assert len(rows) == len(expected) == 8, "two of the empty line as well"
     for (number, text, score), wanted in zip(rows, expected, strict=True):
         assert (int(number), text) == (wanted[0], " ".join(wanted[1].splitlines()))
         assert float(score) == pytest.approx(wanted[3], abs=1e-4)
@@ -108,6 +108,7 @@ MISTAKES = {
         "--n-best 3 --beam-size 2",
         "A beam of 2 gives 1 to 2 translations, received n_best",
     ),
+    "n-best of one": ("--n-best 5", "A beam of 1 gives 1 translation, received n_best=5"),
     "n-best 0": ("--n-best 0", "received n_best=0"),
     "no samples": ("--sample --n-best 0", "positive number of samples, received n_best=0"),
     "prefix": ("--prefix {folder}/long.txt", "Prefix 3 has 13 tokens, but the model's max_length"),

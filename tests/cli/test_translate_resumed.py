@@ -60,7 +60,7 @@ def rows(output):
 
 def test_numbers_go_on_from_window_to_window(whole_n_best):
     numbers = [number for number, _ in rows(whole_n_best)[0]]
-    assert numbers == [i for i in range(14) for _ in range(1 if i == 4 else 2)]  # 4 is empty
+    assert numbers == [i for i in range(14) for _ in range(2)], "also of line 4, which is empty"
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.6, 1.0])
@@ -111,7 +111,7 @@ def test_killed_while_it_waits_for_lines(folder, whole, tmp_path):
 
 
 MISTAKES = {
-    "too long": (b"A\n" * 15, (), "has the translations of 15 lines, but stdin only 14 lines"),
+    "too long": (b"A\n" * 15, (), "has the translations of 15 lines, but stdin has only 14:"),
     "not n-best": (b"A\nB\n", N_BEST, "out line 1 is no translation of line 0 as --n-best 2"),
     "more of each": (b"0 ||| A ||| -1\n" * 3, N_BEST, "out line 3 is no translation of line 1 as"),
     "a gap": (b"0 ||| A ||| -1\n2 ||| A ||| -1\n", N_BEST, "out line 2 is no translation of line"),

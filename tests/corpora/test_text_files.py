@@ -1,9 +1,12 @@
 """Parallel text files: what is read from them, and the sentence that tells what is wrong."""
 
 import gzip
+import os
+import threading
 
 import pytest
 
+from keras_transformer.corpora.lines import text_size
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.corpora.text_files import read_lines, read_pairs
 
@@ -117,6 +120,26 @@ def test_gzipped_files_that_are_damaged(tmp_path):
         path.write_bytes(damaged)
         message = message_of(read_lines, path)
         assert message.startswith(f"{path} cannot be read (") and reason in message
+        assert message.endswith("): it is truncated or corrupted, copy it again.")
+
+
+@pytest.mark.parametrize("extension", ["txt", "en", "tsv"])
+def test_gzipped_files_of_any_name(write, extension):
+    content = gzip.compress("a\tä\nb\tö\n".encode())
+    path, plain = write(f"file.{extension}", content), write("plain.tsv", "a\tä\nb\tö\n")
+    assert read_lines(path) == read_lines(plain)
+    if extension == "tsv":
+        assert read_pairs(path) == read_pairs(plain)
+    assert text_size(path) == 4 * len(content) and text_size(plain) == 10
+
+
+def test_text_from_a_pipe(tmp_path):
+    """As the shell's <(zcat file) gives it, gzipped or not."""
+    for content in (b"a\nb\n", gzip.compress(b"a\nb\n")):
+        os.mkfifo(tmp_path / "pipe")
+        threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,)).start()
+        assert read_lines(tmp_path / "pipe") == ["a", "b"]
+        (tmp_path / "pipe").unlink()
 
 
 @pytest.mark.parametrize("name", ["file.txt", "file.gz", "file.tsv"])
@@ -138,10 +161,24 @@ def test_invalid_utf8(write, name, row, byte):
     assert message.startswith(f"{path} line 3 is not valid UTF-8 at byte {byte}:")
 
 
-@pytest.mark.parametrize("row, count", [("alone", 1), ("", 1), ("a\tb\tc", 3), ("a\tb\t", 3)])
-def test_table_with_another_number_of_columns(write, row, count):
+@pytest.mark.parametrize(
+    "row, found", [("alone", "1 column"), ("", "1 column"), ("a\tb\tc", "3 columns")]
+)
+def test_table_with_another_number_of_columns(write, row, found):
     path = write("pairs.tsv", f"a\tb\n{row}\nc\td\n")
-    assert message_of(read_pairs, path).startswith(f"{path} line 2 has {count} columns, expected 2")
+    assert message_of(read_pairs, path).startswith(f"{path} line 2 has {found}, expected 2: source")
+
+
+@pytest.mark.parametrize("table", ["a.tsv", "a.tsv.gz", "a.TSV"])
+def test_a_table_needs_no_target(write, table):
+    table, text = write(table, "a\tb\n"), write("text", "a\n")
+    message = f"{table} holds both columns: leave out --train-target"
+    for other in (text, table):
+        assert message_of(read_pairs, table, other, "--train-target") == f"{message}."
+    assert message_of(read_pairs, text, table, "--train-target") == (
+        f"{message}, and give it as the source."
+    )
+    assert read_pairs(table) == [("a", "b", "")]
 
 
 @pytest.mark.parametrize("name", ["source.txt", "source.gz", "tsv"])
@@ -186,6 +223,8 @@ def test_patterns_that_do_not_fit(write, tmp_path):
     one = write("one.de", "a\n" * 5)
     expected = f"{sources} stands for 2 files but {one} for 1"
     assert message_of(read_pairs, sources, one).startswith(expected)
+    expected = f"{one} stands for 1 file but {sources} for 2"
+    assert message_of(read_pairs, one, sources).startswith(expected)
     short, long = tmp_path / "part-2.en", tmp_path / "part-2.de"
     assert message_of(read_pairs, sources, targets).startswith(
         f"{short} has 2 lines but {long} has 3: {short} ends where {long} still has line 3"

@@ -237,7 +237,7 @@ CALLS = {
         lambda: kt.dot_product_attention(
             X[:, :, None], MEMORY[:, :, None], MEMORY[:, :5, None], mask=mask(1)
         ),
-        "There are 6 keys but 5 values",
+        "Received 6 keys but 5 values",
     ),
     "queries of other rows": (
         lambda: run("MultiHeadAttention", X[:1], MEMORY),

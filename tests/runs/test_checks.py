@@ -11,6 +11,7 @@ from keras_transformer.corpora.configured import load_corpus
 from keras_transformer.corpora.corpus import fingerprint
 from keras_transformer.runs import files
 from keras_transformer.runs.checks import check_same_text, check_training
+from keras_transformer.runs.configuration import from_yaml, paragraphs, to_yaml
 from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 
@@ -30,16 +31,30 @@ def mistakes(folder, text):
     texts = ["--train-source", text, "--valid-source", text]
     begun = dataclasses.replace(files.read_config(RUN), train_source=text, valid_source=text)
     files.write_config(begun, shutil.copytree(RUN, run))
+    with open(f"{folder}/tiny.yaml", "w") as file, open(f"{folder}/few.yaml", "w") as other:
+        file.write(to_yaml(kt.PRESETS["tiny"]))
+        other.write("format: 1\nepochs: 3\n")
     start = [*out, "--start-from", run]
     relative = [*out, *texts, "--positions"]
     return [
         ([*out, "--preset", "tinny"], "no preset 'tinny'"),
+        ([*out, "--preset", "tiny"], "There is nothing to train on: give text by --train-source"),
+        ([*out, "--preset", "small", "--no-dates"], "There is nothing to train on"),
+        ([*out, "--no-dates"], "There is nothing to train on"),
+        ([*out, "--config", f"{folder}/tiny.yaml"], "There is nothing to train on"),
+        ([*out, "--config", f"{folder}/few.yaml"], "There is nothing to train on"),
+        ([*out, *texts, "--train-target", text], "both columns: leave out --train-target."),
+        ([*out, *texts, "--valid-target", text], "both columns: leave out --valid-target."),
+        (
+            [*out, "--train-source", "/none", "--train-target", text, *texts[2:]],
+            "pairs.tsv holds both columns: leave out --train-target, and give it as the source",
+        ),
         ([*out, "--preset", "tiny", "--config", "x"], "leave out one of the two"),
         ([*out, "--config", "/none.yaml"], "/none.yaml cannot be read"),
         ([*out, "--train-source", text], "--valid-source is missing"),
         ([*out, "--valid-source", text], "--train-source is missing"),
         ([*out, *texts[:3], "/none.tsv"], "/none.tsv cannot be read"),
-        ([*out, *texts, "--valid-target", "/none"], "/none cannot be read"),
+        ([*out, *texts[:2], "--valid-source", RUN, "--valid-target", "/none"], "cannot be read"),
         ([*out, *texts, "--preset", "tiny", "--bleu-tokenize", "x"], "no tokenizer 'x'"),
         ([*out, *texts, "--strategy", "all"], "no strategy 'all'"),
         ([*out, *texts, "--num-heads", "3"], "num_heads=3 does not divide"),
@@ -133,13 +148,37 @@ def test_mistakes_are_said_without_tensorflow(tmp_path, text):
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
 
 
+def test_dates_are_for_who_asks_for_them(tmp_path):
+    """By their preset, also from a file; by an option; and by a run that was trained on them."""
+    dates, tiny = kt.PRESETS["dates"], kt.PRESETS["tiny"]
+    (tmp_path / "dates.yaml").write_text(to_yaml(dates))
+    asked = dict(dates=True), dict(languages=("de",))
+    for config in (
+        *(dates, from_yaml(tmp_path / "dates.yaml")),
+        *(dataclasses.replace(tiny, **options) for options in asked),
+    ):
+        check_training(config, tmp_path / "new")
+        assert next(paragraphs(config)).startswith("data: dates=built-in" * config.dates)
+    assert load_corpus(dataclasses.replace(tiny, dates=True)).train == load_corpus(dates).train
+
+
+def test_a_run_on_dates_of_an_earlier_version_goes_on(tmp_path):
+    lines = to_yaml(kt.PRESETS["dates"]).splitlines(keepends=True)
+    earlier = [line for line in lines if not line.startswith("dates:")]
+    assert len(earlier) == len(lines) - 1
+    (tmp_path / files.CONFIG).write_text("".join(earlier))
+    for config in (files.read_config(tmp_path), kt.PRESETS["dates"]):
+        check_training(config, tmp_path, resume=True)
+
+
 def test_what_may_change_when_a_run_goes_on(tmp_path, text):
-    begun = dataclasses.replace(kt.PRESETS["tiny"], train_source=text, valid_source=text)
+    begun = dataclasses.replace(kt.PRESETS["dates"], train_source=text, valid_source=text)
     files.write_config(begun, tmp_path)
     changes = dict(epochs=99, cooldown_steps=9, patience=3, bleu_tokenize="none", log_every=1.0)
     changes |= dict(log_file=str(tmp_path / "log"), strategy="mirrored", logical_devices=2)
     other = shutil.copy(text, tmp_path / "moved.tsv")
     changes |= dict(precision="auto", parallel_microbatches=2, train_source=str(other))
+    changes |= dict(dates=False)  # of no matter with text
     check_training(dataclasses.replace(begun, **changes), tmp_path, resume=True)
 
 

@@ -39,6 +39,8 @@ def mistakes(folder):
     train = ["train", "--preset", "tiny", "--output", f"{folder}/new"]
     prepare = ["prepare", "--output", f"{folder}/new", "--train-source"]
     both = [text, "--train-target", f"{folder}/part-*.target"]
+    table = [f"{folder}/table.TSV.gz"]
+    (folder / "table.TSV.gz").write_bytes(b"")
     return [
         ([*train, "--corpus", f"{folder}/none"], "none is no prepared corpus"),
         ([*train, "--corpus", f"{folder}/newer"], "was prepared by another version, in format 7"),
@@ -55,6 +57,8 @@ def mistakes(folder):
         (["prepare", *prepare[1:], *both, "--model-type", "x"], "model_type must be one of"),
         ([*prepare, f"{folder}/part-*.none"], "part-*.none matches no file"),
         ([*prepare, text], "part-00.source has no target file beside it"),
+        ([*prepare, *table, "--train-target", table[0]], "columns: leave out --train-target."),
+        ([*prepare, *table, "--valid-source", *table, "--valid-target", text], "--valid-target."),
         ([*prepare, *both, "--processes", "0"], "processes must be at least 1"),
         ([*prepare, *both, "--vocabularies", folder], "has no vocabularies of source and target"),
         ([*prepare, *both, "--output", good], "good is not empty: choose another --output"),

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.serving.test_serving_files import METRICS
+from tests.serving.test_serving_files import METRICS, VERSION
 from tests.support.paths import EXPORT
 
 # The oldest that Kubernetes' schemas come for, and the newest.
@@ -108,7 +108,8 @@ def test_kustomization_has_all_there_is():
         "kubernetes/service_monitor.yaml",
         "kubernetes/training-job.yaml",  # nothing that a server needs
     }
-    (generator,) = KUSTOMIZATION["configMapGenerator"]
+    generator, versions = KUSTOMIZATION["configMapGenerator"]
+    assert versions["envs"] == [".env"]
     assert {EXPORT / name for name in generator["files"]} == {
         path for path in EXPORT.glob("config/*") if path.is_file()
     }
@@ -141,5 +142,7 @@ def test_another_configuration_starts_other_pods(tmp_path):
             if "configMap" in volume
         ]
         assert volume == kinds["ConfigMap"]["metadata"]["name"]
+        (container,) = kinds["Deployment"]["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == f"tensorflow/serving:{VERSION}"
     assert before["ConfigMap"]["metadata"]["name"] != after["ConfigMap"]["metadata"]["name"]
     assert after.keys() - before.keys() == {"ServiceMonitor"}

@@ -1,5 +1,6 @@
 """The model card: true, complete, and silent about the machine it was written on."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -41,6 +42,17 @@ def test_card_describes_the_model(card):
     assert list(card["signatures"]) == USUAL
     assert card["signatures"]["beam"]["beam_size"] == 5
     assert "`import tensorflow_text`" in card["load_with"]
+
+
+def test_card_says_which_tensorflow_wrote_it(card, toy_version):
+    version = importlib.metadata.version("tensorflow")
+    assert card["versions"]["tensorflow"] == version
+    minor = version.rpartition(".")[0]
+    assert card["serve_with"] == (
+        f"TF Serving {minor} or newer: TensorFlow {version} wrote this version, and a server of an "
+        "older one may refuse it"
+    )
+    assert card["serve_with"] in read_page(toy_version)
 
 
 def test_examples_are_what_a_server_answers(card, toy_version):

@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,11 @@ from keras_transformer.serving.acceptance.server_process import ENVIRONMENT
 from keras_transformer.serving.saved_model import export
 from tests.serving.test_clients import rest
 from tests.support import server_protos
-from tests.support.paths import EXPORT
+from tests.support.paths import EXPORT, ROOT
 from tests.support.toy_translator import SOURCES, trained_translator
 
-IMAGE = "tensorflow/serving:2.20.0"
+ENV = dict(re.findall("^(\\w+)=(.*)$", (EXPORT / ".env").read_text(), re.MULTILINE))
+VERSION = ENV["TF_SERVING_VERSION"]
 CONFIGS = ["models.config", "examples/two_languages.config", "examples/canary.config"]
 METRICS = "/monitoring/prometheus/metrics"
 FLAGS = {
@@ -43,6 +45,21 @@ def models_of(name):
 def compose_service():
     (service,) = yaml.safe_load((EXPORT / "docker-compose.yml").read_text())["services"].values()
     return service
+
+
+def test_the_servers_version_is_in_one_place():
+    """Where people read it as well, it is that one."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION) and len(ENV) == 1
+    paths = [ROOT / "README.md", *ROOT.glob("notebooks/*.ipynb"), *EXPORT.glob("*.*")]
+    paths += [*EXPORT.glob("kubernetes/*"), *EXPORT.glob("config/*.*")]
+    texts = {path: path.read_text() for path in paths}
+    named = {path: set(re.findall(r"serving:(\w[\w.]*)", text)) for path, text in texts.items()}
+    assert set().union(*named.values()) == {VERSION, "TF_SERVING_VERSION"}
+    assert named[EXPORT / "README.md"] == {VERSION}
+    assert named[EXPORT / "kubernetes" / "deployment.yaml"] == {"TF_SERVING_VERSION"}
+    for path, text in texts.items():
+        code = path.suffix in (".yml", ".yaml")
+        assert not (code and VERSION in text), path
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -120,7 +137,9 @@ def test_compose_file_and_manifests_start_the_same_server():
     service = compose_service()
     deployment = yaml.safe_load((EXPORT / "kubernetes" / "deployment.yaml").read_text())
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert service["image"] == container["image"] == IMAGE
+    name, _, tag = service["image"].partition(":")
+    assert container["image"] == f"{name}:TF_SERVING_VERSION"
+    assert tag.startswith("${TF_SERVING_VERSION:?")
     assert service["command"] == container["args"]
     assert {flag.partition("=")[0] for flag in service["command"]} == FLAGS
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
@@ -183,7 +202,8 @@ def test_real_server(tmp_path):
     """The real image with the real configuration: labels, batching, metrics, warm-up."""
     export(trained_translator(), tmp_path / "models" / "dates")
     shutil.copytree(EXPORT / "config", tmp_path / "config")
-    shutil.copy(EXPORT / "docker-compose.yml", tmp_path)
+    for name in ("docker-compose.yml", ".env"):
+        shutil.copy(EXPORT / name, tmp_path)
     compose = ["docker", "compose", "-f", str(tmp_path / "docker-compose.yml")]
     subprocess.run([*compose, "up", "--detach", "--wait"], check=True)
     try:

@@ -67,15 +67,15 @@ def test_prefixes_are_as_many_as_lines(small_windows, count):
         return texts
 
     assert len(stream(translate, "abc" * 20, "x" * 60)) == 13
-    with pytest.raises(ValueError, match=f"There are {count - 1} prefixes, but more lines"):
+    with pytest.raises(ValueError, match=f"Received {count - 1} prefix(es)?, but more lines"):
         stream(translate, "a" * count, "x" * (count - 1))
     calls.clear()
-    with pytest.raises(ValueError, match=f"There are {count} lines to translate, but more pref"):
+    with pytest.raises(ValueError, match=f"Received {count} lines to translate, but more pref"):
         stream(translate, "a" * count, "x" * (count + 1))
     # A window that is not full is known to be the last: nothing of it is translated in vain.
     assert calls == {2: [], 3: [0], 8: [0, 3], 11: [0, 3]}[count]
     assert stream(translate, [], "") == []
-    with pytest.raises(ValueError, match="There are 0 lines"):
+    with pytest.raises(ValueError, match="Received 0 lines"):
         stream(translate, [], "x")
 
 

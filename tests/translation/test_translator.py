@@ -146,7 +146,7 @@ def test_n_best_by_hand(translator, name):
     for i, (text, n_best, others) in enumerate(zip(SOURCES, found, alone, strict=True)):
         assert [one.text for one in n_best] == [one.text for one in others]
         if not text:
-            assert n_best == [("", 0.0, 0.0)]
+            assert n_best == [("", 0.0, 0.0)] + [("", -1e9, -1e9)] * (config.beam_size - 1)
             continue
         ids = np.array([[*translator.source_tokenizer(text).numpy(), END]])
         state = translator.model.initial_state(ids)
@@ -159,7 +159,7 @@ def test_n_best_by_hand(translator, name):
         scores = log_prob / ((5 + lengths) / 6) ** 0.6 if config.beam_size > 1 else log_prob
         assert [one.score for one in n_best] == pytest.approx(scores.tolist(), abs=1e-4)
         assert sorted(n_best, key=lambda one: -one.score) == n_best
-    assert {len(n_best) for n_best in found} == {1, config.beam_size}
+    assert {len(n_best) for n_best in found} == {config.beam_size}
 
 
 def test_draws_differ(translator):

@@ -31,6 +31,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.tokenizers.wordpiece_vocabulary import read_pieces
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 VOCABULARIES = ("source_vocabulary", "target_vocabulary")
 FILES = (
@@ -59,7 +60,8 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
     valid = text.valid
     if config.valid_source is not None:
         valid = read_pairs(config.valid_source, config.valid_target)
-    _say(f"{len(text):,} pairs to train on, {len(valid):,} to validate by")
+    names = ", ".join(filter(None, (config.train_source, config.train_target)))
+    _say(f"{names}: {counted(len(text), 'pair')} to train on, {len(valid):,} to validate by")
     try:
         request = _request(config, text, valid)
         if _is_there(output, request):
@@ -67,7 +69,7 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
         with being_written(output):
             writer = CorpusWriter(output, request)
             if writer.is_begun:
-                _say(f"going on after {len(writer.content['shards'])} whole shards")
+                _say(f"going on after {counted(len(writer.content['shards']), 'whole shard')}")
             else:
                 writer.begin(_vocabularies(config, text), valid)
             _write_shards(writer, text, processes)
@@ -113,7 +115,8 @@ def _vocabularies(config, text):
         return saved.read(config.vocabularies)
     rows = draw_rows(len(text), config.vocabulary_sample, config.seed)
     if len(rows) < len(text):
-        _say(f"vocabularies are learned from {len(rows):,} pairs, drawn with seed {config.seed}")
+        pairs = counted(len(rows), "pair")
+        _say(f"vocabularies are learned from {pairs}, drawn with seed {config.seed}")
 
     def read():
         for block in text.blocks(rows):
@@ -138,10 +141,10 @@ def _write_shards(writer, text, processes):
     while shard := list(itertools.islice(encoded, SHARD)):
         writer.content["served"] = served.counts
         writer.add_shard(shard)
-        _say(f"{writer.pairs_done:,} of {len(text):,} pairs")
+        _say(f"{writer.pairs_done:,} of {counted(len(text), 'pair')}")
     if writer.pairs_done != len(text):
         raise ValueError(
-            f"The text has changed while it was read ({len(text)} pairs, then "
+            f"The text has changed while it was read ({counted(len(text), 'pair')}, then "
             f"{writer.pairs_done}): prepare it again."
         )
 
@@ -167,12 +170,12 @@ def _report(content, output):
     if served["uncertain"]:
         such_as = "".join(f"\n    {line}" for line in served["such_as"])
         _say(
-            f"{served['uncertain']:,} lines can be cut in several ways that are equally probable "
-            "but for rounding: they were tokenized by the operation that is served, which cuts "
-            f"{served['differing']:,} of them otherwise than the sentencepiece package"
+            f"{counted(served['uncertain'], 'line')} can be cut in several ways that are equally "
+            "probable but for rounding: they were tokenized by the operation that is served, which "
+            f"cuts {served['differing']:,} of them otherwise than the sentencepiece package"
             + (f", such as{such_as}" if such_as else "")
         )
-    _say(f"{output}: {count} shard{'s' * (count != 1)}")
+    _say(f"{output}: {counted(count, 'shard')}")
 
 
 def _say(text):

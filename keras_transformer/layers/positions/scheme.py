@@ -13,6 +13,7 @@ from keras import ops
 from keras_transformer.kernels import products
 from keras_transformer.layers.relation import Relation
 from keras_transformer.typing import Config, Shape, Tensor
+from keras_transformer.wording import counted
 
 # From the numbers of queries and keys and the first query's position to a Relation.
 Relate = Callable[[int | Tensor, int | Tensor, int | Tensor], Relation]
@@ -111,7 +112,7 @@ class Positions(keras.layers.Layer):
         expected = len(self._trainable_variables)
         if len(store.keys()) != expected:
             raise ValueError(
-                f"The file has {len(store.keys())} weights for {self.name!r} "
+                f"The file has {counted(len(store.keys()), 'weight')} for {self.name!r} "
                 f"({type(self).__name__}), expected {expected}: it was written by a model of other "
                 "positions."
             )

@@ -19,6 +19,7 @@ from keras_transformer.serving.signatures import SIGNATURES, make_inputs
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card
 from keras_transformer.serving.warm_up import read_warm_up
 from keras_transformer.typing import Path
+from keras_transformer.wording import counted
 
 # They need not make sense in the model's language: empty, short, long, another script, unknown
 # symbols, control characters, not even UTF-8.
@@ -167,7 +168,7 @@ class _Trial:
                 name, {key: [whole]}, answers[1][0], answers[0][0], self.precise
             )
         read = f"only the first {longest - 1} tokens of more than that are read"
-        return Finding(title, problems, f"{len(trials)} signatures: {read}")
+        return Finding(title, problems, f"{counted(len(trials), 'signature')}: {read}")
 
     def _run(self, name, inputs):
         """Runs one request: (outputs, sentences that say what is wrong with them)."""
@@ -179,7 +180,8 @@ class _Trial:
         for key, values in outputs.items():
             if len(values) != count:
                 problems.append(
-                    f"{name} answers {count} rows with {len(values)} of {key}; expected as many."
+                    f"{name} answers {counted(count, 'row')} with {len(values)} of {key}; expected "
+                    "as many."
                 )
             for leaf in _leaves(values):
                 if isinstance(leaf, bytes):
