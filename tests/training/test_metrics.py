@@ -83,7 +83,7 @@ def test_predictions_stand_for_logits(metric, weight):
     logits = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
     log_probs = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
     of_label = np.take_along_axis(log_probs, IDS[..., None], axis=-1)[..., 0]
-    predictions = TokenPredictions(of_label, logits.argmax(-1) == IDS)
+    predictions = TokenPredictions(of_label, logits.argmax(-1) == IDS, 3)
     expected = float(metric()(IDS, logits, weight))
     assert float(metric()(IDS, predictions, weight)) == pytest.approx(expected, rel=1e-5)
 
