@@ -37,8 +37,13 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
     once an update; those of activities are means over rows, so parts of a batch weigh them by their
     target tokens.
 
-    Expects batches `(x, y)` or `(x, y, sample_weight)` with ids `y` of shape (B, T), padded with
-    PAD; `sample_weight` is (B,) or (B, T). With several outputs, `y` holds the labels of each.
+    Expects batches `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). With
+    several outputs, `y` holds the labels of each, and the target tokens of all of them count
+    together. For `SmoothedCrossEntropy`, `y` are ids (B, T) of any integer type, or whole numbers
+    of a float type, one for each position of the outputs (B, T, V). PAD and negative labels are
+    ignored. A label that is V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs),
+    loss, metrics and gradients are NaN. Another loss must be one of Keras with a reduction to a
+    mean where batches are cut into micro-batches: what others average over is not known.
 
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
@@ -97,7 +102,8 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
                 depends on whether anything else looks at them; `True`, it has to be; or `False`.
 
         Raises:
-            ValueError: If an argument is out of its range.
+            ValueError: If an argument is out of its range; if a loss or metric would take logits
+                for probabilities.
         """
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
