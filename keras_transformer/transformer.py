@@ -19,8 +19,10 @@ from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.position_schemes import RELATIVE, check_positions
 from keras_transformer.presets import ModelConfig, check_sharing
 from keras_transformer.training.freezing import Freezing
+from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.self_building import SelfBuilding
 from keras_transformer.training.stored_format import StoredFormat
+from keras_transformer.training.token_weights import check_label_array
 from keras_transformer.training.trainer import Trainer
 from keras_transformer.typing import Activation, Config, Inputs, Nested, Shape, State, Step, Tensor
 
@@ -256,6 +258,12 @@ class Transformer(SelfBuilding, StoredFormat, Freezing, Trainer, keras.Model):
     def check_arrays(self, x: Nested) -> None:
         """Refuses ids outside the vocabularies."""
         arguments.check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
+
+    def check_labels(self, y: Nested) -> None:
+        """Refuses arrays of labels outside the vocabulary."""
+        own_call = type(self).call is not type(self).softmax_inputs_of
+        if not own_call and isinstance(self.loss, SmoothedCrossEntropy):
+            check_label_array(y, self.target_vocabulary_size)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)

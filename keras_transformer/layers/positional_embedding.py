@@ -89,7 +89,8 @@ class PositionalEmbedding(keras.layers.Layer):
 
     Raises:
         ValueError: If an argument is out of its range; if the ids have the wrong shape or, outside
-            a compiled function, one is no integer or outside the vocabulary.
+            a compiled function, one is no integer or outside the vocabulary. Where a compiled
+            function cannot raise (XLA, GPUs), the embedding of such an id is NaN.
 
     Example:
 
@@ -165,7 +166,9 @@ class PositionalEmbedding(keras.layers.Layer):
         # Keras would count negative ids from the end of the vocabulary.
         rows = ops.where(ops.less(ids, 0), self.vocabulary_size, ids)
         x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
-        x = ops.cast(x, "float32") * math.sqrt(self.d_model)
+        # XLA and GPUs look up some other row for an id beyond the vocabulary: make that NaN.
+        scale = ops.where(rows < self.vocabulary_size, math.sqrt(self.d_model), float("nan"))
+        x = ops.cast(x, "float32") * ops.expand_dims(ops.cast(scale, "float32"), -1)
         if self.positions in ABSOLUTE and start is not None:
             x = x + self._encode(ids, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
@@ -234,7 +237,8 @@ class PositionalEmbedding(keras.layers.Layer):
             )
         positions = ops.cast(start, "int32") + ops.arange(length, dtype="int32")
         table = ops.cast(self.position_embeddings, "float32")
-        return ops.take(table, positions, axis=0)
+        scale = ops.where(positions < self.max_length, 1.0, float("nan"))  # as of ids
+        return ops.take(table, positions, axis=0) * ops.expand_dims(scale, -1)
 
     def _check_width(self, x):
         """Refuses to make logits of anything but what has the width of the embedding."""

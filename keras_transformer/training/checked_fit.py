@@ -14,10 +14,11 @@ else:
 
 
 class CheckedFit(Model):
-    """Mixed into a `keras.Model` ahead of it: refuses `class_weight`.
+    """Mixed into a `keras.Model` ahead of it: refuses `class_weight`, and asks about labels.
 
     Keras takes ids `(B, T)` for one-hot rows, and so each sentence for a row of the class that is
-    the position of its largest id.
+    the position of its largest id. A model that has a method `check_labels(y)` checks by it the
+    arrays of `fit`, `evaluate`, `train_on_batch` and `test_on_batch`: a compiled step cannot raise.
     """
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -29,25 +30,49 @@ class CheckedFit(Model):
         """Trains, as `keras.Model.fit` does, which has the arguments.
 
         Raises:
-            ValueError: If there is a `class_weight`.
+            ValueError: If there is a `class_weight`; if the model refuses labels.
         """
-        _refuse_class_weight(super().fit, args, kwargs)
+        _check(self, super().fit, args, kwargs)
         return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Scores, as `keras.Model.evaluate` does, which has the arguments.
+
+        Raises:
+            ValueError: If the model refuses labels.
+        """
+        _check(self, super().evaluate, args, kwargs)
+        return super().evaluate(*args, **kwargs)
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Learns from one batch, as `keras.Model.train_on_batch` does, which has the arguments.
 
         Raises:
-            ValueError: If there is a `class_weight`.
+            ValueError: If there is a `class_weight`; if the model refuses labels.
         """
-        _refuse_class_weight(super().train_on_batch, args, kwargs)
+        _check(self, super().train_on_batch, args, kwargs)
         return super().train_on_batch(*args, **kwargs)
 
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Scores one batch, as `keras.Model.test_on_batch` does, which has the arguments.
 
-def _refuse_class_weight(function, args, kwargs):
+        Raises:
+            ValueError: If the model refuses labels.
+        """
+        _check(self, super().test_on_batch, args, kwargs)
+        return super().test_on_batch(*args, **kwargs)
+
+
+def _check(model, function, args, kwargs):
     given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
     if given.get("class_weight") is not None:
         raise ValueError(
             "class_weight weighs whole rows by one class each, and a sentence has many: pass "
             "sample_weight of shape (B, T), the weight of each target token."
         )
+    if hasattr(model, "check_labels"):
+        validation = given.get("validation_data")
+        validation = validation if isinstance(validation, (tuple, list)) else (None, None)
+        for y in (given.get("y"), *validation[1:2]):
+            if y is not None:
+                model.check_labels(y)

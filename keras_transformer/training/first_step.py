@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training.gradients import sum_over_replicas
+from keras_transformer.training.token_weights import explain_failure
 from keras_transformer.typing import Nested
 
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
@@ -26,12 +27,29 @@ class FirstStep(Model):
     function twice that makes variables. Built ahead, from the shapes of the dataset, the first
     update of a large model comes after little more than half the time.
 
+    Labels that turn out to be wrong while a graph runs raise the `ValueError` of those that were
+    wrong before (`token_weights.explain_failure`).
+
     What a step returns, Keras averages over the replicas: means of means, and sums divided. Over
     workers it fails at scalars (`reduce_per_replica`, by axis 0). Here every replica returns what
     the metrics of all of them come to.
     """
 
     def _make_function(self, step_function):
+        function = self._make_step(step_function)
+
+        def explained(iterator):
+            try:
+                return function(iterator)
+            except tf.errors.InvalidArgumentError as error:
+                sentence = explain_failure(error.message)
+                if sentence is None:
+                    raise
+            raise ValueError(sentence)
+
+        return explained
+
+    def _make_step(self, step_function):
         strategy = self.distribute_strategy
         if strategy.num_replicas_in_sync == 1:
             return super()._make_function(step_function)

@@ -13,8 +13,8 @@ from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
     TokenPredictions,
     fused_cross_entropy,
 )
-from keras_transformer.special_ids import PAD
-from keras_transformer.training.token_weights import token_weights
+from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.token_weights import read_labels, token_weights
 from keras_transformer.typing import Nested, Tensor
 
 # Of a variable: dense, of the rows that were looked up, or none at all.
@@ -58,17 +58,17 @@ def fused_gradients(
     """
     with tf.GradientTape(persistent=True) as tape:
         states, matrix = model.softmax_inputs(x, training=True)
-        labels = tf.reshape(tf.cast(y, tf.int32), [-1])
+        ids, weights = read_labels(y, states, matrix.shape[0])
+        labels = tf.reshape(ids, [-1])
         rows = tf.gather(matrix, labels)
         penalties = model.losses
-    tokens = tf.cast(tf.not_equal(labels, PAD), tf.float32)
     scale = model.optimizer.scale_loss(share)
-    weights = tokens * tf.math.divide_no_nan(scale, tf.reduce_sum(tokens))
+    weights *= tf.math.divide_no_nan(scale, tf.reduce_sum(weights))
     loss, (states_grad, matrix_grad, rows_grad), predictions = fused_cross_entropy(
         tf.reshape(states, [-1, states.shape[-1]]),
         matrix,
         labels,
-        weights,
+        tf.reshape(weights, [-1]),
         model.loss.label_smoothing,
     )
     upstream = [tf.reshape(states_grad, tf.shape(states)), *[scale] * len(penalties)]
@@ -84,7 +84,8 @@ def fused_gradients(
         sparse,
     ]
     loss = tf.add_n([tf.math.divide_no_nan(loss, scale), *penalties])
-    return loss, TokenPredictions(*(tf.reshape(p, tf.shape(y)) for p in predictions)), gradients
+    log_probs, correct = (tf.reshape(x, tf.shape(ids)) for x in predictions[:2])
+    return loss, predictions._replace(log_probs=log_probs, correct=correct), gradients
 
 
 def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
@@ -149,19 +150,48 @@ def sum_over_replicas(tensors: list[Tensor]) -> list[Tensor]:
     return list(context.merge_call(reduce, args=tuple(tensors)))
 
 
-def count_tokens(y: Nested, sample_weight: Nested = None) -> Tensor:
-    """Counts the target tokens of this replica, weighted: a float32 scalar.
+def count_tokens(loss: Nested, y: Nested, sample_weight: Nested = None) -> Tensor:
+    """Counts what the mean of a model's loss is over on this replica: a float32 scalar.
 
-    Of a model with several outputs, those of all of them. Labels that are no ids `(B, T)` count as
-    one for each row.
+    Of `SmoothedCrossEntropy`, the target tokens, weighted; of Keras' losses, rows, or what
+    `ignore_class` leaves. Of a model with several outputs, the sum over all of them.
+
+    Args:
+        loss: What `compile` was given.
+        y, sample_weight: Of a batch.
     """
-    labels = tf.nest.flatten(y)
+    losses, labels = tf.nest.flatten(loss), tf.nest.flatten(y)
+    losses = losses if len(losses) == len(labels) else losses[:1] * len(labels)
     weights = [None] * len(labels) if sample_weight is None else tf.nest.flatten(sample_weight)
-    return tf.add_n([_count(*pair) for pair in zip(labels, weights, strict=True)])
+    return tf.add_n([_count(*of_one) for of_one in zip(losses, labels, weights, strict=True)])
 
 
-def _count(y, sample_weight):
-    if y.dtype.is_integer and y.shape.rank == 2:
-        return tf.reduce_sum(token_weights(y, sample_weight))
-    rows = tf.ones(tf.shape(y)[:1]) if sample_weight is None else tf.cast(sample_weight, "float32")
-    return tf.reduce_sum(rows)
+def _count(loss, labels, sample_weight):
+    if counts_tokens(loss):
+        return tf.reduce_sum(token_weights(labels, sample_weight))
+    labels = labels if tf.is_tensor(labels) else tf.convert_to_tensor(labels)
+    ids = labels.dtype.is_integer and labels.shape.rank == 2
+    if ids and not averages_as_keras(loss):
+        return tf.reduce_sum(token_weights(labels, sample_weight))
+    ignored = getattr(loss, "ignore_class", None)
+    shape = tf.shape(labels)[:1] if ignored is None else tf.shape(labels)
+    counts = tf.ones(shape) if ignored is None else tf.cast(labels != ignored, "float32")
+    weighted = getattr(loss, "reduction", None) == "mean_with_sample_weight"
+    if weighted and sample_weight is not None:
+        counts = tf.cast(sample_weight, "float32") * (1.0 if ignored is None else counts)
+    return tf.reduce_sum(counts)
+
+
+def counts_tokens(loss: object) -> bool:
+    """Tells whether a loss is a mean over target tokens."""
+    return isinstance(loss, SmoothedCrossEntropy)
+
+
+def averages_as_keras(loss: object) -> bool:
+    """Tells whether a loss is a mean by a rule of Keras: over rows, or what it does not ignore."""
+    if isinstance(loss, str):
+        return True
+    kind = loss if callable(loss) and not isinstance(loss, keras.losses.Loss) else type(loss)
+    means = "sum_over_batch_size", "mean", "mean_with_sample_weight"
+    own = getattr(keras.losses, getattr(kind, "__name__", ""), None) is kind
+    return own and getattr(loss, "reduction", means[0]) in means

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from keras_transformer.special_ids import PAD
-from keras_transformer.training.token_weights import sum_dtype, token_weights
+from keras_transformer.training.token_weights import read_labels, sum_dtype, token_weights
 from keras_transformer.typing import Tensor
 
 if TYPE_CHECKING:
@@ -20,7 +19,9 @@ class TokenMetric(keras.metrics.Mean):
     """Mean over target tokens of something that follows from the logits: a base class.
 
     Call arguments:
-        y_true: Ids of shape `(B, T)`; PAD marks padding, which does not count.
+        y_true: Ids of shape `(B, T)` of any integer type, or whole numbers of a float type. PAD (0)
+            and every negative label are ignored. In a compiled function, which cannot raise, a
+            label that is V or above, or no whole number, makes the metric NaN.
         y_pred: Logits of shape `(B, T, V)`, or what `SmoothedCrossEntropy` makes of them on the
             way, a `TokenPredictions` of shape `(B, T)`.
         sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
@@ -37,9 +38,10 @@ class TokenMetric(keras.metrics.Mean):
         y_pred: "Tensor | TokenPredictions",
         sample_weight: Tensor | None = None,
     ) -> None:
-        ids = ops.cast(y_true, "int32")
-        weights = token_weights(ids, sample_weight, self.dtype)
         fused = hasattr(y_pred, "log_probs")
+        outputs = ops.expand_dims(y_pred.log_probs, -1) if fused else ops.convert_to_tensor(y_pred)
+        size = y_pred.vocabulary_size if fused else ops.shape(outputs)[-1]
+        ids, weights = read_labels(y_true, outputs, size, sample_weight, self.dtype)
         values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, y_pred)
         # Flat: of rows Keras would take means first, over as many tokens as each is padded to.
         return super().update_state(ops.reshape(values, [-1]), ops.reshape(weights, [-1]))
@@ -57,7 +59,7 @@ class TokenMetric(keras.metrics.Mean):
 class MaskedAccuracy(TokenMetric):
     """Share of target tokens that the model, given the true prefix, ranks first.
 
-    Called with ids `(B, T)` and logits `(B, T, V)`; padding does not count.
+    Called with ids `(B, T)` and logits `(B, T, V)`; PAD and negative labels do not count.
 
     Example:
 
@@ -83,7 +85,7 @@ class MaskedAccuracy(TokenMetric):
 class Perplexity(TokenMetric):
     """`exp` of the mean cross-entropy of the target tokens, without label smoothing.
 
-    Called with ids `(B, T)` and logits `(B, T, V)`; padding does not count.
+    Called with ids `(B, T)` and logits `(B, T, V)`; PAD and negative labels do not count.
 
     Example:
 
@@ -111,10 +113,10 @@ class Perplexity(TokenMetric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TargetTokens(keras.metrics.Sum):
-    """Number of target tokens, padding not counted, seen since the epoch began.
+    """Number of target tokens, PAD and negative labels not counted, seen since the epoch began.
 
     Call arguments:
-        y_true: Ids of shape `(B, T)`; PAD marks padding.
+        y_true: Ids of shape `(B, T)` of any integer type, or whole numbers of a float type.
         y_pred: Ignored.
         sample_weight: Ignored: a token is a token.
 
@@ -132,4 +134,4 @@ class TargetTokens(keras.metrics.Sum):
     def update_state(
         self, y_true: Tensor, y_pred: object, sample_weight: Tensor | None = None
     ) -> None:
-        return super().update_state(ops.not_equal(ops.cast(y_true, "int32"), PAD))
+        return super().update_state(token_weights(y_true))

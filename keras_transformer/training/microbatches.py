@@ -35,37 +35,50 @@ def split(batch: Nested, count: int) -> list[Nested]:
 
 
 def accumulate(
-    function: Callable[[Nested], list[Tensor]], batch: Nested, count: int, zeros: list[Tensor]
+    function: Callable[[Nested], list[Tensor]],
+    batch: Nested,
+    count: int,
+    zeros: list[Tensor],
+    fixed: bool = False,
 ) -> list[Tensor]:
     """Sums what a function makes of micro-batches, one after the other, in the memory of one.
 
     Args:
         function: From a micro-batch to a list of tensors.
-        batch: Nested structure of tensors `(B, ...)`. Rows of zeros fill the last micro-batch up:
-            all have one shape, as XLA needs it in a loop.
-        count: Number of micro-batches.
+        batch: Nested structure of tensors `(B, ...)`.
+        count: Number of micro-batches, of rows alone: where rows do not divide, the first ones have
+            one more, and where there are not as many rows, there are not as many micro-batches.
         zeros: List of tensors like those of the function, what the sums start from.
+        fixed: Whether a loop must have micro-batches of one shape, as XLA demands. Then there are
+            two loops, and `function` is traced twice.
 
     Returns:
         List of tensors.
     """
+    rows = tf.shape(tf.nest.flatten(batch)[0])[0]
+    size, longer = rows // count, rows % count
 
-    def stack(x):
-        missing = -tf.shape(x)[0] % count
-        x = tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)])
-        return tf.reshape(x, tf.concat([[count, -1], tf.shape(x)[1:]], axis=0))
+    def loop(first, last, sums, extra):
+        """Sums up the micro-batches `[first, last)`, of `size` and `extra(number)` rows."""
 
-    stacked = tf.nest.map_structure(stack, batch)
+        def add(number, sums):
+            start, length = size * number + tf.minimum(number, longer), size + extra(number)
 
-    def add(number, sums):
-        outputs = function(tf.nest.map_structure(lambda x: x[number], stacked))
-        return number + 1, [a + b for a, b in zip(sums, outputs, strict=True)]
+            def cut(x):
+                rest = tf.shape(x)[1:]
+                begin = tf.concat([[start], tf.zeros_like(rest)], axis=0)
+                part = tf.slice(x, begin, tf.concat([[length], rest], axis=0))
+                return tf.ensure_shape(part, [None, *x.shape[1:]]) if x.shape.rank else part
 
-    return tf.while_loop(
-        lambda number, _: number < count,
-        add,
-        (tf.constant(0), zeros),
-        maximum_iterations=count,
+            outputs = function(tf.nest.map_structure(cut, batch))
+            return number + 1, [a + b for a, b in zip(sums, outputs, strict=True)]
+
         # One at a time, else the memory of all of them would be taken at once.
-        parallel_iterations=1,
-    )[1]
+        return tf.while_loop(
+            lambda number, _: number < last, add, (first, sums), parallel_iterations=1
+        )[1]
+
+    start, last = tf.constant(0), tf.minimum(rows, count)
+    if not fixed:
+        return loop(start, last, zeros, lambda number: tf.cast(number < longer, tf.int32))
+    return loop(longer, last, loop(start, longer, zeros, lambda _: 1), lambda _: 0)

@@ -1,5 +1,7 @@
 """The loss and the metrics by their names, for `compile`."""
 
+import inspect
+
 import keras
 
 from keras_transformer.training.losses import SmoothedCrossEntropy
@@ -12,6 +14,7 @@ _BY_NAME = {
     "perplexity": Perplexity,
     "target_tokens": TargetTokens,
 }
+CROSSENTROPY = "crossentropy", "ce"  # by which Keras chooses one
 _BY_NAME |= {kind.__name__: kind for kind in _BY_NAME.values()}
 
 
@@ -34,3 +37,36 @@ def replace_names(arguments: Nested) -> Nested:
         return kind(name=leaf) if kind else leaf
 
     return keras.tree.map_structure(replace, arguments)
+
+
+def refuse_probabilities(arguments: Nested) -> None:
+    """Refuses losses and metrics that would take logits for probabilities, and hardly learn.
+
+    Args:
+        arguments: Those of a model's `compile` whose outputs are logits, nested in any way.
+
+    Raises:
+        ValueError: If one of them has `from_logits=False`, which is Keras' default.
+    """
+    for leaf in keras.tree.flatten(arguments):
+        found = leaf
+        if isinstance(leaf, str):
+            try:
+                found = keras.losses.get(
+                    "categorical_crossentropy" if leaf in CROSSENTROPY else leaf
+                )
+            except ValueError:  # not the name of a loss
+                continue
+        if inspect.isfunction(found):
+            default = inspect.signature(found).parameters.get("from_logits")
+            from_logits = default.default if default else None
+        else:
+            from_logits = getattr(found, "from_logits", None)
+        if from_logits is False:
+            name = leaf if isinstance(leaf, str) else getattr(leaf, "name", found)
+            raise ValueError(
+                f"The model returns logits, {name} expects probabilities: compile with "
+                "SmoothedCrossEntropy() and Perplexity(), or with an object made by "
+                "from_logits=True, ignore_class=0. A model that was saved with it is loaded by "
+                "load_model(path, compile=False)."
+            )

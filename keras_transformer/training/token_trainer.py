@@ -10,8 +10,10 @@ from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredic
 from keras_transformer.training.checked_fit import CheckedFit
 from keras_transformer.training.first_step import FirstStep, release_graphs
 from keras_transformer.training.gradients import (
+    averages_as_keras,
     clip_together,
     count_tokens,
+    counts_tokens,
     fused_gradients,
     plain_gradients,
     sum_gradients,
@@ -20,7 +22,8 @@ from keras_transformer.training.gradients import (
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import TargetTokens, TokenMetric
 from keras_transformer.training.microbatches import accumulate, split
-from keras_transformer.training.names import replace_names
+from keras_transformer.training.names import refuse_probabilities, replace_names
+from keras_transformer.training.token_weights import SCOPE
 from keras_transformer.training.workers import SharedFit
 from keras_transformer.typing import Config, Nested, Tensor
 
@@ -35,8 +38,13 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
     once an update; those of activities are means over rows, so parts of a batch weigh them by their
     target tokens.
 
-    Expects batches `(x, y)` or `(x, y, sample_weight)` with ids `y` of shape (B, T), padded with
-    PAD; `sample_weight` is (B,) or (B, T). With several outputs, `y` holds the labels of each.
+    Expects batches `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). With
+    several outputs, `y` holds the labels of each, and the target tokens of all of them count
+    together. For `SmoothedCrossEntropy`, `y` are ids (B, T) of any integer type, or whole numbers
+    of a float type, one for each position of the outputs (B, T, V). PAD and negative labels are
+    ignored. A label that is V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs),
+    loss, metrics and gradients are NaN. Another loss must be one of Keras with a reduction to a
+    mean where batches are cut into micro-batches: what others average over is not known.
 
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
@@ -95,7 +103,8 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
                 depends on whether anything else looks at them; `True`, it has to be; or `False`.
 
         Raises:
-            ValueError: If an argument is out of its range.
+            ValueError: If an argument is out of its range; if a loss or metric would take logits
+                for probabilities.
         """
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
@@ -112,6 +121,8 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
                 "replicas, where Keras fails at it: leave it out."
             )
         args, kwargs = replace_names((args, kwargs))
+        if type(self).softmax_inputs_of is type(self).call:
+            refuse_probabilities((args, kwargs))
         super().compile(*args, **kwargs)
         release_graphs(self.optimizer)
         self.clip_norm = clip_norm
@@ -135,8 +146,8 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         """Learns from one batch; called by `fit` on each replica."""
         if not self.built and hasattr(self, "build_if_needed"):
             self.build_if_needed()
-        batch = _batch(data)
-        (all_tokens,) = sum_over_replicas([count_tokens(*batch[1:])])
+        batch = self._batch(data)
+        (all_tokens,) = sum_over_replicas([count_tokens(self.loss, *batch[1:])])
         gradients = self._gradients(batch, all_tokens)
         if self.clip_norm is not None:
             # float16's gradients are scaled
@@ -147,7 +158,7 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
     def test_step(self, data: Nested) -> dict[str, Tensor]:
         """Scores one batch; called by `evaluate` and by `fit`'s validation."""
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        batch = _batch(data)
+        batch = self._batch(data)
         for microbatch in split(batch, self.parallel_microbatches):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(microbatch)
             logits = self(x, training=False)
@@ -172,13 +183,14 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
             batch,
             self.accumulation_steps,
             zeros,
+            fixed=bool(self.jit_compile),
         )
 
     def _microbatch_gradients(self, microbatch, all_tokens):
         """The gradients of a micro-batch by each way that leads to the variables."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(microbatch)
         compute = fused_gradients if self._fuses(sample_weight) else plain_gradients
-        share = tf.math.divide_no_nan(count_tokens(y, sample_weight), all_tokens)
+        share = tf.math.divide_no_nan(count_tokens(self.loss, y, sample_weight), all_tokens)
         loss, predictions, gradients = compute(self, x, y, sample_weight, share)
         self._report(x, y, predictions, sample_weight, loss)
         return gradients
@@ -216,20 +228,42 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
     def _report(self, x, y, predictions, sample_weight, loss):
         """Updates the running means that the progress bar shows."""
         tracker = next(metric for metric in self.metrics if metric.name == "loss")
-        tracker.update_state(loss, sample_weight=count_tokens(y, sample_weight))
+        tracker.update_state(loss, sample_weight=count_tokens(self.loss, y, sample_weight))
         if isinstance(predictions, TokenPredictions):
             for metric in self._compiled_metrics():
                 metric.update_state(y, predictions)
             return self.get_metrics_result()
         return self.compute_metrics(x, y, predictions, sample_weight)
 
+    def _batch(self, data):
+        """(x, y) or (x, y, sample_weight), with y; and checks that slices of it can be averaged."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if y is None:
+            raise ValueError(
+                "There is nothing to learn from: a batch holds inputs without labels, expected "
+                "((source, target_in), target_out), as make_dataset makes them."
+            )
+        if self.accumulation_steps * self.parallel_microbatches > 1:
+            self._check_slices()
+        with tf.name_scope(SCOPE):
+            x = tf.nest.map_structure(_as_rows, x) if hasattr(self, "input_signature") else x
+            y = tf.nest.map_structure(_as_rows, y) if counts_tokens(self.loss) else y
+        return (x, y) if sample_weight is None else (x, y, sample_weight)
 
-def _batch(data):
-    """(x, y) or (x, y, sample_weight), with y."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    if y is None:
-        raise ValueError(
-            "There is nothing to learn from: a batch holds inputs without labels, expected "
-            "((source, target_in), target_out), as make_dataset makes them."
-        )
-    return (x, y) if sample_weight is None else (x, y, sample_weight)
+    def _check_slices(self):
+        """Refuses losses of which it cannot be known what they are averaged over."""
+        for loss in tf.nest.flatten(self.loss):
+            if not counts_tokens(loss) and not averages_as_keras(loss):
+                name = getattr(loss, "name", getattr(loss, "__name__", loss))
+                raise ValueError(
+                    f"With accumulation_steps={self.accumulation_steps} and parallel_microbatches="
+                    f"{self.parallel_microbatches}, the mean of the slices of a batch must be that "
+                    f"of the whole, which is not known of the loss {name}: use "
+                    "SmoothedCrossEntropy, or a loss of Keras with a reduction to a mean."
+                )
+
+
+def _as_rows(ids):
+    """Ids whose rank is unknown, as `Dataset.from_generator` makes them by `output_types` alone."""
+    unknown = tf.is_tensor(ids) and ids.shape.rank is None
+    return tf.ensure_shape(ids, (None, None)) if unknown else ids

@@ -1,33 +1,193 @@
-"""Weights of the target tokens, and the dtype that they are summed in."""
+"""What labels may be, which of them count, and how much: decided here for every loss and metric.
+
+Shapes: B batch, T target length, V vocabulary.
+"""
 
 import contextlib
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_transformer.kernels.backend import values_of
 from keras_transformer.special_ids import PAD
 from keras_transformer.typing import Tensor
 
+# Of the operations that fail where labels turn out to be wrong while a graph runs.
+SCOPE = "checked_labels"
+_OF_SHAPES = re.compile(
+    r"\[([\d,]*)\] (?:!= values\[1\]\.shape =|is not compatible with expected shape) \[([\d,?]*)\]"
+)
+_OF_VALUES = re.compile(r"= (-?\d+) is not in \[0, (\d+)\)")
+
 
 def token_weights(
-    ids: Tensor, sample_weight: Tensor | None = None, dtype: str = "float32"
+    labels: Tensor,
+    sample_weight: Tensor | None = None,
+    dtype: str = "float32",
+    vocabulary_size: int | Tensor | None = None,
 ) -> Tensor:
-    """Weighs target tokens: padding counts nothing.
+    """Weighs labels: PAD and negative labels count nothing.
 
     Args:
-        ids: int32 ids `(B, T)`.
+        labels: Ids `(B, T)` of any integer type, or whole numbers of a float type.
         sample_weight: Weights of shape `(B,)` or `(B, T)`; None, 1 for each token.
         dtype: Of the result.
+        vocabulary_size: V. What is not an id below it then weighs NaN: a graph may not raise.
 
     Returns:
         Tensor `(B, T)`.
+
+    Raises:
+        ValueError: If the labels are not numbers, or `sample_weight` has another shape.
     """
-    weights = ops.cast(ops.not_equal(ids, PAD), dtype)
+    labels = _as_numbers(labels)
+    weights = ops.cast(ops.greater(labels, PAD), dtype)
+    if vocabulary_size is not None:
+        invalid = ops.greater_equal(labels, vocabulary_size)
+        if keras.backend.is_float_dtype(labels.dtype):
+            invalid = ops.logical_or(invalid, ops.not_equal(labels, ops.floor(labels)))
+        weights = ops.where(invalid, ops.cast(float("nan"), dtype), weights)
     if sample_weight is None:
         return weights
     given = ops.cast(sample_weight, dtype)
-    return weights * (given if len(given.shape) == 2 else ops.expand_dims(given, 1))
+    shape, expected = _static_shape(given), _static_shape(labels)
+    if shape is None:
+        return weights * ops.reshape(given, (ops.shape(labels)[0], -1))
+    if not _fits(shape, expected[: len(shape)], 1):
+        raise ValueError(
+            "sample_weight must have shape (batch,), one weight for each row, or (batch, length), "
+            f"one for each label: received {shape} for labels of shape {expected}."
+        )
+    for _ in expected[len(shape) :]:
+        given = ops.expand_dims(given, -1)
+    return weights * given
+
+
+def read_labels(
+    labels: Tensor,
+    outputs: Tensor,
+    vocabulary_size: int | Tensor,
+    sample_weight: Tensor | None = None,
+    dtype: str = "float32",
+) -> tuple[Tensor, Tensor]:
+    """Reads labels, once it is known what they are the labels of.
+
+    Args:
+        labels, sample_weight, dtype: As `token_weights` has them.
+        outputs: Tensor `(B, T, ...)`.
+        vocabulary_size: V.
+
+    Returns:
+        Ids, int32 `(B, T)`, PAD where none counts, and their weights `(B, T)`. A wrong label that
+        cannot raise, since a compiled function reads it, weighs NaN.
+
+    Raises:
+        ValueError: If the labels are not ids of the vocabulary, one for each position.
+    """
+    labels, shape = _check_type(labels), ops.shape(outputs)[:-1]
+    received, expected = _static_shape(labels), _static_shape(outputs)[:-1]
+    if received is not None and not _fits(received, expected):
+        raise ValueError(_wrong_shape(received, expected))
+    check_label_array(labels, vocabulary_size)
+    labels = _as_numbers(labels)
+    with keras.name_scope(SCOPE):
+        unknown = received is None or None in received + expected
+        if unknown and not any(size is None for size in shape):  # as they are for KerasTensors
+            # As a sum of two, since there is no other way to compare shapes while a graph runs.
+            labels = ops.sum(ops.stack([labels, ops.zeros(shape, labels.dtype)]), axis=0)
+        weights = token_weights(labels, sample_weight, dtype, vocabulary_size)
+        ids = ops.cast(ops.where(ops.greater(labels, PAD), labels, PAD), "int32")
+        # Looked up: on a CPU that raises, elsewhere wrong labels become ids that do no harm.
+        return ops.take(ops.arange(vocabulary_size, dtype="int32"), ids, axis=0), weights
+
+
+def check_label_array(labels: Any, vocabulary_size: int) -> None:
+    """Checks labels whose values are known: in a graph or for Keras to trace, they are not.
+
+    Raises:
+        ValueError: If one is not a whole number below `vocabulary_size`.
+    """
+    values = values_of(_check_type(labels))
+    if values is None or not values.size:
+        return
+    if not np.issubdtype(values.dtype, np.integer):
+        wrong = values[values != np.floor(values)]
+        if wrong.size:
+            raise ValueError(f"Labels must be whole numbers, received {wrong[0]}.")
+    if values.max() >= vocabulary_size:
+        raise ValueError(_wrong_value(int(values.max()), vocabulary_size))
+
+
+def explain_failure(message: str) -> str | None:
+    """What a failed graph has to say of its labels, in a sentence; None for other failures."""
+    if SCOPE not in message:
+        return None
+    if found := _OF_SHAPES.search(message):
+        return _wrong_shape(*(f"({shape.replace(',', ', ')})" for shape in found.groups()))
+    found = _OF_VALUES.search(message)
+    return found and _wrong_value(*found.groups())
+
+
+def _wrong_shape(received, expected):
+    return (
+        f"Labels must hold one id for each position of the outputs, shape {expected}: received "
+        f"labels of shape {received}. Padded sentences ids (batch, length) make target inputs "
+        "ids[:, :-1] and labels ids[:, 1:]."
+    )
+
+
+def _wrong_value(label, vocabulary_size):
+    return (
+        f"Labels must be below {vocabulary_size}, the size of the vocabulary, received the label "
+        f"{label}: tokenize with the vocabulary that the model was built for. Labels of 0 (PAD) "
+        "and negative labels are ignored."
+    )
+
+
+def _check_type(labels: Any) -> Tensor:
+    """What should be labels, as it comes or as an array."""
+    if hasattr(labels, "to_tensor") and hasattr(labels, "row_lengths"):
+        raise ValueError(
+            "Labels must be padded to one length, received a RaggedTensor: pass "
+            "labels.to_tensor(), which pads with PAD."
+        )
+    labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
+    dtype = _dtype(labels)
+    if not dtype.startswith(("int", "uint", "float", "bfloat", "bool")):
+        raise ValueError(f"Labels must be ids, received type {dtype}: tokenize the text first.")
+    return labels
+
+
+def _as_numbers(labels):
+    """A tensor of a type that holds any id."""
+    labels = _check_type(labels)
+    dtype = _dtype(labels)
+    if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
+        dtype = "int32"
+    return ops.cast(labels, "float32" if dtype in ("float16", "bfloat16") else dtype)
+
+
+def _dtype(labels):
+    try:
+        return keras.backend.standardize_dtype(labels.dtype)
+    except ValueError:  # NumPy's strings and objects
+        return str(labels.dtype)
+
+
+def _static_shape(x):
+    """As far as it is known; None for a tensor of TensorFlow whose number of axes is not."""
+    return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)
+
+
+def _fits(shape, expected, *others):
+    return len(shape) == len(expected) and all(
+        size in (None, *others) or other in (None, size)
+        for size, other in zip(shape, expected, strict=True)
+    )
 
 
 def sum_dtype() -> str:

@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.training.checked_fit import CheckedFit
-from keras_transformer.training.names import replace_names
+from keras_transformer.training.names import refuse_probabilities, replace_names
 from keras_transformer.typing import Config
 
 if IS_TENSORFLOW:
@@ -27,7 +27,8 @@ else:
             """Compiles as `keras.Model` does, with this package's losses and metrics by name too.
 
             Raises:
-                ValueError: If `clip_norm`, `accumulation_steps` or `fused_loss` asks for something.
+                ValueError: If `clip_norm`, `accumulation_steps` or `fused_loss` asks for something;
+                    if a loss or metric would take logits for probabilities.
             """
             if clip_norm is not None or accumulation_steps != 1 or fused_loss is True:
                 raise ValueError(
@@ -36,6 +37,8 @@ else:
                     "trained with them by load_model(path, compile=False)."
                 )
             args, kwargs = replace_names((args, kwargs))
+            if getattr(type(self), "softmax_inputs_of", None) is type(self).call:
+                refuse_probabilities((args, kwargs))
             super().compile(*args, **kwargs)
 
         def compile_from_config(self, config: Config) -> None:

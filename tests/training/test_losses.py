@@ -1,5 +1,7 @@
 """The loss, against Keras' own on one-hot labels."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -104,6 +106,69 @@ def test_smallest_loss_is_the_entropy_of_the_smoothed_label():
 def test_labels_of_any_type(dtype):
     loss = kt.SmoothedCrossEntropy(0.1)
     assert_close(loss(PADDED.astype(dtype), LOGITS), float(loss(PADDED, LOGITS)), 1e-6)
+
+
+@pytest.mark.parametrize("ignored", [-1, -100])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float32"])
+def test_negative_labels_are_ignored_as_padding_is(ignored, dtype):
+    ids = np.where(PADDED == 0, ignored, PADDED).astype(dtype)
+    loss, logits = kt.SmoothedCrossEntropy(0.1), tf.constant(LOGITS)
+    results = []
+    for labels in (PADDED, ids):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            results.append(loss(labels, logits))
+        results.append(tape.gradient(results[-1], logits))
+    assert_close(results[2], float(results[0]), 1e-6)
+    assert_close(results[3], np.array(results[1]), 1e-6)
+
+
+WRONG = {
+    "V": (np.where(IDS == 1, V, IDS), "below 11, .*received the label 11"),
+    "beyond int32": (np.full((B, T), 2**32 + 5), f"received the label {2**32 + 5}"),
+    "uint8": (np.full((B, T), 255, "uint8"), "received the label 255"),
+    "half": (IDS + 0.5, "whole numbers, received"),
+}
+
+
+@pytest.mark.parametrize("ids, message", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("weight", [None, np.ones(B)])
+def test_wrong_labels(ids, message, weight):
+    """Refused where that is possible; else the loss is NaN, and so are its gradients."""
+    loss = kt.SmoothedCrossEntropy(0.1)
+    with pytest.raises(ValueError, match=message):
+        loss(ids, LOGITS, weight)
+
+    @tf.function(jit_compile=True)
+    def compiled(ids, logits):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            value = loss(ids, logits, weight)
+        return value, tape.gradient(value, logits)
+
+    value, gradient = compiled(tf.constant(ids), tf.constant(LOGITS))
+    assert np.isnan(value) and np.isnan(gradient).any()
+
+
+def test_small_integer_types_hold_smaller_ids_than_the_vocabulary():
+    loss = kt.SmoothedCrossEntropy(0.0)
+    assert float(loss(np.array([[200]], "uint8"), np.zeros((1, 1, 300)))) == pytest.approx(
+        np.log(300)
+    )
+
+
+@pytest.mark.parametrize("shape", [(B, T + 1), (B, T - 1), (B,), (B, 1), (B, T, 1)])
+def test_shapes_of_labels(shape):
+    message = f"shape ({B}, {T}): received labels of shape {shape}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kt.SmoothedCrossEntropy(0.1)(np.ones(shape, "int32"), LOGITS)
+
+
+@pytest.mark.parametrize("shape", [(B, T + 1), (B + 1,), (B, T, 1)])
+def test_shapes_of_sample_weights(shape):
+    message = f"received {shape} for labels of shape ({B}, {T})"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kt.SmoothedCrossEntropy(0.1)(IDS, LOGITS, np.ones(shape))
 
 
 def test_large_ids_stay_exact():

@@ -4,6 +4,7 @@ import keras
 import keras_nlp
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
@@ -48,6 +49,28 @@ def test_sample_weight(weight, expected):
     assert float(kt.MaskedAccuracy()(IDS, LOGITS, weight)) == pytest.approx(expected)
 
 
+METRICS = [kt.MaskedAccuracy, kt.Perplexity]
+
+
+@pytest.mark.parametrize("metric", [*METRICS, kt.TargetTokens])
+def test_negative_labels_are_ignored_as_padding_is(metric):
+    negative = np.where(IDS == kt.PAD, -100, IDS)
+    assert float(metric()(negative, LOGITS)) == pytest.approx(float(metric()(IDS, LOGITS)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_wrong_labels(metric):
+    """Refused where that is possible, else the metric is NaN."""
+    wrong, metric = np.where(IDS == 2, 3, IDS), metric()
+    with pytest.raises(ValueError, match="below 3, .*received the label 3"):
+        metric(wrong, LOGITS)
+    with pytest.raises(ValueError, match=r"shape \(2, 4\): received labels of shape \(2, 1\)"):
+        metric(IDS[:, :1], LOGITS)
+    update = tf.function(metric.update_state, jit_compile=True)
+    update(tf.constant(wrong), tf.constant(LOGITS))
+    assert np.isnan(metric.result())
+
+
 def test_padding_only():
     assert float(kt.MaskedAccuracy()(np.zeros_like(IDS), LOGITS)) == 0
 
@@ -83,9 +106,11 @@ def test_predictions_stand_for_logits(metric, weight):
     logits = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
     log_probs = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
     of_label = np.take_along_axis(log_probs, IDS[..., None], axis=-1)[..., 0]
-    predictions = TokenPredictions(of_label, logits.argmax(-1) == IDS)
+    predictions = TokenPredictions(of_label, logits.argmax(-1) == IDS, 3)
     expected = float(metric()(IDS, logits, weight))
     assert float(metric()(IDS, predictions, weight)) == pytest.approx(expected, rel=1e-5)
+    negative = np.where(IDS == kt.PAD, -100, IDS)
+    assert float(metric()(negative, predictions, weight)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_perplexity_round_trip():

@@ -20,6 +20,7 @@ class TokenPredictions(typing.NamedTuple):
 
     log_probs: tf.Tensor  # float32 (...), natural log-probability of the label
     correct: tf.Tensor  # bool (...), whether no id is more probable than the label
+    vocabulary_size: int  # V
 
 
 def fused_cross_entropy(
@@ -37,9 +38,9 @@ def fused_cross_entropy(
     Args:
         states: Float tensor `(N, D)`; products are computed in its dtype.
         matrix: Float tensor `(V, D)`, best in the dtype of the variable it is.
-        labels: int32 `(N,)`.
-        weights: float32 `(N,)`; 0 for padding. Whatever the loss is to be scaled by is best done
-            here: that spares passes over gradients.
+        labels: int32 `(N,)`, each below V.
+        weights: float32 `(N,)`; 0 where a label does not count. Whatever the loss is to be scaled
+            by is best done here: that spares passes over gradients.
         label_smoothing: ε.
 
     Returns:
@@ -60,18 +61,19 @@ def fused_cross_entropy(
         tf.pad(labels, [[0, 1]]),
         tf.cast(tf.concat([weighted, smoothing_weight], axis=0), states.dtype),
     )
-    predictions = TokenPredictions(*(x[:-1] for x in predictions))
+    log_probs, correct = (x[:-1] for x in predictions)
     label_rows = tf.cast(tf.gather(factor, labels), tf.float32)
     # What a state is pulled towards: the row of its label, mixed with the mean of all rows.
     pull = (1 - label_smoothing) * label_rows + label_smoothing * mean_rows[-1]
     states_grad = weights[:, tf.newaxis] * (mean_rows[:-1] - pull)
     rows_grad = (label_smoothing - 1) * weighted
-    losses = tf.reduce_sum(states32 * (label_rows - pull), axis=1) - predictions.log_probs
+    losses = tf.reduce_sum(states32 * (label_rows - pull), axis=1) - log_probs
     gradients = (
         tf.cast(states_grad, states.dtype),
         tf.cast(matrix_grad, matrix.dtype),
         tf.cast(rows_grad, matrix.dtype),
     )
+    predictions = TokenPredictions(log_probs, correct, matrix.shape[0])
     return tf.reduce_sum(weights * losses), gradients, predictions
 
 
@@ -120,4 +122,4 @@ def _softmax_terms(states, matrix, labels, weighted):
     # What follows waits for the gradient of the matrix: only the update needs it, so it might be
     # computed last of all, by one core alone.
     mean_rows, matrix_grad = tf.tuple([mean_rows, matrix_grad])
-    return TokenPredictions(log_probs, correct), mean_rows, matrix_grad
+    return (log_probs, correct), mean_rows, matrix_grad

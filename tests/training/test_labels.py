@@ -1,0 +1,335 @@
+"""What labels may be, in training and evaluation: which count, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+
+V = 20
+SOURCE = np.array([[5, 6, 3], [7, 3, 0], [9, 8, 3], [5, 3, 0], [6, 6, 3]])
+IDS = np.array([[2, 7, 8, 3], [2, 9, 3, 0], [2, 3, 0, 0], [2, 5, 5, 3], [2, 8, 3, 0]])
+X, Y = (SOURCE, IDS[:, :-1]), IDS[:, 1:]
+BEYOND = np.where(Y == 9, 25, Y)
+SENTENCE = "Labels must be below 20, the size of the vocabulary, received the label 25"
+
+
+class OwnCall(kt.Transformer):
+    """Goes through the logits."""
+
+    def call(self, *args, **kwargs):
+        return super().call(*args, **kwargs)
+
+
+class Classifier(kt.TokenTrainer, keras.Model):
+    """One label for each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.out = keras.layers.Embedding(V, 8), keras.layers.Dense(3)
+
+    def call(self, ids):
+        return self.out(keras.ops.mean(self.embedding(ids), axis=1))
+
+
+class Tagger(kt.TokenTrainer, keras.Model):
+    """Its outputs carry the mask of its inputs."""
+
+    def __init__(self, mask_zero=False):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(V, 8, mask_zero=mask_zero)
+        self.out = keras.layers.Dense(V)
+
+    def call(self, ids):
+        return self.out(self.embedding(ids))
+
+
+def transformer(kind=kt.Transformer, loss=None, **options):
+    keras.utils.set_random_seed(2)
+    model = kind(V, V, num_layers=1, d_model=8, num_heads=2, d_ff=16, dropout=0.0)
+    options = {"jit_compile": False} | options
+    metrics = [kt.MaskedAccuracy(), kt.Perplexity(), kt.TargetTokens()]
+    loss = loss or kt.SmoothedCrossEntropy(0.1)
+    model.compile(keras.optimizers.SGD(0.3), loss, metrics=metrics, **options)
+    return model
+
+
+def trained(model, x, y, sample_weight=None):
+    """The logs of one update on a whole batch and what it changes."""
+    model.predict_on_batch(x)
+    before = model.get_weights()
+    logs = model.fit(x, y, len(y), sample_weight=sample_weight, shuffle=False, verbose=0).history
+    steps = [a - b for a, b in zip(model.get_weights(), before, strict=True)]
+    assert max(np.abs(step).max() for step in steps) > 1e-3
+    return {name: values[0] for name, values in logs.items()}, steps
+
+
+def assert_same(some, others):
+    assert some[0] == pytest.approx(others[0], rel=1e-5)
+    for step, other in zip(some[1], others[1], strict=True):
+        np.testing.assert_allclose(step, other, atol=1e-6)
+
+
+def dataset(y, x=X, rank=2):
+    """One batch of unknown sizes; with `rank=None`, of unknown rank as well."""
+    ids, shape = tf.TensorSpec((None, None), tf.int32), rank and (None,) * np.ndim(y)
+    signature = ((ids, ids), tf.TensorSpec(shape, tf.int32))
+    data = tf.data.Dataset.from_generator(lambda: iter([(x, y)]), output_signature=signature)
+    return data.apply(tf.data.experimental.assert_cardinality(1))
+
+
+# Negative labels are ignored as PAD is, floats are what they say.
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return trained(transformer(), X, Y)
+
+
+@pytest.mark.parametrize(
+    "kind, options, ignored, dtype",
+    [
+        (kt.Transformer, {}, -100, "int64"),
+        (OwnCall, {"run_eagerly": True}, -1, "float32"),
+        (kt.Transformer, {"accumulation_steps": 2}, -1, "float32"),
+        (OwnCall, {"jit_compile": True, "accumulation_steps": 3}, -100, "float32"),
+    ],
+    ids=["fused", "eager", "accumulated", "XLA"],
+)
+def test_negative_labels_are_ignored(kind, options, ignored, dtype, expected):
+    y = np.where(Y == kt.PAD, ignored, Y).astype(dtype)
+    assert_same(trained(transformer(kind, **options), X, y), expected)
+
+
+def test_negative_labels_in_evaluation():
+    y, model = np.where(Y == kt.PAD, -100, Y), transformer()
+    whole = model.evaluate(X, Y, verbose=0)
+    assert model.evaluate(X, y, verbose=0) == pytest.approx(whole)
+    assert model.test_on_batch(X, y) == pytest.approx(whole)
+    history = model.fit(X, Y, validation_data=(X, y), verbose=0).history
+    assert history["val_loss"][0] == pytest.approx(model.evaluate(X, Y, verbose=0)[0])
+    weights = np.random.default_rng(0).random(Y.shape)
+    weighted = model.test_on_batch(X, Y, weights)
+    assert model.train_on_batch(X, y, weights) == pytest.approx(weighted, rel=1e-5)
+
+
+# Labels beyond the vocabulary.
+
+USES = {
+    "fit": lambda model, y: model.fit(X, y, verbose=0),
+    "evaluate": lambda model, y: model.evaluate(X, y, verbose=0),
+    "validation": lambda model, y: model.fit(X, Y, validation_data=(X, y), verbose=0),
+    "train_on_batch": lambda model, y: model.train_on_batch(X, y),
+    "test_on_batch": lambda model, y: model.test_on_batch(X, y),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_arrays_of_labels_beyond_the_vocabulary(use):
+    """Whatever compiles the step."""
+    with pytest.raises(ValueError, match=SENTENCE):
+        use(transformer(jit_compile=True), BEYOND)
+
+
+def test_labels_that_are_not_whole_numbers():
+    with pytest.raises(ValueError, match="whole numbers, received 7.5"):
+        transformer().fit(X, Y + 0.5, verbose=0)
+
+
+@pytest.mark.parametrize("kind", [kt.Transformer, OwnCall])
+def test_datasets_of_labels_beyond_the_vocabulary(kind):
+    with pytest.raises(ValueError, match=SENTENCE):
+        transformer(kind).fit(dataset(BEYOND), shuffle=False, verbose=0)
+    with pytest.raises(ValueError, match=SENTENCE):
+        transformer(kind).evaluate(dataset(BEYOND), verbose=0)
+
+
+@pytest.mark.parametrize("kind", [kt.Transformer, OwnCall])
+def test_labels_beyond_the_vocabulary_where_a_graph_cannot_raise(kind):
+    model = transformer(kind, jit_compile=True)
+    logs = model.evaluate(dataset(BEYOND), verbose=0, return_dict=True)
+    assert np.isnan([logs[name] for name in ("loss", "accuracy", "perplexity")]).all()
+    logs = model.fit(dataset(BEYOND), shuffle=False, verbose=0).history
+    assert np.isnan([logs[name][0] for name in ("loss", "accuracy", "perplexity")]).all()
+
+
+# Shapes.
+
+SHAPES = {
+    "T + 1": IDS,
+    "T - 1": IDS[:, 2:],
+    "(B,)": IDS[:, 1],
+    "(B, 1)": IDS[:, 1:2],
+    "(B, T, 1)": Y[:, :, None],
+}
+
+
+@pytest.mark.parametrize("y", SHAPES.values(), ids=SHAPES)
+def test_shapes_of_arrays(y):
+    received = str((None, *y.shape[1:])).replace("(", r"\(").replace(")", r"\)")
+    model = transformer()
+    for use in ("fit", "test_on_batch"):
+        quiet = {} if use.endswith("batch") else {"verbose": 0}
+        with pytest.raises(ValueError, match="Labels must hold one id for each position") as error:
+            getattr(model, use)(X, y, **quiet)
+        shapes = r"shape \(\w+, 3\): received labels of shape " + received.replace("None", r"\w+")
+        error.match(shapes)
+
+
+@pytest.mark.parametrize(
+    "y, received",
+    [(IDS, r"\(5, 4\)"), (IDS[:, 1:2], r"\(5, 1\)")],
+    ids=["T + 1", "(B, 1)"],
+)
+@pytest.mark.parametrize("kind, xla", [(kt.Transformer, False), (OwnCall, True)])
+def test_shapes_of_datasets(kind, xla, y, received):
+    """Known only when the first batch is read."""
+    model = transformer(kind, jit_compile=xla)
+    for use in (lambda data: model.fit(data, shuffle=False, verbose=0), model.evaluate):
+        with pytest.raises(ValueError, match=rf"shape \(5, 3\): received .* shape {received}"):
+            use(dataset(y))
+
+
+def test_unknown_rank(expected):
+    """`Dataset.from_generator` without a signature knows no shapes at all."""
+    types = ((tf.int32, tf.int32), tf.int32)
+    unknown = tf.data.Dataset.from_generator(lambda: iter([(X, Y)]), output_types=types)
+    unknown = unknown.apply(tf.data.experimental.assert_cardinality(1))
+    for data in (dataset(Y, rank=None), unknown):
+        model = transformer()
+        before = model.evaluate(data, verbose=0, return_dict=True)
+        logs = model.fit(data, shuffle=False, verbose=0).history
+        assert logs["loss"][0] == pytest.approx(before["loss"])
+        assert logs["loss"][0] == pytest.approx(expected[0]["loss"])
+    with pytest.raises(ValueError, match=r"received labels of shape \(5\)"):
+        transformer().evaluate(dataset(Y[:, 0], rank=None))
+
+
+def test_labels_that_are_not_arrays_of_numbers():
+    with pytest.raises(ValueError, match="Labels must be ids, received type"):
+        transformer().fit(X, Y.astype(str), verbose=0)
+    x = tuple(tf.constant(ids) for ids in X)
+    data = tf.data.Dataset.from_tensors((x, tf.strings.as_string(Y)))
+    with pytest.raises(ValueError, match="Labels must be ids, received type string"):
+        transformer().evaluate(data, verbose=0)
+    ragged = tf.RaggedTensor.from_tensor(tf.constant(Y), padding=0)
+    data = tf.data.Dataset.from_tensors((x, ragged))
+    with pytest.raises(ValueError, match=r"received a RaggedTensor: pass labels\.to_tensor\(\)"):
+        transformer().evaluate(data, verbose=0)
+
+
+# Slices of a batch: the rows that there are, and what a loss is averaged over.
+
+
+def compiled(model, loss, **options):
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    options = {"jit_compile": False} | options
+    model.compile(keras.optimizers.SGD(0.5), loss, metrics=[accuracy], **options)
+    return model
+
+
+@pytest.mark.parametrize("steps, xla", [(2, False), (2, True), (7, False)])
+def test_no_row_is_made_up_for_a_classifier(steps, xla):
+    results = []
+    for accumulation_steps in (1, steps):
+        keras.utils.set_random_seed(2)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        options = {"accumulation_steps": accumulation_steps, "jit_compile": xla}
+        results.append(trained(compiled(Classifier(), loss, **options), IDS, Y[:, 0] % 3))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"ignore_class": 0}, {"ignore_class": 3, "reduction": "mean_with_sample_weight"}],
+    ids=["all", "ignore_class", "mean_with_sample_weight"],
+)
+@pytest.mark.parametrize(
+    "slices, weighted",
+    [("accumulation_steps", False), ("accumulation_steps", True), ("parallel_microbatches", False)],
+)
+def test_slices_of_losses_of_keras(arguments, weighted, slices):
+    """Without `ignore_class`, padding counts in every slice as in the whole."""
+    weights = np.random.default_rng(0).random(Y.shape, "float32") if weighted else None
+    results = []
+    for count in (1, 2):
+        keras.utils.set_random_seed(2)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **arguments)
+        accumulated = {slices: count} if slices == "accumulation_steps" else {}
+        model = compiled(Tagger(), loss, **accumulated)
+        model.parallel_microbatches = count if slices == "parallel_microbatches" else 1
+        results.append(trained(model, X[1], Y, weights))
+    assert_same(*results)
+
+
+def test_a_mask_of_the_outputs_does_not_change_which_labels_count():
+    results = []
+    for mask_zero, steps in ((False, 1), (True, 1), (True, 2)):
+        keras.utils.set_random_seed(2)
+        model = Tagger(mask_zero)
+        model.compile(
+            keras.optimizers.SGD(0.5), kt.SmoothedCrossEntropy(), accumulation_steps=steps
+        )
+        shifted = np.roll(X[1], 1, axis=1)  # where the mask hides other positions than the labels
+        results.append(trained(model, np.where(shifted == 2, 0, shifted), Y))
+    assert_same(results[0], results[1])
+    assert_same(results[0], results[2])
+
+
+def masked_loss(y_true, y_pred):
+    return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True))
+
+
+@pytest.mark.parametrize(
+    "loss, name",
+    [
+        (masked_loss, "masked_loss"),
+        (keras.losses.SparseCategoricalCrossentropy(True, reduction="sum"), "sparse_categorical"),
+    ],
+)
+def test_slices_of_unknown_losses_are_refused(loss, name):
+    with pytest.raises(ValueError, match=f"accumulation_steps=2 .* of the loss {name}"):
+        compiled(Tagger(), loss, accumulation_steps=2).fit(X[1], Y, verbose=0)
+
+
+# Losses that take logits for probabilities.
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sparse_categorical_crossentropy",
+        "categorical_crossentropy",
+        "SparseCategoricalCrossentropy",
+        keras.losses.SparseCategoricalCrossentropy(),
+        keras.losses.sparse_categorical_crossentropy,
+        ["crossentropy"],
+    ],
+)
+def test_losses_of_probabilities_are_refused(loss):
+    message = "The model returns logits, .*expects probabilities: compile with SmoothedCrossEntropy"
+    model = kt.Transformer(V, V, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    with pytest.raises(ValueError, match=message):
+        model.compile("adam", loss)
+    with pytest.raises(ValueError, match=message):
+        model.compile("adam", kt.SmoothedCrossEntropy(), metrics=loss)
+    logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    model.compile("adam", logits, metrics=["sparse_categorical_accuracy"])
+    Tagger().compile("adam", loss)  # whose outputs may be anything
+
+
+# Inputs: the same rule.
+
+
+@pytest.mark.parametrize("wrong", ["ids", "positions"])
+def test_inputs_beyond_the_tables_where_a_graph_cannot_raise(wrong):
+    """XLA would look up the last row instead."""
+    embedding = kt.PositionalEmbedding(V, 8, positions="learned", max_length=4)
+    ids = np.full((2, 3), 5) if wrong == "ids" else np.full((2, 6), 5)
+    ids[0, 1] = 60 if wrong == "ids" else 5
+    embedding.build()
+    look_up = tf.function(embedding, jit_compile=True, input_signature=[tf.TensorSpec((2, None))])
+    outputs = np.isnan(look_up(tf.constant(ids, "float32"))).all(axis=-1)
+    position = np.arange(ids.shape[1])
+    np.testing.assert_array_equal(outputs, (ids == 60) | (position >= 4))
