@@ -246,7 +246,7 @@ class MultiHeadAttention(AttendingLayer):
             "seed": self.seed,
             "output_initializer": keras.initializers.serialize(self.output_initializer),
             **{k: keras.saving.serialize_keras_object(v) for k, v in self.penalties.items()},
-            "positions": keras.saving.serialize_keras_object(self.positions),
+            "positions": self.positions and self.positions.serialize_for(self),
         }
 
     def load_own_variables(self, store: Any) -> None:

@@ -1,9 +1,11 @@
-"""What `fit` of every backend would take without a word, and get wrong."""
+"""What `fit` and `save` of every backend would accept, and get wrong."""
 
 import inspect
 from typing import TYPE_CHECKING, Any
 
 import keras
+
+from keras_transformer.typing import Path
 
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
     from keras import Model
@@ -12,10 +14,11 @@ else:
 
 
 class CheckedFit(Model):
-    """Mixed into a `keras.Model` ahead of it: refuses `class_weight`.
+    """Mixed into a `keras.Model` ahead of it: refuses `class_weight`, and `save` in HDF5.
 
     Keras takes ids `(B, T)` for one-hot rows, and so each sentence for a row of the class that is
-    the position of its largest id.
+    the position of its largest id. Of a model that is not functional, its HDF5 files cannot be
+    loaded.
     """
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
@@ -35,6 +38,19 @@ class CheckedFit(Model):
         """
         _refuse_class_weight(super().train_on_batch, args, kwargs)
         return super().train_on_batch(*args, **kwargs)
+
+    def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
+        """Saves the model, as `keras.Model.save` does, which has the arguments.
+
+        Raises:
+            ValueError: If the file is to be HDF5.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                f"{filepath} would be an HDF5 file, which could not be loaded: use a name that "
+                "ends in .keras, or save_weights and a name that ends in .weights.h5."
+            )
+        super().save(filepath, *args, **kwargs)
 
 
 def _refuse_class_weight(function, args, kwargs):
