@@ -116,8 +116,9 @@ def _check_change(path, part, change):
         )
     ):
         raise ValueError(
-            f"{path}: the change {str(change)[:80]} of {part[:80]!r} is invalid, expected trainable "
-            "(true or false), quantization (int8, int4 or float8), lora_rank and lora_alpha."
+            f"{path}: the change {str(change)[:80]} of {part[:80]!r} is invalid, expected "
+            "trainable (true or false), quantization (int8, int4 or float8), lora_rank and "
+            "lora_alpha."
         )
 
 

@@ -57,9 +57,8 @@ class DisentangledPositions(Positions):
     ) -> None:
         super().__init__(**kwargs)
         (self.max_distance,) = check_sizes(max_distance=max_distance)
-        if isinstance(table, dict):
-            table = deserialize_shared(table)
-        self.table = table or DistanceTable(dtype=self.dtype_policy)
+        made = deserialize_shared(table) if isinstance(table, dict) else table
+        self.table: Any = made or DistanceTable(dtype=self.dtype_policy)
 
     def of_layer(self) -> "DisentangledPositions":
         return DisentangledPositions(self.max_distance, self.table, dtype=self.dtype_policy)

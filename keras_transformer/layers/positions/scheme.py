@@ -13,7 +13,7 @@ from keras import ops
 from keras_transformer.kernels import products
 from keras_transformer.layers.positions.sharing import Shareable
 from keras_transformer.layers.relation import Relation
-from keras_transformer.typing import Config, Shape, Tensor
+from keras_transformer.typing import Shape, Tensor
 
 # From the numbers of queries and keys and the first query's position to a Relation.
 Relate = Callable[[int | Tensor, int | Tensor, int | Tensor], Relation]
