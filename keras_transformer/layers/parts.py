@@ -26,9 +26,10 @@ def find_parts(root: keras.layers.Layer) -> tuple[dict[str, Any], set[str]]:
             for name, item in _items(part):
                 visit(f"{path}/{name}", item)
         elif _is_part(part):
-            if id(part) not in saved:
-                saved[id(part)] = path
-                for name, value in _attributes(part):
+            known = id(part) in saved
+            saved.setdefault(id(part), path)
+            for name, value in _attributes(part):
+                if not known or isinstance(value, keras.Variable):
                     visit(f"{path}/{name}" if path else name, value)
             parts[path] = part
 

@@ -95,7 +95,7 @@ def test_training_of_the_model_goes_on_after_loading(share, tmp_path):
 def test_a_kernel_set_free_after_lora_stays_free():
     layer = build("FeedForward")
     layer.inner.enable_lora(2)
-    layer.trainable = True  # Keras: of the kernel too
+    layer.inner._kernel.trainable = True
     twin = type(layer).from_config(layer.get_config())
     assert len(twin.trainable_variables) == len(layer.trainable_variables) == 6
 
@@ -121,7 +121,7 @@ def test_frozen_embeddings_and_positions_that_learn(tmp_path):
 
 
 def test_a_sequential_model_keeps_what_is_frozen(tmp_path):
-    model = keras.Sequential([kt.PositionalEmbedding(11, 8), kt.EncoderLayer(8, 2, 16)])
+    model = keras.Sequential([kt.PositionalEmbedding(11, 8), kt.EncoderLayer(8, 2, 16, 0.0)])
     model.build((None, 4))
     model.layers[1].self_attention.trainable = False
     loaded = saved_and_loaded(model, tmp_path)
@@ -177,7 +177,9 @@ def test_a_quantized_layer_is_loaded(name, mode, tmp_path):
     assert_same(model, loaded)
     np.testing.assert_array_equal(to_numpy(model(arrays)), to_numpy(loaded(arrays)))
     clone = keras.models.clone_model(model)
-    assert [(v.dtype, v.shape) for v in clone.weights] == [(v.dtype, v.shape) for v in model.weights]
+    assert [(v.dtype, v.shape) for v in clone.weights] == [
+        (v.dtype, v.shape) for v in model.weights
+    ]
 
 
 @ignore_quantize
