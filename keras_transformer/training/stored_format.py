@@ -50,7 +50,6 @@ class StoredFormat(Model):
             store[NAME] = np.frombuffer(self.positions.encode(), "uint8")
 
     def load_own_variables(self, store: Any) -> None:
-        _check_left_over(self, store)
         entries = {key: store[key] for key in store.keys()}
         found: tuple[str, ...] = ABSOLUTE
         if NAME in entries:
@@ -60,6 +59,7 @@ class StoredFormat(Model):
                 f"The file has weights of a model whose positions are {' or '.join(found)}, this "
                 f"one has {self.positions}: make it with positions={found[0]!r}."
             )
+        _check_left_over(self, store)
         super().load_own_variables(entries)
 
 
