@@ -29,8 +29,8 @@ MODULES = (
 
 # Their names: what a file may name before any of them has been imported.
 CLASSES = """
-AlibiPositions BucketedPositions Decoder DecoderLayer Dense DisentangledPositions Dropout
-EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy MeanAdam
+AlibiPositions BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
+Dropout EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy MeanAdam
 MultiHeadAttention Perplexity PositionalEmbedding RelativePositions RotaryPositions
 SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt
 """.split()

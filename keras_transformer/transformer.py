@@ -12,13 +12,13 @@ from keras import ops
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dense import Dense
 from keras_transformer.layers import arguments, decoder_step
+from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.position_schemes import RELATIVE, check_positions
 from keras_transformer.presets import ModelConfig, check_sharing
-from keras_transformer.training.freezing import Freezing
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.self_building import SelfBuilding
 from keras_transformer.training.stored_format import StoredFormat
@@ -36,7 +36,7 @@ ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(SelfBuilding, StoredFormat, Freezing, Trainer, keras.Model):
+class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model):
     """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:

@@ -26,8 +26,10 @@ MOST = {
     "num_buckets": 1 << 17,
     "source_vocabulary_size": 1 << 22,
     "target_vocabulary_size": 1 << 22,
+    "lora_rank": 1 << 14,
 }
 OPTIONAL = {"max_distance"}  # of them, what may be left out
+BY_HEADS = ("query_dense", "key_dense", "value_dense")  # LoRA learns rank vectors for each head
 LARGEST = 1 << 53  # any other whole number
 DEEPEST, LONGEST_STRING, MOST_VALUES = 32, 4096, 100_000
 
@@ -42,6 +44,7 @@ _KERAS = {
     "initializers": """Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal
         LecunUniform Ones Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling
         Zeros""",
+    "quantizers": "AbsMaxQuantizer Int4QuantizationConfig Int8QuantizationConfig",
     "optimizers": """Adadelta Adafactor Adagrad Adam AdamW Adamax Ftrl Lion LossScaleOptimizer Muon
         Nadam RMSprop SGD""",
     "optimizers.schedules": """CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay
@@ -83,7 +86,40 @@ def read_model_config(path: Path, content: str) -> dict[str, Any]:
         raise ValueError(f"{path} holds a {name}, expected the Transformer of a training.")
     if not isinstance(config.get("config"), dict):
         raise ValueError(f"{path}: the configuration of its model is no JSON object.")
+    for part, change in _changes(config["config"], path).items():
+        _check_change(path, part, change)
     return config
+
+
+def _changes(config, path):
+    """What was changed inside a model, by path: see `layers.changes`."""
+    parts = config.get("changes", {"parts": {}})
+    parts = parts.get("parts") if isinstance(parts, dict) else None
+    if not isinstance(parts, dict) or not all(isinstance(x, dict) for x in parts.values()):
+        raise ValueError(f'{path}: "changes" in its configuration must be objects by path.')
+    return parts
+
+
+def _check_change(path, part, change):
+    """Refuses a change other than those that `layers.changes` writes."""
+    alpha, quantization = change.get("lora_alpha", 1), change.get("quantization", "int8")
+    if not (
+        change.keys() <= {"trainable", "quantization", "lora_rank", "lora_alpha"}
+        and isinstance(change.get("trainable", True), bool)
+        and type(alpha) in (int, float)
+        and math.isfinite(alpha)
+        and (
+            quantization in ("int8", "int4", "float8")
+            if isinstance(quantization, str)
+            else isinstance(quantization, dict)
+            and str(quantization.get("class_name")).endswith("QuantizationConfig")
+        )
+    ):
+        raise ValueError(
+            f"{path}: the change {str(change)[:80]} of {part[:80]!r} is invalid, expected "
+            "trainable (true or false), quantization (int8, int4 or float8), lora_rank and "
+            "lora_alpha."
+        )
 
 
 class _Walk:
@@ -173,7 +209,11 @@ def implied_weights(config: dict[str, Any]) -> int:
     positions = config["max_length"] if config["positions"] == "learned" else 0
     softmax = (d + 1) * target if config["share_embeddings"] == "none" else 0
     embeddings = d * (sum(tables) + positions * len(tables))
-    return layers + embeddings + softmax + 2 * _scheme_weights(config, d, n)
+    lora = 0
+    for part, change in _changes(config, "A model").items():
+        rows = d * (config["num_heads"] if part.endswith(BY_HEADS) else 1)
+        lora += rows * change.get("lora_rank", 0)  # of two matrices, the first
+    return layers + embeddings + softmax + 2 * _scheme_weights(config, d, n) + lora
 
 
 def _scheme_weights(config, d, n):
@@ -206,7 +246,8 @@ def check_weights(path: Path, config: dict[str, Any], weights: dict[str, list[in
         raise ValueError(f"{path}: {error} is missing or wrong in its configuration.") from None
     held = sum(math.prod(shape) for shape in weights.values())
     # Keras packs two weights of 4 bits into one number.
-    packed = 2 if re.search("int4", json.dumps(config["config"].get("dtype"))) else 1
+    converted = json.dumps([config["config"].get(key) for key in ("dtype", "changes")])
+    packed = 2 if re.search("int4", converted, re.IGNORECASE) else 1
     if held * packed < implied:
         raise ValueError(
             f"{path} holds {held:,} numbers, but a model of the sizes that it names has "

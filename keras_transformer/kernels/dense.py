@@ -5,6 +5,7 @@ Shapes: N rows, D width of the input, D' of the output.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
@@ -18,8 +19,28 @@ VOCABULARY = 8  # or where the kernel is so many times as wide as high, by colum
 LOWEST = -3.4e38  # about float32's and bfloat16's lowest number
 
 
+class _KeepsLora(keras.layers.Layer):
+    """Saves the matrices of LoRA too, under their names.
+
+    Keras saves their product, added to the kernel, and loads zeros, whose gradients are zeros: LoRA
+    would never learn again. What has no LoRA loads what Keras saves.
+    """
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        if self.lora_enabled:
+            for variable in self.variables:
+                store[variable.name] = variable
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables({key: store[key] for key in store.keys() if key.isdigit()})
+        if self.lora_enabled and "lora_kernel_a" in store.keys():
+            for variable in self.variables:
+                variable.assign(store[variable.name])
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(keras.layers.Dense):
+class Dense(_KeepsLora, keras.layers.Dense):
     """`keras.layers.Dense` whose products are rounded as `multiply` rounds them.
 
     Arguments, weights, LoRA and quantization are those of `keras.layers.Dense`.
@@ -47,7 +68,7 @@ class Dense(keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EinsumDense(keras.layers.EinsumDense):
+class EinsumDense(_KeepsLora, keras.layers.EinsumDense):
     """`keras.layers.EinsumDense` as one product of matrices, as `Dense` makes it.
 
     Arguments, weights, LoRA and quantization are those of `keras.layers.EinsumDense`; the equation

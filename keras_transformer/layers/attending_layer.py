@@ -5,10 +5,11 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.typing import Nested
 
 
-class AttendingLayer(keras.layers.Layer):
+class AttendingLayer(KeepsChanges):
     """Base of the layers that take masks and can return their attention weights."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

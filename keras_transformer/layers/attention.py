@@ -33,8 +33,9 @@ class MultiHeadAttention(AttendingLayer):
     Keras averages over all keys) and honours an explicit `query_mask`.
 
     The projections are the sublayers `query_dense`, `key_dense`, `value_dense` and `output_dense`,
-    as in Keras: LoRA and quantization of them hold in decoding too. A subclass with another kind of
-    attention overrides `attend`, which training and step-by-step decoding share.
+    as in Keras: LoRA and quantization of them hold in decoding too, and are saved. A subclass
+    with another kind of attention overrides `attend`, which training and step-by-step decoding
+    share.
 
     What Keras' layer has and this one has not, each refused by its name:
 
@@ -246,7 +247,7 @@ class MultiHeadAttention(AttendingLayer):
             "seed": self.seed,
             "output_initializer": keras.initializers.serialize(self.output_initializer),
             **{k: keras.saving.serialize_keras_object(v) for k, v in self.penalties.items()},
-            "positions": keras.saving.serialize_keras_object(self.positions),
+            "positions": self.positions and self.positions.serialize_for(self),
         }
 
     def load_own_variables(self, store: Any) -> None:

@@ -9,11 +9,12 @@ import keras
 
 from keras_transformer.kernels.dense import Dense
 from keras_transformer.kernels.dropout import Dropout
+from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.typing import Activation, Config, Initializer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(KeepsChanges):
     """Transforms each position by itself: `max(0, xW₁ + b₁)W₂ + b₂`.
 
     "Attention Is All You Need", §3.3, equation 2.

@@ -13,6 +13,7 @@ from keras import ops
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes
+from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.position_schemes import ABSOLUTE, check_positions
 from keras_transformer.typing import Config, Shape, Tensor
@@ -61,7 +62,7 @@ def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor 
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEmbedding(keras.layers.Layer):
+class PositionalEmbedding(KeepsChanges):
     """Embeds token ids, scales them by √D and adds their positions.
 
     The embedding can also serve as the output projection (`logits`): "Attention Is All You Need",

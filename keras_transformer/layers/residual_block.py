@@ -171,7 +171,7 @@ class ResidualBlock(AttendingLayer):
             "norm": self.norm,
             "activation": keras.activations.serialize(self.activation),
             "depth": self.depth,
-            "positions": keras.saving.serialize_keras_object(self.positions),
+            "positions": self.positions and self.positions.serialize_for(self),
         }
 
     def _initializers(self):

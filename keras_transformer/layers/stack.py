@@ -45,9 +45,11 @@ class Stack(AttendingLayer):
         super().__init__(**kwargs)
         bidirectional = self.layer_class.bidirectional
         scheme = make_positions(positions, max_distance, bidirectional, dtype=self.dtype_policy)
-        if isinstance(positions, Positions):  # its layers are those that hold weights
-            positions = keras.saving.serialize_keras_object(positions)
-        self.positions = positions
+        if scheme and not isinstance(positions, str):
+            scheme.users += 1
+            positions = scheme
+        # Out of sight in a function: its layers are those that hold weights.
+        self._positions = lambda: positions
         self.max_distance = max_distance
         num_layers, d_model = check_sizes(num_layers=num_layers, d_model=d_model)
         self.supports_masking = True
@@ -89,5 +91,8 @@ class Stack(AttendingLayer):
         of_layers = self.layers[0].get_config()
         names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
         config = super().get_config() | {"num_layers": self.num_layers}
-        config |= {"positions": self.positions, "max_distance": self.max_distance}
+        positions = self._positions()
+        if isinstance(positions, Positions):
+            positions = positions.serialize_for(self)
+        config |= {"positions": positions, "max_distance": self.max_distance}
         return config | {name: of_layers[name] for name in names}

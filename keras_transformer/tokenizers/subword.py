@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import sentencepiece
@@ -76,6 +76,9 @@ class SubwordTokenizer(tf.Module):
         self.vocabulary_size = processor.vocab_size()
         self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
         self._processor._model_resource = _LastingModel(model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model,)  # the tables are TensorFlow's: made anew
 
     def __call__(
         self, text: str | bytes | Sequence[str | bytes] | Tensor, end: bool = False

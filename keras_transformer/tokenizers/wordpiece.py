@@ -1,7 +1,7 @@
 """WordPiece: text to the ids of BERT's tokenizer and back, as graph operations."""
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -82,6 +82,9 @@ class WordPieceTokenizer(tf.Module):
         # a path that a server would not have.
         self._spaced = tf.constant([f" {piece}" for piece in pieces])
         self._numbers = tf.constant(numbers, tf.int32)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model,)  # the tables are TensorFlow's: made anew
 
     @property
     def detokenizing_loses(self) -> str:

@@ -1,4 +1,4 @@
-"""What `fit` of every backend would take without a word, and get wrong."""
+"""What `fit` and `save` of every backend would accept, and get wrong."""
 
 import inspect
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_transformer.training.token_weights import wide_sums
+from keras_transformer.typing import Path
 
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
     from keras import Model
@@ -14,11 +15,12 @@ else:
 
 
 class CheckedFit(Model):
-    """Mixed into a `keras.Model` ahead of it: refuses `class_weight`, and asks about labels.
+    """Mixed into a `keras.Model` ahead of it: checks labels, refuses `class_weight` and HDF5 files.
 
     Keras takes ids `(B, T)` for one-hot rows, and so each sentence for a row of the class that is
     the position of its largest id. A model that has a method `check_labels(y)` checks by it the
     arrays of `fit`, `evaluate`, `train_on_batch` and `test_on_batch`: a compiled step cannot raise.
+    HDF5 files of a model that is not functional cannot be loaded.
     """
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -52,6 +54,19 @@ class CheckedFit(Model):
         """
         _check(self, super().train_on_batch, args, kwargs)
         return super().train_on_batch(*args, **kwargs)
+
+    def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
+        """Saves the model, as `keras.Model.save` does, which has the arguments.
+
+        Raises:
+            ValueError: If the file is to be HDF5.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                f"{filepath} would be an HDF5 file, which could not be loaded: use a name that "
+                "ends in .keras, or save_weights and a name that ends in .weights.h5."
+            )
+        super().save(filepath, *args, **kwargs)
 
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Scores one batch, as `keras.Model.test_on_batch` does, which has the arguments.

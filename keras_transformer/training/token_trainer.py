@@ -210,6 +210,9 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         kind = type(self)
         if kind.softmax_inputs_of is None or kind.softmax_inputs_of is not kind.call:
             return f"{kind.__name__}.call is not the softmax_inputs_of that class"
+        quantized = [layer.name for layer in self.layers if layer.quantization_mode]
+        if quantized:  # it computes something else than a product with its kernel
+            return f"{quantized[0]} is quantized"
         if sample_weight is not None:
             return "the batches have sample weights"
         if type(self.loss) is not SmoothedCrossEntropy:

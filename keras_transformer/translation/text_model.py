@@ -75,6 +75,12 @@ class TextModel(tf.Module):
         self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
         self.compiled: Callable[..., Callable[..., Any]] = self._graphs
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keras pickles the model as a `.keras` file; graphs are made anew.
+        arguments = self.model, self.source_tokenizer, self.target_tokenizer, self.longest_output
+        state = {"card": self.card} if hasattr(self, "card") else None
+        return type(self), arguments, state
+
     @property
     def model(self) -> "Transformer":
         """The `Transformer`."""

@@ -79,6 +79,58 @@ def test_half_a_weight_of_four_bits(tmp_path):
     check_weights("m", config, {"x": [model.count_params() // 2 + 1]})
 
 
+def changed_config(parts):
+    model = kt.Transformer(11, 11, **SIZES)
+    config = model.get_config() | {"changes": {"parts": parts}}
+    kind = {"registered_name": f"{PACKAGE}Transformer", "class_name": "Transformer"}
+    return json.dumps(kind | {"config": config})
+
+
+def test_changes_that_are_kept_are_read():
+    model = kt.Transformer(11, 11, **SIZES)
+    model.build()
+    model.encoder.layers[0].trainable = False
+    model.decoder.layers[0].self_attention.query_dense.enable_lora(3, lora_alpha=1.5)
+    model.output_projection.quantize(
+        config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    )
+    model.decoder.layers[0].feed_forward.inner.quantize("int4")
+    content = json.dumps(keras.saving.serialize_keras_object(model))
+    assert read_model_config("m", content)["config"]["changes"] == model.get_config()["changes"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trainable": "no"},
+        {"method": "quantize"},
+        {"lora_rank": 0},
+        {"lora_rank": 1 << 40},
+        {"lora_rank": 2, "lora_alpha": float("inf")},
+        {"quantization": "gptq"},
+        {"quantization": 8},
+        {"quantization": {"module": "builtins", "class_name": "eval", "config": "1"}},
+        {"quantization": {"module": "keras.optimizers", "class_name": "Adam", "config": {}}},
+        ["trainable"],
+    ],
+)
+def test_other_changes_are_refused(change):
+    for parts in ({"encoder": change}, [change]):
+        with pytest.raises(ValueError, match="^m: "):
+            read_model_config("m", changed_config(parts))
+
+
+def test_lora_of_a_rank_that_the_file_does_not_hold():
+    model = kt.Transformer(11, 11, **SIZES)
+    model.build()
+    held = {"x": [model.count_params() + 100]}
+    part = "encoder/layers/encoder_layer/self_attention/query_dense"
+    config = json.loads(changed_config({part: {"lora_rank": 1000}}))
+    with pytest.raises(ValueError, match="it is damaged, or not what it says"):
+        check_weights("m", config, held)
+    check_weights("m", json.loads(changed_config({part: {"lora_rank": 2}})), held)
+
+
 def test_classes_of_the_calling_program_are_loaded(tmp_path):
     run = sound(tmp_path, "run")
     model = load(run).model

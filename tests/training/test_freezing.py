@@ -65,7 +65,7 @@ def test_a_saved_model_stays_frozen(tmp_path):
 
 def test_nothing_frozen_leaves_no_trace():
     model = kt.Transformer(20, 20, num_layers=1, d_model=8, num_heads=2, d_ff=16)
-    assert "frozen" not in model.get_config()
+    assert "changes" not in model.get_config()
     model.build()
     model.trainable = False
     assert not kt.Transformer.from_config(model.get_config()).trainable_variables
@@ -73,6 +73,16 @@ def test_nothing_frozen_leaves_no_trace():
 
 def test_only_layers_are_frozen():
     """Whatever a file names: of the class itself, every model would have it."""
-    config = frozen_model().get_config() | {"frozen": ["__class__"]}
-    with pytest.raises(ValueError, match="freezes '__class__', which is no layer of it"):
-        kt.Transformer.from_config(config)
+    config = frozen_model().get_config()
+    del config["changes"]
+    with pytest.raises(ValueError, match="changes '__class__', which is not a layer"):
+        kt.Transformer.from_config(config | {"frozen": ["__class__"]})
+
+
+@pytest.mark.parametrize("share", ["target", "all"])
+def test_what_earlier_versions_froze_stays_frozen(share):
+    config = frozen_model(share).get_config()
+    del config["changes"]
+    config["frozen"] = ["decoder", "source_embedding.embeddings", "target_embedding.embeddings"]
+    model = kt.Transformer.from_config(config)
+    assert [v.path for v in model.trainable_variables] == [v.path for v in model.encoder.weights]

@@ -5,14 +5,13 @@ All of them are for self-attention: never for that to a memory, whose positions 
 
 from typing import Any
 
-import keras
-
 from keras_transformer.layers.positions.alibi import AlibiPositions
 from keras_transformer.layers.positions.bucketed import BucketedPositions
 from keras_transformer.layers.positions.disentangled import DisentangledPositions
 from keras_transformer.layers.positions.relative import RelativePositions
 from keras_transformer.layers.positions.rotary import RotaryPositions
 from keras_transformer.layers.positions.scheme import Positions
+from keras_transformer.layers.positions.sharing import deserialize_shared
 from keras_transformer.position_schemes import MAX_DISTANCES, RELATIVE, check_positions
 from keras_transformer.typing import Config
 
@@ -56,8 +55,7 @@ def make_positions(
     Raises:
         ValueError: If there is no such scheme, or it cannot be given that.
     """
-    is_config = isinstance(positions, dict)
-    scheme: Any = keras.saving.deserialize_keras_object(positions) if is_config else positions
+    scheme: Any = deserialize_shared(positions) if isinstance(positions, dict) else positions
     if scheme is None or isinstance(scheme, Positions):
         if max_distance is not None:
             raise ValueError(

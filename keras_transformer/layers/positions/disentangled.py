@@ -15,6 +15,7 @@ from keras_transformer.kernels.dense import EinsumDense
 from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.dot_product_attention import query_scale
 from keras_transformer.layers.positions.scheme import Positions, Relate, distances, spread
+from keras_transformer.layers.positions.sharing import Shareable, deserialize_shared
 from keras_transformer.layers.relation import Relation
 from keras_transformer.position_schemes import MAX_DISTANCES
 from keras_transformer.typing import Config, Shape, Tensor
@@ -51,17 +52,19 @@ class DisentangledPositions(Positions):
     def __init__(
         self,
         max_distance: int = MAX_DISTANCES["disentangled"],
-        table: keras.layers.Layer | None = None,
+        table: keras.layers.Layer | Config | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         (self.max_distance,) = check_sizes(max_distance=max_distance)
-        self.table = table or _DistanceTable(dtype=self.dtype_policy)
+        made = deserialize_shared(table) if isinstance(table, dict) else table
+        self.table: Any = made or DistanceTable(dtype=self.dtype_policy)
 
     def of_layer(self) -> "DisentangledPositions":
         return DisentangledPositions(self.max_distance, self.table, dtype=self.dtype_policy)
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
+        self.table.users += 1
         if not self.table.built:
             self.table.dtype_policy = self.dtype_policy
             self.table.build((2 * self.max_distance, width))
@@ -112,7 +115,8 @@ class DisentangledPositions(Positions):
         return relate
 
     def get_config(self) -> Config:
-        return super().get_config() | {"max_distance": self.max_distance}
+        table = self.table.serialize_for(self) if self.table.users > 1 else None
+        return super().get_config() | {"max_distance": self.max_distance, "table": table}
 
     def _project(self, rows):
         """Keys and queries `(H, R, K)` of rows `(R, D)` of the table; the latter times 1/√K."""
@@ -123,7 +127,8 @@ class DisentangledPositions(Positions):
         return keys, queries * ops.cast(query_scale(queries.shape[-1]), queries.dtype)
 
 
-class _DistanceTable(keras.layers.Layer):
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DistanceTable(Shareable):
     """Holds the vectors `(2k, D)` of distances."""
 
     def build(self, table_shape: Shape) -> None:

@@ -11,15 +11,16 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import products
+from keras_transformer.layers.positions.sharing import Shareable
 from keras_transformer.layers.relation import Relation
-from keras_transformer.typing import Config, Shape, Tensor
+from keras_transformer.typing import Shape, Tensor
 from keras_transformer.wording import counted
 
 # From the numbers of queries and keys and the first query's position to a Relation.
 Relate = Callable[[int | Tensor, int | Tensor, int | Tensor], Relation]
 
 
-class Positions(keras.layers.Layer):
+class Positions(Shareable):
     """Base of the schemes that tell attention where its queries and keys are.
 
     What "Attention Is All You Need" adds to embeddings (§3.5), these bring into the scores
@@ -83,6 +84,7 @@ class Positions(keras.layers.Layer):
         Raises:
             ValueError: If the attention does not fit the scheme, or the one that it was built for.
         """
+        self.users += 1
         sizes = num_heads, key_dim, value_dim, width
         if self.built_for is None:
             self.dtype_policy = policy
@@ -104,9 +106,6 @@ class Positions(keras.layers.Layer):
     def add_table(self, name: str, shape: Shape, initializer: Any) -> keras.Variable:
         """A weight that Keras never casts, whichever layer reads it."""
         return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
-
-    def get_config(self) -> Config:
-        return super().get_config()  # said here, or Keras would guess from the arguments
 
     def load_own_variables(self, store: Any) -> None:
         expected = len(self._trainable_variables)
