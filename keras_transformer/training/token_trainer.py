@@ -131,8 +131,6 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
 
     def train_step(self, data: Nested) -> dict[str, Tensor]:
         """Learns from one batch; called by `fit` on each replica."""
-        if not self.built and hasattr(self, "build_if_needed"):
-            self.build_if_needed()
         batch = _batch(data)
         context = tf.distribute.get_replica_context()
         all_tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, count_tokens(*batch[1:]))
