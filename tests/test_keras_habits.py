@@ -72,7 +72,6 @@ FIRST = {
     "save": lambda model, folder: model.save(folder / "model.keras"),
     "an encoder's own call": lambda model, _: (model.encoder(np.ones((1, 2, 8))), model.build()),
     "fit": lambda model, _: compiled(model).fit(X, Y, verbose=0),
-    "quantize": lambda model, _: model.quantize("int8", filters="feed_forward"),
     "train_on_batch": lambda model, _: compiled(model).train_on_batch(X, Y),
     "eager fit": lambda model, _: compiled(model, run_eagerly=True).fit(X, Y, verbose=0),
     "predict": lambda model, _: model.predict(X, verbose=0),
@@ -106,8 +105,8 @@ class Weighted(kt.Transformer):
     def call(self, inputs, training=None):
         *pair, weights = inputs
         logits = super().call(pair, training=training) * self.scale(weights)[:, None]
-        if weights.shape[-1] != 2:
-            raise ValueError("two weights each")
+        if pair[0].shape[-1] != 6:
+            raise ValueError("six ids each")
         return logits
 
 
@@ -140,7 +139,9 @@ def encode_and_fail(model, wrong):
 
 
 FIRST_CALLS = {
-    "predict": lambda model, wrong: model.predict(tf.data.Dataset.from_tensors(wrong), verbose=0),
+    "predict": lambda model, wrong: model.predict(
+        tf.data.Dataset.from_tensors((wrong,)), verbose=0
+    ),
     "predict_on_batch": lambda model, wrong: model.predict_on_batch(wrong),
     "fit": lambda model, wrong: compiled(model).fit(wrong, Y, verbose=0),
     "evaluate": lambda model, wrong: compiled(model).evaluate(wrong, Y, verbose=0),
@@ -156,7 +157,7 @@ MODELS = {
     "more inputs": (
         lambda: make(Weighted),
         (*X, np.ones((3, 2), "float32")),
-        (*X, np.ones((3, 5), "float32")),
+        (SOURCE[:, :5], TARGET, np.ones((3, 2), "float32")),
     ),
     "a TokenTrainer": (OneSided, SOURCE, SOURCE[:, :5]),
 }
@@ -169,7 +170,7 @@ def test_a_mistake_in_the_first_call_breaks_nothing(kind, first, tmp_path):
         pytest.skip("has no encoder")
     new, right, wrong = MODELS[kind]
     model = new()
-    with pytest.raises(ValueError, match="pair|two|six|wrong"):
+    with pytest.raises(ValueError, match="pair|six|wrong"):
         FIRST_CALLS[first](model, wrong)
     expected = np.array(model(right))
     assert all(weight.size for weight in model.get_weights())

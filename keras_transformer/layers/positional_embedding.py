@@ -240,7 +240,7 @@ class PositionalEmbedding(keras.layers.Layer):
         if known and not 0 <= first <= self.max_length - length:
             raise ValueError(
                 f"This layer has learned {self.max_length} positions, received ids that reach "
-                f"from position {first} to position {first + length - 1}: shorten them or build "
+                f"position {first if first < 0 else first + length - 1}: shorten them or build "
                 "with a larger max_length."
             )
         first = ops.cast(start, "int32")

@@ -81,7 +81,6 @@ class SelfBuilding(Model):
     save = _after(_build, "save")
     save_weights = _after(_build, "save_weights")
     load_weights = _after(_build, "load_weights")
-    quantize = _after(_build, "quantize")
     stateless_call = _after(_build, "stateless_call")
 
     fit = _after(_check, "fit")
