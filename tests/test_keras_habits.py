@@ -72,6 +72,7 @@ FIRST = {
     "save": lambda model, folder: model.save(folder / "model.keras"),
     "an encoder's own call": lambda model, _: (model.encoder(np.ones((1, 2, 8))), model.build()),
     "fit": lambda model, _: compiled(model).fit(X, Y, verbose=0),
+    "train_on_batch": lambda model, _: compiled(model).train_on_batch(X, Y),
     "eager fit": lambda model, _: compiled(model, run_eagerly=True).fit(X, Y, verbose=0),
     "predict": lambda model, _: model.predict(X, verbose=0),
 }
@@ -92,6 +93,112 @@ def test_first_use_builds(first, tmp_path):
     attention, norm, feed_forward = 4 * (8 * 8 + 8), 2 * 8, 2 * 8 * 16 + 16 + 8
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
     assert model.count_params() == encoder + decoder + 8 * (13 + 11) + 8 * 11 + 11
+
+
+class Weighted(kt.Transformer):
+    """Takes a third input, and so cannot be tried with those that the base has."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scale = keras.layers.Dense(1)
+
+    def call(self, inputs, training=None):
+        *pair, weights = inputs
+        logits = super().call(pair, training=training) * self.scale(weights)[:, None]
+        if pair[0].shape[-1] != 6:
+            raise ValueError("six ids each")
+        return logits
+
+
+class OneSided(kt.TokenTrainer, keras.Model):
+    """A model of users' own that builds nothing before it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = kt.PositionalEmbedding(13, 8)
+        self.project = keras.layers.Dense(13)
+
+    def build(self, shape):
+        self.embedding.build(shape)
+        self.project.build((*shape, 8))
+        self.built = True
+
+    def call(self, ids):
+        if ids.shape[-1] != 6:
+            raise ValueError("six ids each")
+        return self.project(self.embedding(ids))
+
+
+def traced(use):
+    return lambda model, wrong: tf.function(lambda: use(model, wrong))()
+
+
+def encode_and_fail(model, wrong):
+    model.encode(SOURCE)
+    raise ValueError("wrong")
+
+
+FIRST_CALLS = {
+    "predict": lambda model, wrong: model.predict(
+        tf.data.Dataset.from_tensors((wrong,)), verbose=0
+    ),
+    "predict_on_batch": lambda model, wrong: model.predict_on_batch(wrong),
+    "fit": lambda model, wrong: compiled(model).fit(wrong, Y, verbose=0),
+    "evaluate": lambda model, wrong: compiled(model).evaluate(wrong, Y, verbose=0),
+    "train_on_batch": lambda model, wrong: compiled(model).train_on_batch(wrong, Y),
+    "test_on_batch": lambda model, wrong: compiled(model).test_on_batch(wrong, Y),
+    "call": lambda model, wrong: model(wrong),
+    "tf.function": traced(lambda model, wrong: model(wrong)),
+    "encode": traced(encode_and_fail),
+}
+# Of each model: inputs, and some that it refuses.
+MODELS = {
+    "Transformer": (make, X, SOURCE),
+    "more inputs": (
+        lambda: make(Weighted),
+        (*X, np.ones((3, 2), "float32")),
+        (SOURCE[:, :5], TARGET, np.ones((3, 2), "float32")),
+    ),
+    "a TokenTrainer": (OneSided, SOURCE, SOURCE[:, :5]),
+}
+
+
+@pytest.mark.parametrize("first", FIRST_CALLS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_mistake_in_the_first_call_breaks_nothing(kind, first, tmp_path):
+    if first == "encode" and kind == "a TokenTrainer":
+        pytest.skip("has no encoder")
+    new, right, wrong = MODELS[kind]
+    model = new()
+    with pytest.raises(ValueError, match="pair|six|wrong"):
+        FIRST_CALLS[first](model, wrong)
+    expected = np.array(model(right))
+    assert all(weight.size for weight in model.get_weights())
+    assert_close(model.predict(right, verbose=0), expected)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = new()
+    other(right)
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_close(other(right), expected)
+    compiled(model).fit(right, Y if kind != "a TokenTrainer" else SOURCE, verbose=0)
+
+
+def test_a_mistake_in_the_first_call_on_two_replicas():
+    devices = tf.config.list_logical_devices("CPU")
+    with tf.distribute.MirroredStrategy([device.name for device in devices][:2]).scope():
+        model = make()
+    with pytest.raises(ValueError, match="pair"):
+        model.predict(tf.data.Dataset.from_tensors(X).repeat(2), verbose=0)
+    assert_close(model.predict(X, verbose=0), np.array(model(X)))
+
+
+def test_an_eager_accumulation_builds_first():
+    model = OneSided()
+    model.compile(
+        "sgd", kt.SmoothedCrossEntropy(), run_eagerly=True, accumulation_steps=2, metrics=[]
+    )
+    model.fit(SOURCE, SOURCE, verbose=0)
+    assert model.optimizer.iterations == 1
 
 
 def test_weights_go_from_one_unbuilt_model_to_another(tmp_path):
@@ -222,6 +329,10 @@ MISTAKES = {
     "no labels": (lambda m: m.fit(X), "a batch holds inputs without labels"),
     "no labels to evaluate by": (lambda m: m.evaluate(X), "a batch holds inputs without labels"),
     "an id beyond": (lambda m: m.predict((SOURCE + 9, TARGET)), "lie in 0 … 12 .* received 21"),
+    "an id beyond, by hand": (
+        lambda m: m.train_on_batch((SOURCE + 9, TARGET), Y),
+        "lie in 0 … 12 .* received 21",
+    ),
     "a target id beyond": (lambda m: m.fit((SOURCE, TARGET - 3), Y), "in 0 … 10 .* received -3"),
     "no integers": (lambda m: m.predict((SOURCE + 0.5, TARGET)), "must be integers, received 5.5"),
     "rows that differ": (lambda m: m.fit((SOURCE[:2], TARGET), Y), "same number of samples"),

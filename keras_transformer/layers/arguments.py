@@ -68,6 +68,15 @@ def check_ids(ids: Tensor, vocabulary_size: int) -> None:
         )
 
 
+def nan_unless(valid: Tensor) -> Tensor:
+    """Returns a float32 scalar to add: 0, or NaN where the boolean scalar is False.
+
+    For graphs, which cannot raise everywhere. It is not a constant, at which TensorFlow's
+    `enable_check_numerics` would stop.
+    """
+    return ops.sqrt(ops.cast(valid, "float32") - 1.0)
+
+
 def check_id_arrays(arrays: Any, vocabulary_sizes: Sequence[int]) -> None:
     """Does as `check_ids` for arrays, of which a compiled step would say less, or nothing.
 

@@ -41,6 +41,7 @@ class Decoder(Stack):
         memory_mask: Boolean `(B, S)`, likewise for `memory`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether to drop.
+        mask: Another name of `x_mask`: the one that Keras knows where `x` is the only tensor.
 
     Returns:
         Tensor of shape `(B, T, D)`; with `return_attention_scores` also two lists of N tensors:
@@ -103,8 +104,10 @@ class Decoder(Stack):
         memory_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor | list[Tensor], ...]:
         check_memory(self, self.cross_attention, memory, x_mask)
+        x_mask = mask if x_mask is None else x_mask
         inputs = (memory, x_mask, memory_mask) if self.cross_attention else (x_mask,)
         scores = []
         for layer in self.layers:

@@ -54,6 +54,7 @@ class DecoderLayer(ResidualBlock):
         memory_mask: Boolean `(B, S)`, likewise for `memory`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether to drop.
+        mask: Another name of `x_mask`: the one that Keras knows where `x` is the only tensor.
 
     Returns:
         Tensor of shape `(B, T, D)`; with `return_attention_scores` also the weights of the
@@ -123,8 +124,10 @@ class DecoderLayer(ResidualBlock):
         memory_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
         check_memory(self, self.cross_attention, memory, x_mask)
+        x_mask = mask if x_mask is None else x_mask
 
         def attend_self(y):
             return self.self_attention(

@@ -22,6 +22,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import products
+from keras_transformer.kernels.backend import values_of
 from keras_transformer.kernels.dense import (
     Dense,
     EinsumDense,
@@ -29,6 +30,7 @@ from keras_transformer.kernels.dense import (
     projection,
 )
 from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.layers.arguments import nan_unless
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.decoder_layer import Sublayers
 from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
@@ -77,7 +79,7 @@ def make_step(
         add, past_mask = _grow, None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "positions" in state:
-            _check_room(position, state["positions"].shape[1])
+            x = _check_room(x, position, ops.shape(state["positions"])[1])
             add = functools.partial(_put, position)
             past_mask = key_mask(ops.less_equal(state["positions"], position))
         else:
@@ -183,13 +185,19 @@ def _rotate(relation, heads):
     return ops.reshape(turned, (batch, num_heads, 1, width))
 
 
-def _check_room(position, room):
-    """Refuses a Python number beyond the room; one in a graph is not known."""
-    if isinstance(position, numbers.Integral) and room is not None and not 0 <= position < room:
+def _check_room(x, position, room):
+    """Refuses a position beyond the room; where it is not known, NaN instead of `x`."""
+    number = position if isinstance(position, numbers.Integral) else values_of(position)
+    if number is None or not isinstance(room, int):
+        # Written beyond the room, keys and values would take the place of the last.
+        valid = ops.logical_and(position >= 0, position < room)
+        return x + ops.cast(nan_unless(valid), x.dtype)
+    if not 0 <= number < room:
         raise ValueError(
-            f"There is no position {position} in a state with room for {room}, numbered from 0: "
+            f"There is no position {number} in a state with room for {room}, numbered from 0: "
             "make it with a larger length."
         )
+    return x
 
 
 def _grow(old, new):

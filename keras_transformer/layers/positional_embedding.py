@@ -4,12 +4,14 @@ Shapes: B batch, T length, D d_model, V vocabulary.
 """
 
 import math
+import numbers
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.kernels.backend import values_of
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes
@@ -90,8 +92,8 @@ class PositionalEmbedding(KeepsChanges):
 
     Raises:
         ValueError: If an argument is out of its range; if the ids have the wrong shape or, outside
-            a compiled function, one is no integer or outside the vocabulary. Where a compiled
-            function cannot raise (XLA, GPUs), the embedding of such an id is NaN.
+            a compiled function, one is not an integer, outside the vocabulary or beyond the learned
+            positions. Where a compiled function cannot raise (XLA, GPUs), that token is NaN.
 
     Example:
 
@@ -163,15 +165,18 @@ class PositionalEmbedding(KeepsChanges):
             return multiply(ops.cast(ids, self.compute_dtype), self.softmax_matrix())
         ids = as_ids(ids)
         check_ids(ids, self.vocabulary_size)
-        ids = ops.cast(ids, "int32")
+        rows = ops.cast(ids, "int32")
+        invalid = ops.less(rows, 0)
+        if keras.backend.standardize_dtype(ids.dtype) != "int32":
+            invalid = ops.logical_or(invalid, ops.not_equal(rows, ids))
         # Keras would count negative ids from the end of the vocabulary.
-        rows = ops.where(ops.less(ids, 0), self.vocabulary_size, ids)
+        rows = ops.where(invalid, self.vocabulary_size, rows)
         x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
-        # XLA and GPUs look up some other row for an id beyond the vocabulary: make that NaN.
+        # For an id that has none, XLA takes some other row, and a GPU zeros: make that NaN.
         scale = ops.where(rows < self.vocabulary_size, math.sqrt(self.d_model), float("nan"))
         x = ops.cast(x, "float32") * ops.expand_dims(ops.cast(scale, "float32"), -1)
         if self.positions in ABSOLUTE and start is not None:
-            x = x + self._encode(ids, start)
+            x = x + self._encode(rows, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -231,15 +236,22 @@ class PositionalEmbedding(KeepsChanges):
         length = ops.shape(ids)[1]
         if self.positions == "sinusoidal":
             return sinusoidal_encoding(length, self.d_model, start)
-        if isinstance(length, int) and isinstance(start, int) and start + length > self.max_length:
+        first = start if isinstance(start, numbers.Integral) else values_of(start)
+        known = first is not None and isinstance(length, int)
+        if known and not 0 <= first <= self.max_length - length:
             raise ValueError(
                 f"This layer has learned {self.max_length} positions, received ids that reach "
-                f"position {start + length - 1}: shorten them or build with a larger max_length."
+                f"position {first if first < 0 else first + length - 1}: shorten them or build "
+                "with a larger max_length."
             )
-        positions = ops.cast(start, "int32") + ops.arange(length, dtype="int32")
+        first = ops.cast(start, "int32")
         table = ops.cast(self.position_embeddings, "float32")
-        scale = ops.where(positions < self.max_length, 1.0, float("nan"))  # as of ids
-        return ops.take(table, positions, axis=0) * ops.expand_dims(scale, -1)
+        positions = first + ops.arange(length, dtype="int32")
+        x = ops.take(table, positions, axis=0)
+        if known:
+            return x
+        valid = ops.logical_and(positions >= 0, positions < self.max_length)
+        return x * ops.expand_dims(ops.where(valid, 1.0, float("nan")), -1)
 
     def _check_width(self, x):
         """Refuses to make logits of anything but what has the width of the embedding."""

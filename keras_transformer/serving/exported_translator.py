@@ -23,7 +23,12 @@ from keras_transformer.translation.hypotheses import (
     check_n_best,
     draw_seed,
 )
-from keras_transformer.translation.sentence_batches import as_bytes, in_order, sorted_batches
+from keras_transformer.translation.sentence_batches import (
+    as_bytes,
+    check_count,
+    in_order,
+    sorted_batches,
+)
 from keras_transformer.typing import Path, Texts
 
 DRAWN = ("temperature", "top_k", "top_p")  # what a request to `sample` may choose
@@ -170,10 +175,12 @@ class ExportedTranslator:
             For each pair (log_prob, number of tokens).
 
         Raises:
-            ValueError: If the version cannot be loaded, or has no signature `score`.
+            ValueError: If there are not as many targets as sources, the version cannot be loaded,
+                or has no signature `score`.
         """
         self._check_signature("score")
         inputs = {"source": as_bytes(sources), "target": as_bytes(targets)}
+        check_count("target", inputs["target"], len(inputs["source"]))
         answers = self._ask("score", inputs, batch_size)
         return [(answer["log_prob"], answer["tokens"]) for answer in answers]
 

@@ -74,6 +74,9 @@ class ServedTranslator(tf.Module):
                 tf.ensure_shape(tensor, spec.shape)
                 for tensor, spec in zip(tensors, signature.inputs.values(), strict=True)
             ]
+            # The answer waits for the check, else what it runs into might be raised instead.
+            with tf.control_dependencies(_check_rows(signature.inputs, tensors)):
+                tensors = [tf.identity(tensor) for tensor in tensors]
             with self.weights.in_use():
                 outputs = on_any_machine(lambda: answer(*tensors), self._dtype, tensors[0])
             return {
@@ -91,7 +94,6 @@ class ServedTranslator(tf.Module):
         return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
     def _sample(self, text, temperature, top_k, top_p, seed):
-        _one_for_each(text, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         options = {
             "temperature": tf.clip_by_value(_finite(temperature, 1.0), COLDEST, 1 / COLDEST),
             "top_k": tf.maximum(top_k, 0),
@@ -126,7 +128,6 @@ class ServedTranslator(tf.Module):
         }
 
     def _explore(self, text, prefix, k):
-        _one_for_each(text, prefix=prefix, k=k)
         translator = self._get_translator()
         prefix = _known(prefix, translator.model.target_vocabulary_size)
         return explore(translator, text, prefix, k)
@@ -141,12 +142,13 @@ class ServedTranslator(tf.Module):
         return {"ids": tokens, "log_prob": answer["log_prob"]}
 
 
-def _one_for_each(text, **inputs):
-    """Refuses a request whose inputs have other numbers of rows than its texts."""
-    for name, values in inputs.items():
-        tf.debugging.assert_equal(
-            tf.shape(values)[0], tf.shape(text)[0], f"There must be one {name} for each text."
-        )
+def _check_rows(names, tensors):
+    """Operations that fail where inputs have other numbers of rows than the first."""
+    (first, *others), (rows, *counts) = names, [tf.shape(tensor)[0] for tensor in tensors]
+    return [
+        tf.debugging.assert_equal(count, rows, f"There must be one {name} for each {first}.")
+        for name, count in zip(others, counts, strict=True)
+    ]
 
 
 def _known(ids, vocabulary_size):

@@ -1,10 +1,12 @@
 """Mends how Keras builds what a first step needs: the one file that knows of it."""
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
 
+from keras_transformer.kernels.tensorflow.variables import outside_of_traces
 from keras_transformer.training.gradients import sum_over_replicas
 from keras_transformer.training.token_weights import explain_failure
 from keras_transformer.typing import Nested
@@ -34,6 +36,24 @@ class FirstStep(Model):
     workers it fails at scalars (`reduce_per_replica`, by axis 0). Here every replica returns what
     the metrics of all of them come to.
     """
+
+    def __call__(self, *args, **kwargs):
+        if tf.inside_function():
+            self._build_before_tracing(super().__call__, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _build_before_tracing(self, call, args, kwargs):
+        """Builds every layer by a trial with shapes alone.
+
+        The variables that a trace makes are lost where it fails, though their layers stay built.
+        """
+        from keras.src import backend
+
+        if backend.in_stateless_scope() or all(layer.built for layer in self._flatten_layers()):
+            return
+        # What the trial raises, the trace will raise as well.
+        with contextlib.suppress(Exception), outside_of_traces():
+            backend.compute_output_spec(call, *args, **kwargs)
 
     def _make_function(self, step_function):
         function = self._make_step(step_function)
@@ -79,19 +99,12 @@ class FirstStep(Model):
         super()._maybe_symbolic_build(data_batch=data_batch)
 
     def _build_ahead(self, iterator, data_batch):
-        if self.run_eagerly:
-            return
         if data_batch is None:
             data_batch = iterator._get_iterator().element_spec
-        with self.distribute_strategy.scope():
-            if not self.built and hasattr(self, "build_if_needed"):  # by itself, without shapes
-                self.build_if_needed()
-            try:
-                build_ahead(self, data_batch)
-            except Exception:
-                # Not every model can be tried with shapes alone. Then the first trace builds, as
-                # it does for Keras, or says better what is wrong.
-                return
+        # Not every model can be tried with shapes alone. Then the first trace builds, as it does
+        # for Keras, or says better what is wrong.
+        with contextlib.suppress(Exception):
+            build_ahead(self, data_batch)
 
 
 def _of_all_replicas(metrics):

@@ -1,6 +1,8 @@
 """Builds a model whose weights depend on no input, at first use."""
 
 import contextlib
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -8,10 +10,32 @@ import keras
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.typing import Nested, Path
 
+if IS_TENSORFLOW:
+    from keras_transformer.kernels.tensorflow.variables import outside_of_traces
+
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
     from keras import Model
 else:
     Model = object
+
+
+def _after(prepare: Callable[..., None], name: str) -> Any:
+    """The method of `keras.Model` of that name, after something else is done with its arguments."""
+
+    @functools.wraps(getattr(keras.Model, name))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        prepare(self, *args, **kwargs)
+        return getattr(super(SelfBuilding, self), name)(*args, **kwargs)
+
+    return method
+
+
+def _build(model: Any, *args: Any, **kwargs: Any) -> None:
+    model.build_if_needed()
+
+
+def _check(model: Any, x: Nested = None, *args: Any, **kwargs: Any) -> None:
+    model.check_arrays(x)
 
 
 class SelfBuilding(Model):
@@ -29,10 +53,13 @@ class SelfBuilding(Model):
 
     def build_if_needed(self) -> None:
         """Builds the model, where its strategy wants the variables, if that is still to be done."""
-        if not self.built:
-            own = IS_TENSORFLOW and self.distribute_strategy.scope()
-            with own or contextlib.nullcontext():
-                self.build()
+        if self.built:
+            return
+        with contextlib.ExitStack() as scopes:
+            if IS_TENSORFLOW:
+                scopes.enter_context(outside_of_traces())
+                scopes.enter_context(self.distribute_strategy.scope())
+            self.build()
 
     def build_added_layers(self) -> None:
         """Builds the layers that a subclass has added, of whose inputs only its call can tell."""
@@ -47,40 +74,21 @@ class SelfBuilding(Model):
             # A subclass may be called with something else: then its first call builds them.
             return
 
-    def count_params(self) -> int:
-        """Counts the weights' entries."""
-        self.build_if_needed()
-        return super().count_params()
+    count_params = _after(_build, "count_params")
+    summary = _after(_build, "summary")
+    get_weights = _after(_build, "get_weights")
+    set_weights = _after(_build, "set_weights")
+    save = _after(_build, "save")
+    save_weights = _after(_build, "save_weights")
+    load_weights = _after(_build, "load_weights")
+    stateless_call = _after(_build, "stateless_call")
 
-    def summary(self, *args: Any, **kwargs: Any) -> None:
-        """Prints the layers and their weights, as `keras.Model.summary` does."""
-        self.build_if_needed()
-        super().summary(*args, **kwargs)
-
-    def get_weights(self) -> list[Any]:
-        """The weights as NumPy arrays."""
-        self.build_if_needed()
-        return super().get_weights()
-
-    def set_weights(self, weights: list[Any]) -> None:
-        """Sets the weights to NumPy arrays."""
-        self.build_if_needed()
-        super().set_weights(weights)
-
-    def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
-        """Saves the model, as `keras.Model.save` does."""
-        self.build_if_needed()
-        super().save(filepath, *args, **kwargs)
-
-    def save_weights(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
-        """Saves the weights, as `keras.Model.save_weights` does."""
-        self.build_if_needed()
-        super().save_weights(filepath, *args, **kwargs)
-
-    def load_weights(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
-        """Loads weights, as `keras.Model.load_weights` does."""
-        self.build_if_needed()
-        super().load_weights(filepath, *args, **kwargs)
+    fit = _after(_check, "fit")
+    evaluate = _after(_check, "evaluate")
+    predict = _after(_check, "predict")
+    train_on_batch = _after(_check, "train_on_batch")
+    test_on_batch = _after(_check, "test_on_batch")
+    predict_on_batch = _after(_check, "predict_on_batch")
 
     def export(
         self,
@@ -98,19 +106,3 @@ class SelfBuilding(Model):
         # Keras would take ids for floats.
         signature = self.input_signature if input_signature is None else input_signature
         super().export(filepath, format, verbose, signature, **kwargs)
-
-    def fit(self, x: Nested = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """Trains, as `keras.Model.fit` does."""
-        self.build_if_needed()  # before callbacks restore weights
-        self.check_arrays(x)
-        return super().fit(x, *args, **kwargs)
-
-    def evaluate(self, x: Nested = None, *args: Any, **kwargs: Any) -> Any:
-        """Scores, as `keras.Model.evaluate` does."""
-        self.check_arrays(x)
-        return super().evaluate(x, *args, **kwargs)
-
-    def predict(self, x: Nested, *args: Any, **kwargs: Any) -> Nested:
-        """Computes outputs, as `keras.Model.predict` does."""
-        self.check_arrays(x)
-        return super().predict(x, *args, **kwargs)

@@ -144,8 +144,6 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
 
     def train_step(self, data: Nested) -> dict[str, Tensor]:
         """Learns from one batch; called by `fit` on each replica."""
-        if not self.built and hasattr(self, "build_if_needed"):
-            self.build_if_needed()
         batch = self._batch(data)
         (all_tokens,) = sum_over_replicas([count_tokens(self.loss, *batch[1:])])
         gradients = self._gradients(batch, all_tokens)

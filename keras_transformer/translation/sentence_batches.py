@@ -52,6 +52,24 @@ def as_bytes(texts: Texts) -> list[bytes]:
     return rows
 
 
+def check_count(name: str, texts: Sequence[object], count: int) -> None:
+    """Refuses more or fewer texts than sources.
+
+    Args:
+        name: What one of the texts is called.
+        texts: Of any kind.
+        count: Number of sources.
+
+    Raises:
+        ValueError: If there are not as many.
+    """
+    if len(texts) != count:
+        raise ValueError(
+            f"Expected a {name} for each source, received {len(texts)} for "
+            f"{counted(count, 'source')}."
+        )
+
+
 def in_batches(
     function: Callable[[list[int]], Sequence[T]],
     lengths: "Sequence[int] | np.ndarray",

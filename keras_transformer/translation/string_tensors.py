@@ -69,6 +69,10 @@ def translate_tensor(
     else:
         seeds = (search.seed << 32) + tf.range(tf.size(rows, tf.int64))
         if prefixes is not None:
+            message = "There must be one prefix for each source."
+            check = tf.debugging.assert_equal(tf.size(prefixes), tf.size(rows), message)
+            with tf.control_dependencies([check]):
+                prefixes = tf.identity(prefixes)
             prefixes = translator.target_tokenizer(translator.clean(prefixes)).to_tensor(PAD)
         found = translator.search_batch(rows, seeds, prefixes, search)[0][:, 0]
     return tf.reshape(found, tf.shape(text))

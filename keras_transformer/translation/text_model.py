@@ -13,9 +13,8 @@ from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.scoring import log_prob, most_attended
-from keras_transformer.translation.sentence_batches import as_bytes, in_batches
+from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
 from keras_transformer.typing import Tensor, Texts
-from keras_transformer.wording import counted
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -237,11 +236,7 @@ class TextModel(tf.Module):
         """
         texts, limit = as_bytes(texts), longest or self.model.max_length
         bound = "longest_output" if limit < self.model.max_length else "the model's max_length"
-        if len(texts) != count:
-            raise ValueError(
-                f"Expected a {name} for each source, received {len(texts)} for "
-                f"{counted(count, 'source')}."
-            )
+        check_count(name, texts, count)
         ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
         for number, length in enumerate(ids.row_lengths().numpy(), first + 1):
             if length > limit:

@@ -119,3 +119,9 @@ def test_a_step_beyond_the_room(model):
     decode = tf.function(lambda position: step(np.array([START]), position, state)[0])
     graph = decode.get_concrete_function(tf.TensorSpec([], tf.int32)).graph
     assert not [op.name for op in graph.get_operations() if op.type == "Assert"]
+    with pytest.raises(ValueError, match="no position 3 in a state with room for 3"):
+        step(np.array([START]), tf.constant(3), state)
+    compiled = tf.function(
+        lambda position: step(np.array([START]), position, state)[0], jit_compile=True
+    )
+    assert np.isnan(compiled(tf.constant(3))).all() and np.isfinite(compiled(tf.constant(2))).all()

@@ -78,6 +78,45 @@ def test_carried_through_a_functional_model(name, norm, embedding):
     assert_close(model.predict((SOURCE, TARGET), verbose=0), expected)
 
 
+LAYERS = {  # with the number of their inputs
+    "Encoder": (lambda norm: kt.Encoder(2, 8, 2, 16, norm=norm), 1),
+    "EncoderLayer": (lambda norm: kt.EncoderLayer(8, 2, 16, norm=norm), 1),
+    "Decoder": (lambda norm: kt.Decoder(2, 8, 2, 16, norm=norm), 2),
+    "DecoderLayer": (lambda norm: kt.DecoderLayer(8, 2, 16, norm=norm), 2),
+    "Decoder alone": (lambda norm: kt.Decoder(2, 8, 2, 16, norm=norm, cross_attention=False), 1),
+    "DecoderLayer alone": (
+        lambda norm: kt.DecoderLayer(8, 2, 16, norm=norm, cross_attention=False),
+        1,
+    ),
+    "FeedForward": (lambda norm: kt.FeedForward(8, 16), 1),
+    "MultiHeadAttention": (lambda norm: kt.MultiHeadAttention(2, 4), 2),
+    "MultiHeadAttention with keys": (lambda norm: kt.MultiHeadAttention(2, 4), 3),
+}
+PADDED = {"left": [0, 0, 5, 6, 7, 8], "in the middle": [5, 0, 6, 7, 0, 8]}
+
+
+@both_norms
+@pytest.mark.parametrize("padded", PADDED.values(), ids=PADDED)
+@pytest.mark.parametrize("name", LAYERS)
+def test_padding_anywhere_changes_nothing(name, padded, norm):
+    """Right padding would show nothing: what looks back never sees it."""
+    make, count = LAYERS[name]
+    embed = kt.PositionalEmbedding(9, 8, positions="none")
+    layer = make(norm)
+    plain, padded = np.array([[5, 6, 7, 8]]), np.array([padded])
+    layer(*[embed(plain)] * count)
+    layer_harness.randomize(embed)
+    layer_harness.randomize(layer)
+    expected = np.array(layer(*[embed(plain)] * count))
+    inputs = [keras.Input((None,), dtype="int32") for _ in range(count)]
+    model = keras.Model(inputs, layer(*map(embed, inputs)))
+    first, *others = [padded] * count
+    for ids in ([first, *others], [plain, *others]):
+        real = ids[0][0] != 0
+        assert_close(np.array(layer(*map(embed, ids)))[:, real], expected)
+        assert_close(model.predict(ids, verbose=0)[:, real], expected)
+
+
 @both_norms
 @every_layer
 def test_mask_is_carried_on(name, norm, embedding):

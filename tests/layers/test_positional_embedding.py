@@ -154,6 +154,57 @@ def test_logits_of_a_functional_model_follow_the_embedding(policy, tmp_path):
         assert tied(IDS).dtype == policy.removeprefix("mixed_")
 
 
+# What is out of range: an error where values are known, else never a number.
+
+OUT_OF_RANGE = {
+    "id": ([[1, 9]], 0),
+    "negative id": ([[1, -1]], 0),
+    "id of 33 bits": ([[1, 2**32 + 5]], 0),
+    "part of an id": ([[1.0, 2.5]], 0),
+    "position": ([[1, 2]], 3),
+    "start": ([[1, 2, 3, 4, 5]], 0),
+    "negative position": ([[1, 2]], -1),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_out_of_range_is_no_number(name):
+    layer = embedding(normal(9, 8), positions="learned", max_length=4)
+    ids, start = map(np.array, OUT_OF_RANGE[name])
+
+    def in_graph(ids, start, jit_compile):
+        specs = tf.TensorSpec([None, None], ids.dtype), tf.TensorSpec([], tf.int32)
+        return tf.function(
+            lambda ids, start: layer(ids, start=start), specs, jit_compile=jit_compile
+        )(ids, np.int32(start))
+
+    assert np.isnan(in_graph(ids, start, True)).all()
+    try:
+        assert np.isnan(in_graph(ids, start, False)).all()
+    except tf.errors.InvalidArgumentError:
+        pass
+    for known in (int(start), start, tf.constant(start)):
+        with pytest.raises(ValueError, match=r"Ids must|has learned 4 positions, received ids"):
+            layer(ids, start=known)
+    for last in ([[8, 0]], 2), ([[1, 2, 3, 4]], 0):  # the end of the range
+        assert np.isfinite(in_graph(*map(np.array, last), True)).all()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("wrong", ["id", "length"])
+def test_training_under_xla_is_no_number_out_of_range(side, wrong):
+    model = layer_harness.transformer(positions="learned", max_length=4)
+    model.compile("sgd", kt.SmoothedCrossEntropy(), jit_compile=True)
+    ids = {"source": np.full((2, 4), 5), "target": np.full((2, 4), 5)}
+    ids[side] = np.full((2, 4), 60) if wrong == "id" else np.full((2, 6), 5)
+    labels = np.full(ids["target"].shape, 5)
+    # Of lengths that the trace does not know.
+    dataset = tf.data.Dataset.from_tensor_slices((tuple(ids.values()), labels))
+    dataset = dataset.padded_batch(2, (([None], [None]), [None]))
+    assert np.isnan(model.evaluate(dataset, verbose=0))
+    assert np.isnan(model.fit(dataset, shuffle=False, verbose=0).history["loss"][0])
+
+
 def test_logits_carry_no_mask_and_take_any_rank():
     layer = embedding(normal(9, 8))
     x = layer(IDS)

@@ -69,6 +69,14 @@ def test_scores_are_those_in_memory(exported, translator):
     assert [value for value, _ in found] == pytest.approx(values, abs=1e-4)
 
 
+@pytest.mark.parametrize("targets", [["A", "B"], []])
+def test_a_target_for_each_source(exported, translator, targets):
+    message = f"a target for each source, received {len(targets)} for 1 sources"
+    for model in (exported, translator):
+        with pytest.raises(ValueError, match=message):
+            model.score(["a"], targets)
+
+
 def test_its_own_translations_are_aligned_as_in_memory(exported, translator):
     own = translator.translate(SOURCES)
     # What was cut at max_length need not be cut into the same tokens again, and has no END.

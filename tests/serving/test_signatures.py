@@ -130,6 +130,13 @@ def test_sampling_wants_a_value_for_each_text(server):
     assert "There must be one temperature for each text" in reply["error"]
 
 
+@pytest.mark.parametrize("rows", [(1, 2), (1, 0), (2, 1), (0, 1), (3, 2)])
+def test_score_wants_a_target_for_each_source(server, rows):
+    sources, targets = (["abc"] * number for number in rows)
+    reply = server.predict({"source": sources, "target": targets}, "score")
+    assert "There must be one target for each source" in reply["error"]
+
+
 def test_attention_is_the_models(translator, server):
     reply = server.predict(SOURCES, "attention")
     assert reply["text"] == server.predict(SOURCES)["text"]

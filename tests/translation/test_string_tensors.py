@@ -72,6 +72,14 @@ def test_prefixes(translator):
     assert decoded(translator(tf.constant("abc"), prefixes="GG")) == expected[0]
 
 
+@pytest.mark.parametrize("rows", [(2, 1), (1, 2)])
+def test_a_prefix_for_each_source_in_a_graph(translator, rows):
+    texts = tf.TensorSpec([None], tf.string)
+    call = tf.function(lambda x, p: translator(x, prefixes=p), [texts, texts], autograph=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="one prefix for each source"):
+        call(*(tf.constant(["a"] * number) for number in rows))
+
+
 MISTAKES = {
     "no such option": (
         ("abc", {"beams": 5}),
