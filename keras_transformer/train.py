@@ -155,7 +155,7 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if not _has_checkpoint(output):
+        if not _has_checkpoint(output) and not files.is_run(output):
             move_out(output)
             shutil.rmtree(output)
         raise

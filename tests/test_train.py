@@ -222,6 +222,7 @@ def test_a_training_that_diverges(which, request, tmp_path):
     output = tmp_path / "run"
     train(dataclasses.replace(config, epochs=2, cooldown_steps=0), output)
     options = ["--epochs", config.epochs, "--cooldown-steps", config.cooldown_steps, "--resume"]
+    options += ["--parallel-microbatches", config.parallel_microbatches or "none"]
     options += ["--output", output, "--peak"]
     before = {name: (output / name).read_bytes() for name in ("model.keras", "history.csv")}
     result = run("train", *options, "1e30")

@@ -196,23 +196,16 @@ class ResumePoints:
             raise
         self.clean()
 
-    def drop(self, since: int) -> bool:
-        """Removes the points after so many applied updates or more, unless no other is left.
+    def drop(self, since: int) -> None:
+        """Removes the points after so many applied updates, or more.
 
         Args:
             since: Number of updates, as the `"applied"` of a state counts them.
-
-        Returns:
-            Whether there is one from before.
         """
-        if not self.writes:  # which does not know them all
-            return False
-        old = [one for one in self.points if one["state"].get("applied", 0) < since]
-        if 0 < len(old) < len(self.points):
-            self.points = old
+        if self.writes:  # others do not know them all
+            self.points = [x for x in self.points if x["state"].get("applied", 0) < since]
             self._write()
             self.clean()
-        return bool(old)
 
     def amend(self, **changes: Any) -> None:
         """Changes fields of the newest point's state; does nothing where there is no point."""

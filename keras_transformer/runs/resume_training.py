@@ -1,5 +1,6 @@
 """Saves everything that a training depends on, and goes on from there bit for bit."""
 
+import copy
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -133,7 +134,7 @@ class ResumeTraining(keras.callbacks.Callback):
         if self._found is not None:
             state = self._found[0]
             self.epoch, self.update, self.ended = (state[x] for x in ("epoch", "update", "ended"))
-            self.set_state(state["more"])
+            self.set_state(copy.deepcopy(state["more"]))  # the point stays what it was
         return self._found is not None
 
     def close(self) -> None:
@@ -299,13 +300,13 @@ class ResumeTraining(keras.callbacks.Callback):
     def _stop(self, what, count=0):
         """Stops a training that has diverged in the last `count` updates, or after them.
 
-        What these began with has diverged already, so no point of it is kept where there is an
-        older one: with any learning rate, training would diverge there again.
+        No point of what these began with is kept: it would diverge again at any learning rate.
         """
         scaled = isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer)
         begun = self._applied() - (0 if scaled else count)  # those that diverge are skipped
         remedy = self.REMEDY
-        if self.points.drop(begun):
+        self.points.drop(begun)
+        if self.points.points and self.points.writes:
             state = self.points.points[-1]["state"]
             at = f"step {state['update']:,} of epoch {state['epoch'] + 1:,}"
             if not state["update"]:

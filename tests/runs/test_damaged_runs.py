@@ -7,13 +7,16 @@ import os
 import resource
 import shutil
 
+import numpy as np
 import pytest
 
 import keras_transformer as kt
 from keras_transformer.runs import files, training_data
+from keras_transformer.runs.averaging import average, write_model
 from keras_transformer.runs.history import read_history
 from keras_transformer.runs.load import load
 from keras_transformer.train import train
+from tests.support.command_line import run as run_command
 from tests.support.reversed_text import MODEL, write_corpus
 
 TEXTS = "train_source", "train_target"
@@ -184,6 +187,26 @@ def test_run_that_was_killed_after_its_text_had_changed(run, config):
     files.write_data({"train": {"pairs": 7, "sha256": "another"}}, run)
     files.write_config(dataclasses.replace(config, epochs=9), run)
     assert load(run).translate(["ba"])
+
+
+def test_weights_that_are_not_finite(run, longer, tmp_path):
+    """What an older version has left: nothing is done with it, not even the trials of an export."""
+    model = load(run).model
+    weight = model.trainable_variables[-1]
+    weight.assign(np.full(weight.shape, np.nan))
+    write_model(run, model, {"metrics": {}})
+    said = f"{run}/model.keras has weights that are not finite, such as "
+    for command in (["translate", run], ["export", run, tmp_path / "models"]):
+        result = run_command(*command, stdin=b"ba ce\n")
+        assert (result.returncode, result.stdout) == (2, b"")
+        assert result.stderr.decode().startswith(f"keras-transformer: {said}")
+        assert result.stderr.count(b"\n") == 1
+    with pytest.raises(ValueError, match=said):
+        average(run, tmp_path / "mean", 1)
+    tuned = dataclasses.replace(longer, start_from=str(run), vocabulary_size=300)
+    with pytest.raises(ValueError, match=said):
+        train(tuned, tmp_path / "tuned")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_two_trainings_into_one_directory(run, config):
