@@ -318,7 +318,7 @@ class ResumeTraining(keras.callbacks.Callback):
     def _applied(self):
         """Updates of the weights, without those that a loss scale has had skipped."""
         optimizer = self.model.optimizer
-        return int(optimizer.iterations) if optimizer else self._updates
+        return int(optimizer.iterations.numpy()) if optimizer else self._updates
 
     def stop(self, status: int) -> None:
         """Has the training save a point and leave by `SystemExit`, after the update under way.

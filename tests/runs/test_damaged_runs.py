@@ -96,6 +96,13 @@ def test_leftovers_are_removed(run, longer):
     assert not any((run / name).exists() for name in leftovers)
 
 
+def test_a_point_stays_what_it_was(run, longer):
+    """Also that which training was resumed from, should the next one be damaged."""
+    train(dataclasses.replace(longer, save_every=None), run, resume=True)
+    states = [point["state"] for point in files.resume_points(run).read()]
+    assert [state["more"]["epoch"] for state in states] == [state["epoch"] for state in states]
+
+
 @pytest.mark.parametrize("why", ["finished", "damaged", "another model"])
 def test_a_resume_that_does_not_train_writes_nothing(run, longer, tmp_path, why, monkeypatch):
     """Neither other text nor other options: the run is what it was trained with."""
