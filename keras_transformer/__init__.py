@@ -29,6 +29,7 @@ _HOMES = {
     "training.losses": ("SmoothedCrossEntropy",),
     "training.metrics": ("MaskedAccuracy", "Perplexity", "TargetTokens"),
     "training.token_trainer": ("TokenTrainer",),
+    "training.divergence": ("StopOnDivergence",),
     "training.schedules": ("WarmupInverseSqrt",),
     "presets": (
         "ExportConfig",

@@ -57,6 +57,7 @@ from keras_transformer.special_ids import UNK as UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as WordPieceTokenizer
+from keras_transformer.training.divergence import StopOnDivergence as StopOnDivergence
 from keras_transformer.training.embedding_initialization import Coverage as Coverage
 from keras_transformer.training.embedding_initialization import (
     initialize_embeddings as initialize_embeddings,

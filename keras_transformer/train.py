@@ -32,6 +32,7 @@ from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.cluster import cluster_of
+from keras_transformer.training.divergence import check_weights
 from keras_transformer.training.freezing import freeze, freeze_vectors
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
@@ -65,6 +66,9 @@ def train(
 
     Raises:
         ValueError: If the data, the configuration or the directory is at fault.
+        FloatingPointError: If the training diverges: it stops at the first step whose loss or
+            gradient norm is not finite. What was saved before stays, to translate with and to
+            resume from, with a smaller learning rate.
     """
     check_training(config, output, resume)
     cluster = cluster_of(config.strategy)
@@ -97,26 +101,24 @@ def _train(config, output, resume, accept_changed_text):
 
     # --- run directory: nothing is written before everything above has succeeded ---
     writes = is_chief(strategy)
-    if not writes:
-        pass
-    elif resume:
-        remove_leftovers(output)
-        files.write_config(config, output)
-        files.write_data(data.fingerprints | coverage, output)
-    else:
-        _create(output, config, data, coverage)
-
-    # --- fit ---
     begins = writes and not resume
+    if begins:
+        _create(output, config, data, coverage)
     with _gone_by_failure(output) if begins else contextlib.nullcontext():
-        checkpoint, callbacks = _make_callbacks(config, output, dataset, validation, steps, writes)
+        checkpoint = _make_checkpoint(config, output, dataset, validation, writes)
         checkpoint.accept_changes = accept_changed_text
         checkpoint.open()
         if checkpoint.is_finished(config.epochs):
-            epochs = counted(checkpoint.epoch, "epoch")
-            print(f"{output} has its {epochs} already", file=sys.stderr)
+            print(_why_finished(checkpoint, config, output), file=sys.stderr)
             checkpoint.close()
             return {}
+        checkpoint.set_model(model)
+        checkpoint.restore()
+        if resume and writes:  # training is certain to start
+            _update(output, config, data, coverage)
+
+        # --- fit ---
+        callbacks = _make_callbacks(config, output, checkpoint, validation, steps)
         _introduce(config, data, model, steps, checkpoint)
         with saved_by_signals(checkpoint):
             return _fit(model, dataset, steps, validation.dataset, callbacks, config.epochs)
@@ -137,7 +139,9 @@ def _training_dataset(config, data):
 def _begin(model, config, data, dataset, strategy):
     """Weights that are not drawn: those of a run, or word vectors; what these cover."""
     if config.start_from is not None:
-        model.load_weights(os.path.join(config.start_from, files.MODEL))
+        name = os.path.join(config.start_from, files.MODEL)
+        model.load_weights(name)
+        check_weights(model, name)
     coverage = begin_with_vectors(config, model, data.tokenizers, dataset.stream.pairs)
     if coverage:
         check_equal(strategy, "word vectors", json.dumps(coverage, sort_keys=True))
@@ -154,7 +158,7 @@ def _gone_by_failure(output: Path) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if not _has_checkpoint(output):
+        if not _has_checkpoint(output) and not files.is_run(output):
             move_out(output)
             shutil.rmtree(output)
         raise
@@ -208,8 +212,8 @@ def _fit(model, dataset, steps, valid, callbacks, epochs):
         ).history
 
 
-def _make_callbacks(config, output, dataset, validation, steps, writes):
-    """Makes the callbacks, in the order in which they add to and read the logs."""
+def _make_checkpoint(config, output, dataset, validation, writes):
+    """Makes the callback that saves."""
     checkpoint = RunCheckpoint(
         output,
         dataset,
@@ -221,13 +225,18 @@ def _make_callbacks(config, output, dataset, validation, steps, writes):
         config.save_every,
     )
     checkpoint.points.writes = writes
-    if not writes:
-        return checkpoint, [*validation.callbacks, checkpoint]
+    return checkpoint
+
+
+def _make_callbacks(config, output, checkpoint, validation, steps):
+    """Makes the callbacks, in the order in which they add to and read the logs."""
+    if not checkpoint.points.writes:
+        return [*validation.callbacks, checkpoint]
     logs = os.path.join(output, "logs")
     board = keras.callbacks.TensorBoard(logs)
     say = Lines(config.log_file)
     progress = Progress(steps, config.epochs, say, config.log_every, logs, checkpoint)
-    return checkpoint, [*validation.callbacks, checkpoint, board, progress]
+    return [*validation.callbacks, checkpoint, board, progress]
 
 
 def build_model(
@@ -276,6 +285,28 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
+def _why_finished(checkpoint, config, output):
+    """Says why there is nothing left to do, and what changes that."""
+    if checkpoint.epoch < config.epochs:
+        return (
+            f"{output} was ended by --patience {config.patience} after epoch {checkpoint.epoch} of "
+            f"{config.epochs}: --resume with a larger --patience, or none, trains on"
+        )
+    plural = "s" * (checkpoint.epoch != 1)
+    return (
+        f"{output} has its {checkpoint.epoch} epoch{plural} already: --resume with more --epochs "
+        "trains on"
+    )
+
+
+def _update(output, config, data, coverage):
+    """Records in a run that is resumed what it is trained with from now on."""
+    remove_leftovers(output)
+    files.write_config(config, output)
+    files.write_data(data.fingerprints | coverage, output)
+    move_in(data, output, output)
+
+
 def _create(output, config, data, coverage):
     """Makes the run directory, whole or not at all."""
     with creating(output) as temporary:
@@ -286,4 +317,4 @@ def _create(output, config, data, coverage):
         files.write_config(config, temporary)
         files.write_examples(temporary, data.valid)
         saved.write(temporary, data.tokenizers)
-        move_in(output, temporary)
+        move_in(data, output, temporary)

@@ -14,6 +14,7 @@ from keras_transformer.runs import files
 from keras_transformer.runs.averaging import average
 from keras_transformer.tokenizers import saved
 from keras_transformer.train import train
+from tests.support.command_line import run
 from tests.support.reversed_text import MODEL, write_corpus
 
 
@@ -209,6 +210,40 @@ def test_average_of_a_run(rich, tmp_path, capsys, by, number):
         average(output, tmp_path / "mean", number, by)
 
 
+@pytest.mark.parametrize("which", ["whole", "rich"])
+def test_a_training_that_diverges(which, request, tmp_path):
+    """It stops in an epoch's second step, whose first one had too large a learning rate.
+
+    The run stays as the epoch before has left it: a smaller rate leads where it would have led.
+    """
+    expected, history = request.getfixturevalue(which)
+    config = request.getfixturevalue({"whole": "config", "rich": "rich_config"}[which])
+    config = dataclasses.replace(config, save_every=1)
+    output = tmp_path / "run"
+    train(dataclasses.replace(config, epochs=2, cooldown_steps=0), output)
+    options = ["--epochs", config.epochs, "--cooldown-steps", config.cooldown_steps, "--resume"]
+    options += ["--parallel-microbatches", config.parallel_microbatches or "none"]
+    options += ["--output", output, "--peak"]
+    before = {name: (output / name).read_bytes() for name in ("model.keras", "history.csv")}
+    result = run("train", *options, "1e30")
+    assert result.returncode == 3
+    *_, said = result.stderr.decode().splitlines()
+    assert "the loss or the gradient norm of step 2 of epoch 3 is not finite" in said
+    assert "a smaller learning rate (--peak)" in said
+    assert said.endswith("; --resume continues from the end of epoch 2.")
+    assert {name: (output / name).read_bytes() for name in before} == before
+    assert kt.load(output).translate(["ba ce"])
+    assert run("train", *options, config.peak).returncode == 0
+    for a, b in zip(*(kt.load(p).model.get_weights() for p in (expected, output)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_training_that_diverges_at_once_leaves_nothing(config, tmp_path):
+    with pytest.raises(FloatingPointError, match="step 2 of epoch 1 .*clip-norm\\)\\.$"):
+        train(dataclasses.replace(config, peak=1e30), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
     """Translating with the kept weights gives the logged BLEU."""
     output, history = rich
@@ -220,12 +255,17 @@ def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
     assert scores["val_chrf"] == pytest.approx(history["val_chrf"][3])
 
 
-def test_training_ends_when_patience_does(config, tmp_path):
+def test_training_ends_when_patience_does(config, tmp_path, capsys):
     """Nothing is learned at this rate: the first epoch stays the best, but for rounding."""
     stubborn = dataclasses.replace(config, epochs=9, peak=1e-30, patience=2)
     history = train(stubborn, tmp_path / "run")
     assert len(history["loss"]) == 3
+    capsys.readouterr()
     assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
+    said = "run was ended by --patience 2 after epoch 3 of 9: --resume with a larger --patience"
+    assert said in capsys.readouterr().err
+    patient = dataclasses.replace(stubborn, patience=3)
+    assert len(train(patient, tmp_path / "run", resume=True)["loss"]) == 1
 
 
 def test_output_with_another_run_is_refused(whole, config):
@@ -238,8 +278,8 @@ def test_output_with_another_run_is_refused(whole, config):
 
 def test_resuming_with_another_recipe_is_refused(whole, config):
     output, _ = whole
-    with pytest.raises(ValueError, match="begun with peak=0.003, received 0.001"):
-        train(dataclasses.replace(config, peak=1e-3), output, resume=True)
+    with pytest.raises(ValueError, match="begun with weight_decay=0.0, received 0.001"):
+        train(dataclasses.replace(config, weight_decay=1e-3), output, resume=True)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The command line, `keras-transformer`: thin, every command is a function scripts can call.
 
 Results go to stdout, everything else to stderr. A mistake of the user's gives one sentence and
-exit status 2. TensorFlow is imported by the commands that need it, not for their help texts.
+exit status 2, a training that diverges status 3. TensorFlow is imported by the commands that need
+it, not for their help texts.
 """
 
 import json
@@ -31,6 +32,7 @@ from keras_transformer.presets import GREEDY
 from keras_transformer.streams import check_stdout
 
 WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
+DIVERGED = 3  # exit status: the options are valid, and starting again as it was will not help
 WIDTH = 90  # characters that are shown of a wrong translation
 
 
@@ -171,6 +173,9 @@ def main() -> None:
     except ValueError as error:
         print(f"keras-transformer: {error}", file=sys.stderr)
         sys.exit(2)
+    except FloatingPointError as error:  # a training has diverged
+        print(f"keras-transformer: {error}", file=sys.stderr)
+        sys.exit(DIVERGED)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -20,7 +20,10 @@ OTHER_TEXT = (
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train a model into a run directory."""
+    """Train a model into a run directory.
+
+    Exit status 3: the training has diverged; what was saved before that is kept.
+    """
 
     output: str
     """Directory to make; it must not hold another run."""

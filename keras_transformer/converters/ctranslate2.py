@@ -17,6 +17,7 @@ from keras_transformer.position_schemes import ABSOLUTE
 from keras_transformer.special_ids import END, START, UNK
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
+from keras_transformer.training.divergence import check_weights
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
 
     Raises:
         ValueError: If `output` exists, ctranslate2 is not installed, a tokenizer cannot be saved,
-            or the model has an activation or positions that CTranslate2 does not know.
+            or the model has weights that are not finite, or an activation or positions that
+            CTranslate2 does not know.
 
     Example:
 
@@ -60,6 +62,7 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     for side, tokenizer in tokenizers.items():
         check_tokenizer(side, tokenizer, ["save"])
     model = translator.model
+    check_weights(model, "The model")
     spec = _make_spec(ctranslate2.specs.transformer_spec, model)
     epsilon = model.encoder.layers[0].feed_forward_norm.epsilon
     spec.config.add_attribute("layer_norm_epsilon", epsilon)

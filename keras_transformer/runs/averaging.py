@@ -53,7 +53,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
         output: Name of the file to write, which may be one of them.
 
     Raises:
-        ValueError: If there is no file, one is none, or their weights differ in name or shape.
+        ValueError: If there is no file, one is none, or their weights differ in name or shape or
+            are not finite.
 
     Example:
 
@@ -155,19 +156,18 @@ def is_worse(state: dict[str, Any], scores: dict[str, float], joined: dict[str, 
     Args:
         state: Of the training, as `read_state` returns it.
         scores: Of the mean.
-        joined: The `members` of the mean.
+        joined: The `members` of the mean; one checkpoint is its own mean.
     """
     monitor, best = state["monitor"], rank(state)[0]
+    if list(joined) == [f"epoch {best['epoch']}"]:  # scored twice, it may differ by rounding
+        return False
     alone = state["history"][best["epoch"] - 1]
     worse = demerit(monitor, scores) > demerit(monitor, alone)
     if worse:
         names = dict.fromkeys((monitor, "val_loss"))
         mean, one = (", ".join(f"{name} {x[name]:.4g}" for name in names) for x in (scores, alone))
-        print(
-            f"the mean of {', '.join(joined)} ({mean}) is worse than epoch {best['epoch']} alone "
-            f"({one})",
-            file=sys.stderr,
-        )
+        whole = f"the mean of {', '.join(joined)}" if len(joined) > 1 else next(iter(joined))
+        print(f"{whole} ({mean}) is worse than epoch {best['epoch']} ({one})", file=sys.stderr)
     return worse
 
 
@@ -194,9 +194,8 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     held = len(state["checkpoints"])
     if not 1 <= number <= held:
         raise ValueError(
-            f"{path} holds {counted(held, 'checkpoint')}, received number={number}: ask for at "
-            "most "
-            "as many, or train with a larger --keep-checkpoints."
+            f"{path} holds {counted(held, 'checkpoint')}, received number={number}: give a number "
+            f"from 1 to {held}, or train with a larger --keep-checkpoints."
         )
     if os.path.exists(output):
         raise ValueError(f"{output} exists already: choose another name.")
@@ -223,6 +222,11 @@ def _read(path):
     def collect(name, item):
         if isinstance(item, h5py.Dataset):
             arrays[name] = item[...].astype("float64")
+            if not np.isfinite(arrays[name]).all():
+                raise ValueError(
+                    f"{path} holds weights that are not finite, such as {name}: its training "
+                    "diverged. Average checkpoints from before that."
+                )
 
     try:
         with h5py.File(os.fspath(path), "r") as file:

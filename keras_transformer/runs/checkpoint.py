@@ -41,6 +41,11 @@ class RunCheckpoint(ResumeTraining):
     """
 
     EVERY_EPOCH = True
+    REMEDY = (
+        "a smaller learning rate (--peak), a longer warm-up (--warmup-steps) or gradients clipped "
+        "by global norm (--clip-norm)"
+    )
+    RESUMES = "--resume continues from"
 
     def __init__(
         self,
@@ -75,11 +80,9 @@ class RunCheckpoint(ResumeTraining):
         return self.state | {"minutes": self._minutes()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from what was saved; a row of the history that a kill has kept out is in it."""
+        """Goes on from what was saved."""
         self.state = state
         self.ended = self.impatient  # by the patience that this training has
-        if state["history"] and self.points.writes:
-            write_history(self.run, state["history"])
 
     def get_files(self) -> dict[str, str]:
         """The checkpoints that are kept, with their checksums."""
@@ -99,11 +102,14 @@ class RunCheckpoint(ResumeTraining):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the training and starts the clock."""
         super().on_train_begin(logs)
+        if self.state["history"] and self.points.writes:  # it may be of a newer point, now damaged
+            write_history(self.run, self.state["history"])
         self._started = time.monotonic()
         self._before = self.state["minutes"]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Saves the epoch that has just ended."""
+        self.check_weights()
         self.state |= {"epoch": epoch + 1, "finished": False}
         self.state["history"].append(self._history_row(logs))
         self._save_checkpoint(epoch + 1)

@@ -28,8 +28,8 @@ from keras_transformer.wording import counted
 
 # What may change when a run goes on; texts if they are the same in another place.
 MAY_CHANGE = (
-    *("epochs", "cooldown_steps", "patience", "bleu_tokenize", "validation_beam_size"),
-    *("save_every", "log_every", "log_file"),
+    *("epochs", "peak", "warmup_steps", "cooldown_steps", "clip_norm", "patience"),
+    *("bleu_tokenize", "validation_beam_size", "save_every", "log_every", "log_file"),
     *("strategy", "logical_devices", *MACHINE),
 )
 # What a fine-tuned model has from the run that it starts from, beside its vocabulary.

@@ -13,6 +13,7 @@ import dataclasses
 import glob
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -279,7 +280,8 @@ def demerit(monitor: str, scores: Mapping[str, float]) -> tuple[bool, float]:
         scores: Of the model, by these names.
     """
     is_noise = monitor != "val_loss" and scores[monitor] < LEAST_SCORE
-    return is_noise, scores["val_loss"] if is_noise or monitor == "val_loss" else -scores[monitor]
+    value = scores["val_loss"] if is_noise or monitor == "val_loss" else -scores[monitor]
+    return is_noise, math.inf if math.isnan(value) else value
 
 
 def _is_pair(value):

@@ -39,8 +39,8 @@ def load(path: Path, precision: str | None = None) -> "Translator":
 
     Raises:
         ValueError: If `path` is no run directory, or one whose training has saved no model yet; if
-            it is damaged, or names what no model of a training is made of; or there is no such
-            precision.
+            it is damaged, has weights that are not finite, or names what no model of a training is
+            made of; or there is no such precision.
 
     Example:
 
@@ -52,6 +52,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     import keras
 
     from keras_transformer.kernels.tensorflow.precision import choose
+    from keras_transformer.training.divergence import check_weights
     from keras_transformer.transformer import Transformer
     from keras_transformer.translation.translator import Translator
 
@@ -62,6 +63,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
         raise ValueError(damaged(name, error)) from error
     if not isinstance(model, Transformer):
         raise ValueError(f"{name} holds a {type(model).__name__}, expected a Transformer.")
+    check_weights(model, name)
     translator = Translator(model, *saved.load(path))
     translator = translator.in_precision(choose(precision, model.dtype_policy.name))
     translator.card = description

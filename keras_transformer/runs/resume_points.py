@@ -196,6 +196,17 @@ class ResumePoints:
             raise
         self.clean()
 
+    def drop(self, since: int) -> None:
+        """Removes the points after so many applied updates, or more.
+
+        Args:
+            since: Number of updates, as the `"applied"` of a state counts them.
+        """
+        if self.writes:  # others do not know them all
+            self.points = [x for x in self.points if x["state"].get("applied", 0) < since]
+            self._write()
+            self.clean()
+
     def amend(self, **changes: Any) -> None:
         """Changes fields of the newest point's state; does nothing where there is no point."""
         if self.points:

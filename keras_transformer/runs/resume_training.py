@@ -1,5 +1,6 @@
 """Saves everything that a training depends on, and goes on from there bit for bit."""
 
+import copy
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from keras_transformer.runs.callback_state import get_states, set_states
 from keras_transformer.runs.resume_points import ResumePoints
 from keras_transformer.runs.variables import read_variables, write_variables
 from keras_transformer.runs.worker_metrics import of_all_workers, of_this_worker
+from keras_transformer.training import divergence
 from keras_transformer.training.first_step import begin_at, build_ahead
 from keras_transformer.training.workers import check_equal, is_chief, is_multiworker
 from keras_transformer.typing import Path
@@ -33,6 +35,9 @@ class ResumeTraining(keras.callbacks.Callback):
     `keras.random`, which Keras' layers do not draw from, and what callbacks keep, unless they are
     named.
 
+    A training that diverges is stopped, as `StopOnDivergence` does it, before anything of it is
+    saved: run again with a smaller learning rate, the script goes on from the last good point.
+
     Two points are kept, each with a checksum: where the last one is damaged, stderr says so, and
     training goes on from the one before it.
 
@@ -51,6 +56,7 @@ class ResumeTraining(keras.callbacks.Callback):
     Raises:
         ValueError: If the dataset has no position, another process trains into the directory, no
             point is whole, or the points are of another model, optimizer, strategy or dataset.
+        FloatingPointError: From `fit`, if the training diverges.
 
     Example:
 
@@ -61,6 +67,8 @@ class ResumeTraining(keras.callbacks.Callback):
     SHARE = 0.02  # of the time, that saving may take
     FIRST = 30.0  # seconds until the first point, when it is not known yet how long saving takes
     EVERY_EPOCH = False  # whether the end of each epoch is a point, whatever that takes
+    # What is said of a training that has diverged, and where there is a point from before.
+    REMEDY, RESUMES = divergence.REMEDY, "it resumes from"
 
     def __init__(
         self,
@@ -92,7 +100,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self._position = dataset.stream.position  # of the next batch to learn from
         self._updates = 0  # of all epochs
         self._found: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
-        self._opened = False
+        self._opened = self._restored = False
         self._metrics: dict[str, np.ndarray] | None = None
         self._logs: dict[str, Any] = {}
         self._learn: Any = None
@@ -124,19 +132,16 @@ class ResumeTraining(keras.callbacks.Callback):
         self.points.lock()
         self._found = self.points.latest()
         self._opened = True
-        if self._found is None:
-            self.points.begin()
-        else:
+        if self._found is not None:
             state = self._found[0]
             self.epoch, self.update, self.ended = (state[x] for x in ("epoch", "update", "ended"))
-            self.set_state(state["more"])
-        self.points.clean()
+            self.set_state(copy.deepcopy(state["more"]))  # the point stays what it was
         return self._found is not None
 
     def close(self) -> None:
         """Lets others train into the directory; the end of `fit` does so by itself."""
         self.points.release()
-        self._opened = False
+        self._opened = self._restored = False
 
     def set_model(self, model: keras.Model) -> None:
         """Takes the model; Keras gives it to one callback after the other."""
@@ -147,17 +152,33 @@ class ResumeTraining(keras.callbacks.Callback):
                 "fit is given: else it would save them before they have seen the end of an epoch."
             )
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restores everything but the metrics, which Keras is going to reset."""
+    def restore(self) -> None:
+        """Restores everything but the metrics, which Keras is going to reset.
+
+        Nothing is written before this has succeeded; `fit` does it by itself where it was not done.
+
+        Raises:
+            ValueError: If training cannot go on from the point.
+        """
         try:
             self._several = is_multiworker(self.model.distribute_strategy)
             self.points.writes = is_chief(self.model.distribute_strategy)
             if not self._opened:
                 self.open()
             self._restore_all()
+            if not self.points.points:
+                self.points.begin()
+            self.points.clean()
         except Exception:
             self.close()
             raise
+        self._restored = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Has `fit` begin with the epoch under way."""
+        if not self._restored:
+            self.restore()
+        begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
         self._saved = time.monotonic()
 
     def _restore_all(self):
@@ -180,7 +201,6 @@ class ResumeTraining(keras.callbacks.Callback):
         write_variables(self.model, arrays, False, str(self.path))
         set_states(self.callbacks, state["callbacks"], arrays)
         self._metrics, self._logs = arrays, state["logs"]
-        begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores the metrics, and has the updates that are done passed over."""
@@ -209,6 +229,8 @@ class ResumeTraining(keras.callbacks.Callback):
         if done <= self.passed:
             return
         count, before = done - self.update, self._updates
+        if divergence.has_diverged(logs):
+            self._stop(divergence.of_step(done, self.epoch + 1), count)
         self.update, self._updates, self._logs = done, before + count, dict(logs or {})
         self._position = stream.after(self._position, count)
         # A worker that is told to end cannot have the others save with it.
@@ -219,6 +241,11 @@ class ResumeTraining(keras.callbacks.Callback):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Has `evaluate` find all as it should be where every update was passed over."""
         self._stop_passing()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Stops where the validation loss is not finite."""
+        if divergence.has_diverged(logs):
+            self._stop(divergence.of_validation(self.epoch + 1))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Saves the end of an epoch."""
@@ -246,12 +273,14 @@ class ResumeTraining(keras.callbacks.Callback):
             ValueError: If it cannot be written; the points from before are whole then.
         """
         begun = time.monotonic()
+        self.check_weights()
         arrays = of_all_workers(self.model.distribute_strategy, read_variables(self.model))
         states, more = get_states(self.callbacks)
         state = {
             "epoch": self.epoch,
             "update": self.update,
             "updates": self._updates,
+            "applied": self._applied(),
             "position": self._position,
             "batches_per_pass": self.dataset.stream.batches_per_pass,
             "ended": self.ended,
@@ -263,6 +292,34 @@ class ResumeTraining(keras.callbacks.Callback):
         self.points.write(name, state, arrays | more, self.get_files())
         self._saved = time.monotonic()
         self._seconds = self._saved - begun
+
+    def check_weights(self) -> None:
+        """Stops where weights are not finite: they are not saved."""
+        if not divergence.all_finite(self.model):
+            self._stop(f"a weight after step {self.update:,} of epoch {self.epoch + 1:,}")
+
+    def _stop(self, what, count=0):
+        """Stops a training that has diverged in the last `count` updates, or after them.
+
+        No point of what these began with is kept: it would diverge again at any learning rate.
+        """
+        scaled = isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer)
+        begun = self._applied() - (0 if scaled else count)  # those that diverge are skipped
+        remedy = self.REMEDY
+        self.points.drop(begun)
+        if self.points.points and self.points.writes:
+            state = self.points.points[-1]["state"]
+            at = f"step {state['update']:,} of epoch {state['epoch'] + 1:,}"
+            if not state["update"]:
+                at = f"the end of epoch {state['epoch']:,}"
+            remedy += f"; {self.RESUMES} {at}"
+        self.close()
+        divergence.stop(self.model, what, remedy)
+
+    def _applied(self):
+        """Updates of the weights, without those that a loss scale has had skipped."""
+        optimizer = self.model.optimizer
+        return int(optimizer.iterations.numpy()) if optimizer else self._updates
 
     def stop(self, status: int) -> None:
         """Has the training save a point and leave by `SystemExit`, after the update under way.

@@ -64,16 +64,14 @@ def open_data(
     Args:
         config: `TrainConfig`.
         output: The run directory. Text that is larger than `MOST_IN_MEMORY` is prepared into
-            `corpus` in it; into a directory beside it as long as there is none (`move_in`).
+            `corpus` in it; at first into a directory beside it (`move_in`).
         resume: Whether to go on with the run in `output`.
         accept_changed_text: Whether text is to be read anew that was prepared in it.
 
     Raises:
         ValueError: If the text or a corpus is at fault.
     """
-    if accept_changed_text:
-        shutil.rmtree(os.path.join(output, files.CORPUS), ignore_errors=True)
-    mix = _prepared(config, output, resume)
+    mix = _prepared(config, output, resume, accept_changed_text)
     corpus = None if mix else load_corpus(config)
     print(next(paragraphs(config)), file=sys.stderr, flush=True)
     if corpus is None:
@@ -102,9 +100,13 @@ def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, s
     return source, source if joint else target
 
 
-def move_in(output: Path, run: Path) -> None:
-    """Moves what was prepared beside the run directory `output` into `run`, which will be it."""
-    if os.path.exists(_beside(output)):
+def move_in(data: TrainingData, output: Path, run: Path) -> None:
+    """Moves what was prepared beside the run directory `output` into `run`, which is or will be it.
+
+    Nothing is moved where `data` was not prepared for this run, or is in it already.
+    """
+    if any(corpus.path == _beside(output) for corpus, _ in data.source.get("corpus", ())):
+        shutil.rmtree(os.path.join(run, files.CORPUS), ignore_errors=True)
         os.replace(_beside(output), os.path.join(run, files.CORPUS))
 
 
@@ -126,7 +128,7 @@ def _tokenizers(config, pairs, output, resume):
     return train_tokenizers(config, pairs)
 
 
-def _prepared(config, output, resume):
+def _prepared(config, output, resume, accept_changed_text):
     """List of (`PreparedCorpus`, weight); none where text is to be read into memory."""
     if config.corpus:
         corpora = parse_corpora(config.corpus)
@@ -134,7 +136,7 @@ def _prepared(config, output, resume):
     if config.train_source is None:
         return []
     inside = os.path.join(output, files.CORPUS)
-    if resume and os.path.exists(inside):
+    if resume and not accept_changed_text and os.path.exists(inside):
         return [(PreparedCorpus(inside), 1.0)]
     if _size(config) <= MOST_IN_MEMORY:
         return []
@@ -143,7 +145,7 @@ def _prepared(config, output, resume):
             f"{config.train_source} is too large for each worker to read it into memory: prepare "
             "it first (keras-transformer prepare), and give all of them the corpus by --corpus."
         )
-    path = inside if resume else _beside(output)
+    path = _beside(output)
     prepare_corpus(_preparation(config, output if resume else config.start_from), path)
     return [(PreparedCorpus(path), 1.0)]
 

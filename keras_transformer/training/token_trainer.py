@@ -1,5 +1,6 @@
 """One training step under a tf.distribute strategy, normalised by the tokens of all replicas."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ from keras_transformer.training.names import refuse_probabilities, replace_names
 from keras_transformer.training.token_weights import SCOPE
 from keras_transformer.training.workers import SharedFit
 from keras_transformer.typing import Config, Nested, Tensor
+
+LEAST_LOSS_SCALE = 1.0  # of float16: below it, no scale makes gradients finite
 
 
 class TokenTrainer(SharedFit, CheckedFit, FirstStep):
@@ -147,6 +150,7 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         batch = self._batch(data)
         (all_tokens,) = sum_over_replicas([count_tokens(self.loss, *batch[1:])])
         gradients = self._gradients(batch, all_tokens)
+        self._report_divergence(gradients)
         if self.clip_norm is not None:
             # float16's gradients are scaled
             gradients = clip_together(gradients, self.optimizer.scale_loss(self.clip_norm))
@@ -190,8 +194,26 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         compute = fused_gradients if self._fuses(sample_weight) else plain_gradients
         share = tf.math.divide_no_nan(count_tokens(self.loss, y, sample_weight), all_tokens)
         loss, predictions, gradients = compute(self, x, y, sample_weight, share)
-        self._report(x, y, predictions, sample_weight, loss)
+        self._report(x, y, predictions, sample_weight, loss, skips=self._scales_loss())
         return gradients
+
+    def _report_divergence(self, gradients):
+        """Makes the loss that is reported NaN where the gradient norm is not finite.
+
+        With a loss scale, only once that is at its floor: until then the step is skipped.
+        """
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+        norms = [tf.nn.l2_loss(tf.cast(g, tf.float32)) for g in values if g is not None]
+        finite = tf.math.is_finite(tf.add_n([tf.zeros([]), *norms]))
+        if self._scales_loss():
+            finite |= self.optimizer.scale_loss(1.0) > LEAST_LOSS_SCALE
+        self._reported_loss().total.assign_add(tf.where(finite, 0.0, math.nan))
+
+    def _scales_loss(self):
+        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def _reported_loss(self):
+        return next(metric for metric in self.metrics if metric.name == "loss")
 
     def _fuses(self, sample_weight):
         """Decides whether the fused loss applies."""
@@ -226,10 +248,13 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         """The metrics that the user gave to `compile`."""
         return [m for group in self.metrics for m in getattr(group, "metrics", [])]
 
-    def _report(self, x, y, predictions, sample_weight, loss):
+    def _report(self, x, y, predictions, sample_weight, loss, skips=False):
         """Updates the running means that the progress bar shows."""
-        tracker = next(metric for metric in self.metrics if metric.name == "loss")
-        tracker.update_state(loss, sample_weight=count_tokens(self.loss, y, sample_weight))
+        tokens = count_tokens(self.loss, y, sample_weight)
+        if skips:  # the optimizer skips a step whose loss is not finite: it does not count
+            finite = tf.math.is_finite(loss)
+            loss, tokens = tf.where(finite, loss, 0.0), tf.where(finite, tokens, 0.0)
+        self._reported_loss().update_state(loss, sample_weight=tokens)
         if isinstance(predictions, TokenPredictions):
             for metric in self._compiled_metrics():
                 metric.update_state(y, predictions)

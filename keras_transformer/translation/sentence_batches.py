@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from keras_transformer.tokenizers.byte_strings import to_bytes
 from keras_transformer.typing import Texts
+from keras_transformer.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np

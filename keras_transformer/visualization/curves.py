@@ -81,7 +81,7 @@ def plot_history(
     for number, (name, label, style) in enumerate(curves):
         if name in history:
             axis.plot(epochs, history[name], style, color=colour(number), label=label)
-    axis.set(xlabel="epoch", ylabel="loss in nats per token", yscale="log")
+    axis.set(xlabel="epoch", ylabel="loss in nats per token", yscale=_scale(axis))
     axis.locator_params(axis="x", integer=True)
     axis.legend()
     return figure
@@ -157,8 +157,9 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k rather than 20000
     rate_axis.set_ylim(0, None)
     rate_axis.ticklabel_format(axis="y", scilimits=(-2, 3))
-    loss_axis.set_yscale("log")
-    loss_axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    if _scale(loss_axis) == "log":
+        loss_axis.set_yscale("log")
+        loss_axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     loss_axis.yaxis.set_major_formatter("{x:g}")  # 3 rather than 3 × 10⁰
     loss_axis.minorticks_off()
     styles = [Line2D([], [], color="black", linestyle=style) for style in ("-", "--")]
@@ -214,6 +215,12 @@ def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
 
 
 def _points(history, over, name):
-    """Pairs of numbers, where both are known."""
-    pairs = [(row.get(over), row.get(name)) for row in history]
-    return [pair for pair in pairs if None not in pair]
+    """Pairs of numbers, where both are known and finite."""
+    pairs = np.array([(row.get(over), row.get(name)) for row in history], float)  # None: NaN
+    return pairs[np.isfinite(pairs).all(axis=1)].tolist()
+
+
+def _scale(axis):
+    """The scale of losses: logarithmic, where there is one to draw so."""
+    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
+    return "log" if np.any(np.isfinite(values) & (values > 0)) else "linear"

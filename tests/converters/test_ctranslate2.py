@@ -126,6 +126,9 @@ def test_directory_is_made_whole_or_not_at_all(tmp_path):
     for positions in ("disentangled", "alibi"):
         with pytest.raises(ValueError, match=f"CTranslate2 has no {positions} positions, only rel"):
             export_ctranslate2(random_translator(positions=positions), tmp_path / "new")
+    diverged = random_translator(deviation=np.nan)
+    with pytest.raises(ValueError, match="The model has weights that are not finite, such as "):
+        export_ctranslate2(diverged, tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 

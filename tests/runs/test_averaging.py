@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.runs import files
-from keras_transformer.runs.averaging import average
+from keras_transformer.runs.averaging import average, is_worse
 
 
 def model_of(seed, d_model=8, share_embeddings="none"):
@@ -68,6 +68,18 @@ def test_other_shapes_are_refused(tmp_path, options):
         kt.average_checkpoints(paths, tmp_path / "mean.weights.h5")
     with pytest.raises(ValueError, match="does not fit"):
         kt.average_checkpoints(paths[::-1], tmp_path / "mean.weights.h5")
+    assert not (tmp_path / "mean.weights.h5").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite(tmp_path, value):
+    good, bad = model_of(1), model_of(2)
+    paths = [save(good, tmp_path / "1.weights.h5"), tmp_path / "2.weights.h5"]
+    bad.trainable_variables[3].assign(np.full(bad.trainable_variables[3].shape, value))
+    save(bad, paths[1])
+    for order in (paths, paths[::-1], paths[1:]):
+        with pytest.raises(ValueError, match="2.weights.h5 holds weights that are not finite"):
+            kt.average_checkpoints(order, tmp_path / "mean.weights.h5")
     assert not (tmp_path / "mean.weights.h5").exists()
 
 
@@ -165,3 +177,26 @@ def test_rank(monitor, best):
         "history": [{"val_loss": loss, "val_bleu": bleu} for loss, bleu in rows],
     }
     assert [one["epoch"] for one in files.rank(state)] == best
+
+
+def test_rank_of_what_has_diverged():
+    """As runs of older versions hold it: behind all others."""
+    state = {
+        "monitor": "val_loss",
+        "checkpoints": [{"epoch": i} for i in range(1, 5)],
+        "history": [{"val_loss": loss} for loss in (5.0, np.nan, 3.0, np.nan)],
+    }
+    assert [one["epoch"] for one in files.rank(state)] == [3, 1, 2, 4]
+
+
+def test_one_checkpoint_is_not_called_a_mean(capsys):
+    """It is no worse than itself, whatever rounding makes of its score the second time."""
+    state = {
+        "monitor": "val_loss",
+        "checkpoints": [{"epoch": 1}, {"epoch": 2}],
+        "history": [{"val_loss": 3.0}, {"val_loss": 4.0}],
+    }
+    assert not is_worse(state, {"val_loss": 3.0001}, {"epoch 1": {}})
+    assert is_worse(state, {"val_loss": 4.0}, {"epoch 2": {}})
+    said = "epoch 2 (val_loss 4) is worse than epoch 1 (val_loss 3)\n"
+    assert capsys.readouterr().err == said

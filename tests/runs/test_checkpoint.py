@@ -75,7 +75,7 @@ def test_mean_that_is_worse_is_not(learned, tmp_path, capsys):
     assert "mean_of" not in scores
     assert min(losses) < scores["worse_mean"]["val_loss"]
     assert scores["worse_mean"]["mean_of"] == ["epoch 1", "epoch 2", "epoch 3"]
-    assert "is worse than epoch 2 alone (val_loss" in capsys.readouterr().err
+    assert "is worse than epoch 2 (val_loss" in capsys.readouterr().err
 
 
 def test_model_is_the_best_checkpoint(learned, tmp_path):

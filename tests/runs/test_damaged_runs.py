@@ -1,19 +1,25 @@
 """`--resume` on a run that something has happened to: a sentence, or the run as it was."""
 
+import contextlib
 import dataclasses
 import fcntl
 import os
 import resource
 import shutil
 
+import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import files
+from keras_transformer.runs import files, training_data
+from keras_transformer.runs.averaging import average, write_model
 from keras_transformer.runs.history import read_history
 from keras_transformer.runs.load import load
 from keras_transformer.train import train
+from tests.support.command_line import run as run_command
 from tests.support.reversed_text import MODEL, write_corpus
+
+TEXTS = "train_source", "train_target"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +47,11 @@ def trained(config, tmp_path_factory):
 
 
 @pytest.fixture
+def longer(config):
+    return dataclasses.replace(config, epochs=3)
+
+
+@pytest.fixture
 def run(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "run")
 
@@ -63,26 +74,63 @@ def test_nothing_is_left_to_do_and_nothing_is_written(run, config, capsys):
     assert "has its 2 epochs already" in capsys.readouterr().err
 
 
-def test_a_changed_option_is_written(run, config):
-    train(dataclasses.replace(config, save_every=7), run, resume=True)
+def test_a_changed_option_is_written(run, longer):
+    train(dataclasses.replace(longer, save_every=7), run, resume=True)
     assert files.read_config(run).save_every == 7
 
 
 @pytest.mark.parametrize("name", ["history.csv", "data.json"])
-def test_a_file_that_a_kill_kept_out_is_written(run, config, name):
+def test_a_file_that_a_kill_kept_out_is_written(run, longer, name):
     before = (run / name).read_bytes()
     (run / name).unlink()
-    train(config, run, resume=True)
-    assert (run / name).read_bytes() == before
-    assert len(read_history(run)) == 2
+    train(longer, run, resume=True)
+    assert (run / name).read_bytes().startswith(before)
+    assert len(read_history(run)) == 3
 
 
-def test_leftovers_are_removed(run, config):
-    before = set(content(run))
-    for name in ("tmp.config.yaml", "checkpoints/tmp.resume.json", "checkpoints/000007.weights.h5"):
+def test_leftovers_are_removed(run, longer):
+    leftovers = "tmp.config.yaml", "checkpoints/tmp.resume.json", "checkpoints/000007.weights.h5"
+    for name in leftovers:
         (run / name).write_bytes(b"half")
-    train(config, run, resume=True)
-    assert set(content(run)) == before
+    train(longer, run, resume=True)
+    assert not any((run / name).exists() for name in leftovers)
+
+
+def test_a_point_stays_what_it_was(run, longer):
+    """Also that which training was resumed from, should the next one be damaged."""
+    train(dataclasses.replace(longer, save_every=None), run, resume=True)
+    states = [point["state"] for point in files.resume_points(run).read()]
+    assert [state["more"]["epoch"] for state in states] == [state["epoch"] for state in states]
+
+
+@pytest.mark.parametrize("why", ["finished", "damaged", "another model"])
+def test_a_resume_that_does_not_train_writes_nothing(run, longer, tmp_path, why, monkeypatch):
+    """Neither other text nor other options: the run is what it was trained with."""
+    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 10)  # the text is prepared
+    for name, path in zip(TEXTS, write_corpus(tmp_path, 70, 7), strict=True):
+        longer = dataclasses.replace(longer, **{name: path})
+    changed = dataclasses.replace(longer, patience=5, save_every=4)
+    if why == "finished":
+        changed = dataclasses.replace(changed, epochs=2)
+    elif why == "damaged":
+        for point in points_of(run):
+            point.write_bytes(b"")
+    else:
+        points = files.resume_points(run)
+        state, arrays = points.latest()
+        points.write("000002-00000001", state, {name: arrays[name] for name in list(arrays)[1:]})
+    (run / "corpus").mkdir()
+    (run / "corpus" / "of the run").write_bytes(b"")
+    before = everything(run)
+    with contextlib.nullcontext() if why == "finished" else pytest.raises(ValueError):
+        assert not train(changed, run, resume=True, accept_changed_text=True)
+    assert everything(run) == before
+
+
+def everything(run):
+    """All files but for the lock."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != "lock")
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 def test_the_last_point_is_damaged(run, config, capsys):
@@ -146,6 +194,26 @@ def test_run_that_was_killed_after_its_text_had_changed(run, config):
     files.write_data({"train": {"pairs": 7, "sha256": "another"}}, run)
     files.write_config(dataclasses.replace(config, epochs=9), run)
     assert load(run).translate(["ba"])
+
+
+def test_weights_that_are_not_finite(run, longer, tmp_path):
+    """What an older version has left: nothing is done with it, not even the trials of an export."""
+    model = load(run).model
+    weight = model.trainable_variables[-1]
+    weight.assign(np.full(weight.shape, np.nan))
+    write_model(run, model, {"metrics": {}})
+    said = f"{run}/model.keras has weights that are not finite, such as "
+    for command in (["translate", run], ["export", run, tmp_path / "models"]):
+        result = run_command(*command, stdin=b"ba ce\n")
+        assert (result.returncode, result.stdout) == (2, b"")
+        assert result.stderr.decode().startswith(f"keras-transformer: {said}")
+        assert result.stderr.count(b"\n") == 1
+    with pytest.raises(ValueError, match=said):
+        average(run, tmp_path / "mean", 1)
+    tuned = dataclasses.replace(longer, start_from=str(run), vocabulary_size=300)
+    with pytest.raises(ValueError, match=said):
+        train(tuned, tmp_path / "tuned")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_two_trainings_into_one_directory(run, config):

@@ -243,6 +243,44 @@ def test_callbacks_go_on_where_they_were(text, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+# What diverges.
+
+
+class Spoiling(keras.callbacks.Callback):
+    """Makes a row of the embeddings NaN before an update; UNK's is in no batch."""
+
+    def __init__(self, update, token):
+        super().__init__()
+        self.update, self.token = update, token
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.model.optimizer.iterations == self.update - 1:
+            values = np.array(self.model.embedding.embeddings)
+            values[self.token] = np.nan
+            self.model.embedding.embeddings.assign(values)
+
+
+@pytest.mark.parametrize(
+    "update, token, said",
+    [
+        (
+            6,
+            kt.START,
+            "the gradient norm of step 6 of epoch 1 is not finite.* step 4 of epoch 1",
+        ),
+        # What was saved after step 6 has come to this loss, and would again.
+        (7, kt.START, "step 7 of epoch 1 is not finite.* it resumes from step 4 of epoch 1"),
+        (5, kt.UNK, "a weight after step 6 of epoch 1 is not finite.* step 4 of epoch 1"),
+    ],
+)
+def test_nothing_is_saved_of_what_has_diverged(whole, text, tmp_path, update, token, said):
+    """Begun again without the fault, the training comes to what it would have come to."""
+    *expected, _ = whole
+    with pytest.raises(FloatingPointError, match=said):
+        fit(tmp_path, text, own_model, 0, 2, [Spoiling(update, token)])
+    assert_same(fit(tmp_path, text, own_model, 2, 2), expected)
+
+
 # What is refused.
 
 

@@ -15,6 +15,7 @@ from keras_transformer.serving.acceptance import trial
 from keras_transformer.serving.saved_model import CORE_OPS, export
 from keras_transformer.serving.temporary_version import temporary_version
 from tests.support import stand_in_translator as stand_ins
+from tests.support.toy_translator import random_translator
 
 TEXTS = ["a cat", "the bird runs near", "", "東京 straße", "zebra"]
 HIGHEST = 2**63 - 1
@@ -107,6 +108,12 @@ def test_base_has_to_be_a_directory(translator, tmp_path, below):
 def test_something_else_than_a_translator_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Expected a translator, got Module"):
         export(tf.Module(), tmp_path / "base")
+    assert entries(tmp_path) == []
+
+
+def test_weights_that_are_not_finite_are_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(ValueError, match="The model has weights that are not finite, such as "):
+        export(random_translator(deviation=math.nan), tmp_path / "base")
     assert entries(tmp_path) == []
 
 

@@ -109,6 +109,16 @@ def test_scores_are_drawn_where_there_are_any():
     assert len(kt.plot_run(HISTORY[:1]).axes) == 2
 
 
+@pytest.mark.parametrize("losses", [[np.nan], [np.inf, np.inf], [4.0, np.nan], [0.0]])
+def test_losses_that_are_not_finite(losses, tmp_path):
+    """What there is of a training that has diverged is drawn, logarithmically if it can be."""
+    rows = [HISTORY[0] | {"loss": x, "val_loss": x, "val_bleu": x} for x in losses]
+    for figure in (kt.plot_run(rows), kt.plot_history({"loss": losses, "val_loss": losses})):
+        figure.savefig(tmp_path / "curves.png")
+        scales = {axis.get_yscale() for axis in figure.axes if "loss" in axis.get_ylabel()}
+        assert scales == {"log" if 4.0 in losses else "linear"}
+
+
 def test_runs_are_told_apart():
     other = [row | {"val_loss": 1.0} for row in HISTORY[:2]]
     figure = kt.plot_runs({"one": HISTORY, "two": other})
