@@ -30,7 +30,6 @@ from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, make_input
 from keras_transformer.serving.temporary_version import temporary_version
 from keras_transformer.serving.versions import LARGEST_VERSION, refuse_other, version_dir, versions
 from keras_transformer.serving.warm_up import write_warm_up
-from keras_transformer.training.divergence import check_weights
 from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
@@ -83,8 +82,6 @@ def export(
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
     make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes
-    if isinstance(translator, Translator):
-        check_weights(translator.model, "The model")
     module, functions = functions_of(translator, config)
     with temporary_version(base, version) as temporary:
         _save(module, functions, temporary)

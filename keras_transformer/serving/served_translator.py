@@ -13,6 +13,7 @@ from keras_transformer.serving.exploration import explore
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.serving.stored_weights import StoredWeights
 from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.training.divergence import check_weights
 from keras_transformer.translation.scoring import attention_to_source
 from keras_transformer.translation.translator import Translator
 
@@ -31,13 +32,14 @@ class ServedTranslator(tf.Module):
         config: `ExportConfig`.
 
     Raises:
-        ValueError: If there is no such signature, precision or computation, or the beam is wider
-            than the target vocabulary.
+        ValueError: If there is no such signature, precision or computation, the beam is wider than
+            the target vocabulary, or the weights are not finite.
     """
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
         super().__init__(name="served_translator")
         search = config.search
+        check_weights(translator.model, "The model")
         check_beam_size(search.beam_size, translator.model.target_vocabulary_size)
         if config.computation not in COMPUTATIONS:
             raise ValueError(
