@@ -38,7 +38,8 @@ def functions_of(value):
         yield from ((function, parameters) for function, _, *parameters in described([value]))
         return
     members = [member for name, member in vars(value).items() if is_public(name)]
-    members = [m for m in members if getattr(m, "__module__", None) != "typing"]  # of a Protocol
+    foreign = ("typing", "keras.src")  # of a Protocol; methods of Keras, wrapped
+    members = [m for m in members if not str(getattr(m, "__module__", "")).startswith(foreign)]
     for function, static, *parameters in described(members):
         yield function, parameters if static else parameters[1:]
 
