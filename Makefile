@@ -1,5 +1,7 @@
 # Every target makes the virtual environment it needs.
 PYTHON ?= python3
+# Of the versions that setup.cfg allows, the one that all figures were measured with.
+TENSORFLOW ?= 2.20
 BIN := .venv/bin
 OTHER := .venv-other/bin/python
 RUN := runs/demo
@@ -15,7 +17,8 @@ BENCH ?=
 # What users install who want more than the layers.
 .venv/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[all]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[all]" \
+	    "tensorflow==$(TENSORFLOW).*"
 	touch $@
 
 # What developers install on top.
