@@ -72,9 +72,8 @@ def export(
         The path of the published directory.
 
     Raises:
-        ValueError: if `translator` is no translator, `base` is a file, the version is taken or
-            not a positive int64, an option is out of its range, the weights are not finite, or the
-            saved model is not fit to be served.
+        ValueError: if an argument is of another kind or out of its range, the version is taken,
+            the weights are not finite, or the saved model is not fit to be served.
 
     Example:
         >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1

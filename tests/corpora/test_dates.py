@@ -286,7 +286,7 @@ def test_bad_languages(languages, message):
         ),
         (
             {"train_size": 6, "valid_size": 73_047, "test_size": 1, "languages": ["fr"]},
-            "train_size is 6; the 1 dates left for training have 3 combinations .* ask for no more",
+            "train_size is 6; the 1 date left for training allow 3 combinations .* ask for no more",
         ),
     ],
 )

@@ -207,11 +207,11 @@ CALLS = {
     ),
     "one source for several targets": (
         lambda: run("Transformer", (SOURCE[:1], TARGET)),
-        "received 1 rows of source and 3 rows of target",
+        "received 1 row of source and 3 rows of target",
     ),
     "memory of other sentences": (
         lambda: build("Transformer").decode(TARGET, np.ones((1, 6, 8), "float32"), SOURCE),
-        "received 3 rows of target and 1 rows of memory and 3 rows of source",
+        "received 3 rows of target and 1 row of memory and 3 rows of source",
     ),
     "ids that are no integers": (
         lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),

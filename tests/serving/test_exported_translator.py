@@ -71,7 +71,7 @@ def test_scores_are_those_in_memory(exported, translator):
 
 @pytest.mark.parametrize("targets", [["A", "B"], []])
 def test_a_target_for_each_source(exported, translator, targets):
-    message = f"a target for each source, received {len(targets)} for 1 sources"
+    message = f"a target for each source, received {len(targets)} for 1 source"
     for model in (exported, translator):
         with pytest.raises(ValueError, match=message):
             model.score(["a"], targets)

@@ -80,7 +80,7 @@ BAD = {
     "prose": (b"the quick brown fox\njumps over\n", "neither a word with its numbers nor how many"),
     "one line without an end": (b"the 1.0 2.0", "holds no word vectors"),
     "a .npy": (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'}\n" + b"\0" * 99, "holds no word vectors"),
-    "ragged": (b"the 1.5 2.5\nfox 1.5\n", ": line 2 has 1 numbers, expected 2; it is damaged"),
+    "ragged": (b"the 1.5 2.5\nfox 1.5\n", ": line 2 has 1 number, expected 2; it is damaged"),
     "too wide": (b"the 1.5 2.5\nfox 1.5 2.5 3.5\n", ": line 2 has 3 numbers, expected 2."),
     "a hole": (b"the 1.5 2.5\n\nfox 1.5 2.5\n", ": line 2 has 0 numbers, expected 2"),
     "no number": (b"the 1.5 2.5\nfox 1.5 x\n", ": line 2 holds something else than numbers."),

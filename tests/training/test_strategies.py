@@ -107,7 +107,7 @@ def test_replicas_on_one_processor_by_the_command_line(reverse_run, tmp_path):
 
 
 def test_logical_devices_come_first():
-    with pytest.raises(ValueError, match="logical devices already, expected 7"):
+    with pytest.raises(ValueError, match="logical devices? already, expected 7"):
         make_strategy("mirrored", logical_devices=7)
 
 

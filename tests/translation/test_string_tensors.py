@@ -88,7 +88,7 @@ MISTAKES = {
     "out of range": (("abc", {"beam_size": 0}), "beam_size must be at least 1, received 0"),
     "not sampled": (("abc", {"temperature": 2.0}), "temperature is 2.0, but nothing is sampled"),
     "wide": (("abc", {"beam_size": 278}), "beam of 278 is wider than the vocabulary of 277"),
-    "prefixes": (("abc", {"prefixes": ["A", "B"]}), "received 2 for 1 sources"),
+    "prefixes": (("abc", {"prefixes": ["A", "B"]}), "received 2 for 1 source"),
     "no text": ((["abc", 5], {}), "Expected sentences as strings, received 5 among them."),
     "numbers": ((tf.zeros([2]), {}), r"string tensor of shape \(\) or \(B,\), received float32"),
     "table": ((tf.constant([["a"]]), {}), r"received string of shape \(1, 1\)."),

@@ -39,7 +39,7 @@ def test_nothing_aligned():
 @pytest.mark.parametrize(
     "alignment, message",
     [
-        ([0, 1], r"shape \(2,\) does not fit 3 source and 1 target tokens: pass 1 positions below"),
+        ([0, 1], r"shape \(2,\) does not fit 3 source and 1 target tokens: pass 1 position below"),
         ([3], r"does not fit 3 source and 1 target"),
         ([-1], r"does not fit"),
         (np.ones((3, 1)), r"shape \(3, 1\) does not fit"),

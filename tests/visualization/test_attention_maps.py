@@ -182,7 +182,7 @@ def test_dollars_are_no_formula():
         ((0, 2, 3), ("abc", "xy"), None, r"\(0, 2, 3\) do not fit"),
         ((2, 0), ("", "xy"), None, r"\(2, 0\) do not fit 2 target and 0 source tokens"),
         ((2, 2, 3), ("abc", "xy"), ["one"], r"list of 2 titles, one per map, received \['one'\]"),
-        ((2, 3), ("abc", "xy"), "x", "Expected a list of 1 titles, one per map, received 'x'"),
+        ((2, 3), ("abc", "xy"), "x", "Expected a list of 1 title, one per map, received 'x'"),
     ],
 )
 def test_what_does_not_fit(shape, tokens, titles, sentence):

@@ -253,10 +253,15 @@ def test_mistakes_of_the_command_come_before_tensorflow(tmp_path):
             ["explore", RUN, "--port", port],
         ]
         sentences = sentences_before_tensorflow(commands)
-    ends = ["/none is no directory", "no SavedModel", "from 0 to 65535", f"Port {port} cannot be"]
+    ends = [
+        "/none is no directory",
+        "is neither a run directory",
+        "from 0 to 65535",
+        f"Port {port} cannot be",
+    ]
     assert len(sentences) == 4
     for sentence, end in zip(sentences, ends, strict=True):
-        assert sentence.startswith("keras-transformer: ") and end in sentence
+        assert sentence.startswith("keras-transformer: ") and end in sentence, sentence
     assert run("explore", RUN, "--port", "-1").returncode == 2
 
 
