@@ -1,7 +1,7 @@
 """Mends how Keras builds what a first step needs: the one file that knows of it."""
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -31,7 +31,7 @@ class FirstStep(Model):
     the metrics of all of them come to.
     """
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
         if tf.inside_function():
             self._build_before_tracing(super().__call__, args, kwargs)
         return super().__call__(*args, **kwargs)
