@@ -1,7 +1,6 @@
 """Builds a model whose weights depend on no input, at first use."""
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +21,11 @@ else:
 def _after(prepare: Callable[..., None], name: str) -> Any:
     """The method of `keras.Model` of that name, after something else is done with its arguments."""
 
-    @functools.wraps(getattr(keras.Model, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         prepare(self, *args, **kwargs)
         return getattr(super(SelfBuilding, self), name)(*args, **kwargs)
 
+    method.__name__, method.__doc__ = name, getattr(keras.Model, name).__doc__
     return method
 
 
