@@ -109,26 +109,16 @@ for round in range(25):
 print((resident() - begun) / 20)
 """
 TENSORFLOW = "from tests.training.test_memory import use_of; use = use_of({!r})"
-JAX = """
-ids = np.array([[2, 5, 6, 7], [2, 8, 9, 0]])
-def use():
-    model = kt.Transformer(30, 30, num_layers=1, d_model=16, num_heads=2, d_ff=32)
-    model.compile("adam", kt.SmoothedCrossEntropy())
-    model.fit((ids, ids), ids, verbose=0)
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_memory_does_not_grow(backend):
+def test_memory_does_not_grow():
     """Mebibytes of each of twenty rounds after five."""
-    if backend == "jax":
-        pytest.importorskip("jax")
-    setup = JAX if backend == "jax" else TENSORFLOW.format("dense gradients")
+    setup = TENSORFLOW.format("dense gradients")
     run = subprocess.run(
         [sys.executable, "-c", GROWTH.format(root=str(ROOT), setup=setup)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
