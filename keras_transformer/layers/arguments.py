@@ -69,7 +69,7 @@ def check_ids(ids: Tensor, vocabulary_size: int) -> None:
 
 
 def nan_unless(valid: Tensor) -> Tensor:
-    """Returns a float32 scalar to add: 0, or NaN where the boolean scalar is False.
+    """Returns float32 numbers to add, of the shape of `valid`: 0, or NaN where that is False.
 
     For graphs, which cannot raise everywhere. It is not a constant, at which TensorFlow's
     `enable_check_numerics` would stop.

@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.kernels.products import multiply
-from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes
+from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes, nan_unless
 from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.position_schemes import ABSOLUTE, check_positions
@@ -173,8 +173,8 @@ class PositionalEmbedding(KeepsChanges):
         rows = ops.where(invalid, self.vocabulary_size, rows)
         x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
         # For an id that has none, XLA takes some other row, and a GPU zeros: make that NaN.
-        scale = ops.where(rows < self.vocabulary_size, math.sqrt(self.d_model), float("nan"))
-        x = ops.cast(x, "float32") * ops.expand_dims(ops.cast(scale, "float32"), -1)
+        scale = math.sqrt(self.d_model) + nan_unless(ops.less(rows, self.vocabulary_size))
+        x = ops.cast(x, "float32") * ops.expand_dims(scale, -1)
         if self.positions in ABSOLUTE and start is not None:
             x = x + self._encode(rows, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
@@ -251,7 +251,7 @@ class PositionalEmbedding(KeepsChanges):
         if known:
             return x
         valid = ops.logical_and(positions >= 0, positions < self.max_length)
-        return x * ops.expand_dims(ops.where(valid, 1.0, float("nan")), -1)
+        return x + ops.expand_dims(nan_unless(valid), -1)
 
     def _check_width(self, x):
         """Refuses to make logits of anything but what has the width of the embedding."""
