@@ -70,19 +70,19 @@ multi30k multi30k-cased: .venv/installed
 
 # What each ingredient of that recipe is worth, in short trainings: an hour and a half on two cores.
 ablations: .venv/installed
-	$(BIN)/python -m tests.benchmark.ablations $(TOK) runs/ablations $(RECIPE)
+	$(BIN)/python -m benchmarks.ablations $(TOK) runs/ablations $(RECIPE)
 
 # Trained on half of the pairs and fine-tuned on the other, against all at once, in short trainings.
 fine-tuning: .venv/installed
-	$(BIN)/python -m tests.benchmark.fine_tuning $(TOK) runs/fine-tuning $(RECIPE)
+	$(BIN)/python -m benchmarks.fine_tuning $(TOK) runs/fine-tuning $(RECIPE)
 
 # What ways to say where a token is are worth, on Multi30k and in texts longer than any in training.
 positions: .venv/installed
-	$(BIN)/python -m tests.benchmark.position_trainings $(TOK) runs/positions $(RECIPE)
+	$(BIN)/python -m benchmarks.position_trainings $(TOK) runs/positions $(RECIPE)
 
 # Few pairs with and without word vectors of many sentences, in six short trainings.
 word-vectors: .venv/installed-test
-	$(BIN)/python -m tests.benchmark.word_vectors $(TOK) runs/word-vectors $(RECIPE)
+	$(BIN)/python -m benchmarks.word_vectors $(TOK) runs/word-vectors $(RECIPE)
 
 # A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
 test: .venv/installed-test
@@ -135,7 +135,7 @@ notebooks: .venv/installed-docs
 # All systems side by side, an hour on two cores; BENCH="--parts decoding --shapes small" for
 # a part, BENCH="--run runs/multi30k" to have real text as well.
 bench: .venv/installed-bench
-	$(BIN)/python -m tests.benchmark $(BENCH)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 # OpenNMT-tf stopped at TensorFlow 2.13 (Python 3.11 at most): an environment of its own, for
 # make bench BENCH="--opennmt-tf .venv-opennmt/bin/python".

@@ -1,6 +1,6 @@
 """What WordPiece costs beside SentencePiece, and word vectors of 2 million lines.
 
-    python -m tests.benchmark.texts FILE.gz [VOCAB.txt] [LINES]
+    python -m benchmarks.texts FILE.gz [VOCAB.txt] [LINES]
 
 FILE.gz: text, such as the sources of Multi30k. VOCAB.txt: a WordPiece vocabulary, such as BERT's
 uncased one; by default one is learned. LINES: of generated vectors, 300 numbers each, which come

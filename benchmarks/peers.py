@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from tests.benchmark.shapes import SHAPES
+from benchmarks.shapes import SHAPES
 
 LABEL_SMOOTHING = 0.1
 
@@ -153,9 +153,9 @@ def ctranslate2_decoding(shape, rows, beam_size=1, compute_type="float32", threa
     import ctranslate2
 
     import keras_transformer as kt
+    from benchmarks.ours import make_model
+    from benchmarks.vocabulary import synthetic_tokenizer
     from keras_transformer.converters.ctranslate2 import export_ctranslate2
-    from tests.benchmark.ours import make_model
-    from tests.benchmark.vocabulary import synthetic_tokenizer
 
     shape = SHAPES[shape]
     tokenizer = synthetic_tokenizer(shape.vocabulary)

@@ -3,7 +3,7 @@
 Prints a Markdown table: updates with and without it, in turns in one process, medians of several
 rounds, and how the batches of a pass are filled.
 
-    python -m tests.benchmark.sampling SOURCE TARGET [STEPS] [ROUNDS]
+    python -m benchmarks.sampling SOURCE TARGET [STEPS] [ROUNDS]
 
 SOURCE, TARGET: text to train on, plain or gzipped. STEPS: updates in a round.
 """

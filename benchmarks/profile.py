@@ -1,6 +1,6 @@
 """Where the time of our training step goes, in float32, each core at a part of the batch.
 
-    python -m tests.benchmark.profile [SHAPE ...]
+    python -m benchmarks.profile [SHAPE ...]
 
 Prints the time of a step, and the processor time of each kind of operation, of all cores together,
 as TensorFlow's profiler sees it: the median of several steps.
@@ -17,8 +17,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from tests.benchmark import ours
-from tests.benchmark.shapes import SHAPES
+from benchmarks import ours
+from benchmarks.shapes import SHAPES
 
 STEPS = 5
 STEP = "multi_step_on_iterator"  # Keras' name for the function that is a step

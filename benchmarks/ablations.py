@@ -4,7 +4,7 @@ Trains short runs that share one budget, differing in one ingredient each, and p
 table of their BLEU on the validation set. Runs that are there already are not trained again, and
 those cut off go on; nothing else should run beside it.
 
-    python -m tests.benchmark.ablations CORPUS RUNS [option of keras-transformer train ...]
+    python -m benchmarks.ablations CORPUS RUNS [option of keras-transformer train ...]
 """
 
 import json

@@ -4,7 +4,7 @@ Prints a Markdown table for a run on text files, from the corpora that it was tr
 by. Each number is of a second call, with graphs made already, in the run's precision; training is
 not part of it but for the updates.
 
-    python -m tests.benchmark.validation RUN [UPDATES]
+    python -m benchmarks.validation RUN [UPDATES]
 
 RUN: a run directory, such as one of the preset tiny on Multi30k. UPDATES: how many are timed.
 """

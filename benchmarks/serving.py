@@ -1,6 +1,6 @@
 """What a deployed translator costs, and whether CTranslate2 agrees with it.
 
-    python -m tests.benchmark.serving BASE [--run RUN --source FILE]
+    python -m benchmarks.serving BASE [--run RUN --source FILE]
 
 BASE is a version directory or the one above. It is loaded as a server loads it: TensorFlow's C++
 loader, XLA off, in a process of its own (`ServerProcess`). With a run directory and sentences, the

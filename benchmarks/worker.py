@@ -1,8 +1,8 @@
 """A process that holds one system and runs it when told to.
 
-    python -m tests.benchmark.worker MODULE FUNCTION OPTIONS
+    python -m benchmarks.worker MODULE FUNCTION OPTIONS
 
-FUNCTION of tests.benchmark.MODULE is called with OPTIONS, a JSON object, and returns what is to be
+FUNCTION of benchmarks.MODULE is called with OPTIONS, a JSON object, and returns what is to be
 timed: a function without arguments. That runs once for warming up; how many seconds it took, with
 making and compiling of graphs, is printed; and for each line of stdin it runs again, as often as
 fills half a second, followed by a JSON object of `seconds`, the time of one call, what the function
@@ -25,9 +25,7 @@ def main(module, function, options):
     # Some libraries talk on stdout, which here is for answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    run = getattr(importlib.import_module(f"tests.benchmark.{module}"), function)(
-        **json.loads(options)
-    )
+    run = getattr(importlib.import_module(f"benchmarks.{module}"), function)(**json.loads(options))
     started = time.perf_counter()
     run()
     print(time.perf_counter() - started, file=answers, flush=True)

@@ -1,6 +1,6 @@
 """Requests that come at the same time: how many a second, and how long each one waits.
 
-    python -m tests.benchmark.load ENGINE FOLDER
+    python -m benchmarks.load ENGINE FOLDER
 
 is the process of one engine: for each line of stdin, numbers of clients and of requests, it has so
 many clients ask for one sentence after another, and prints what came of it.
@@ -55,13 +55,13 @@ def measure(corpus, shape):
 def _prepare(corpus, shape, folder):
     """Writes sentences, our export, its signatures and the CTranslate2 model into a folder."""
     import keras_transformer as kt
+    from benchmarks.ours import make_model
+    from benchmarks.real_text import file
+    from benchmarks.shapes import SHAPES
     from keras_transformer.converters.ctranslate2 import export_ctranslate2
     from keras_transformer.corpora.text_files import read_lines
     from keras_transformer.presets import ExportConfig
     from keras_transformer.serving.acceptance.server_process import read_signatures
-    from tests.benchmark.ours import make_model
-    from tests.benchmark.real_text import file
-    from tests.benchmark.shapes import SHAPES
 
     shape = SHAPES[shape]
     lines = [line for side in ("en", "de") for line in read_lines(file(corpus, "train", side))]
@@ -80,7 +80,7 @@ class _Worker:
         from keras_transformer.serving.acceptance.server_process import ENVIRONMENT
 
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmark.load", engine, folder],
+            [sys.executable, "-m", "benchmarks.load", engine, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | ENVIRONMENT | {"TF_CPP_MIN_LOG_LEVEL": "3"},

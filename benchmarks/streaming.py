@@ -3,7 +3,7 @@
 Prints one line: both in one process, in turns, medians of several rounds, and the ratio of each
 round's two times.
 
-    python -m tests.benchmark.streaming RUN_OR_EXPORT FILE [LINES] [ROUNDS]
+    python -m benchmarks.streaming RUN_OR_EXPORT FILE [LINES] [ROUNDS]
 
 FILE is plain text or gzipped; its first LINES lines (20,000) are translated.
 """

@@ -76,7 +76,7 @@ class _Worker:
             [
                 system.python,
                 "-m",
-                "tests.benchmark.worker",
+                "benchmarks.worker",
                 system.module,
                 system.function,
                 options,

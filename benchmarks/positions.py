@@ -4,8 +4,8 @@ Aims, as ratios of medians of nine rounds (`--rounds 9`) in training and in deco
 most 1.10, of `relative` and `disentangled` 1.20. Batch 1 and memory are reported only.
 """
 
+from benchmarks.side_by_side import System
 from keras_transformer.position_schemes import POSITIONS
-from tests.benchmark.side_by_side import System
 
 SCHEMES = [name for name in POSITIONS if name != "learned"]
 COMMAND = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # as the command line

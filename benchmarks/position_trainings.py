@@ -5,7 +5,7 @@ with two seeds for each scheme: validation loss, and BLEU on the validation set 
 And copying letters: trained on up to 20, tested on 20 to 60 of them. Runs that are there already
 are not trained again, and those cut off go on; nothing else should run beside it.
 
-    python -m tests.benchmark.position_trainings CORPUS RUNS [option of keras-transformer train ...]
+    python -m benchmarks.position_trainings CORPUS RUNS [option of keras-transformer train ...]
 """
 
 import json
@@ -13,9 +13,9 @@ import os
 import random
 import sys
 
+from benchmarks.ablations import BEAM, command, train
 from keras_transformer.position_schemes import POSITIONS
 from keras_transformer.runs.files import read_state
-from tests.benchmark.ablations import BEAM, command, train
 
 SCHEMES = ["sinusoidal", "relative", "bucketed", "rotary"]
 SEEDS = ["1", "2"]

@@ -4,7 +4,7 @@ Trains on half of the pairs and goes on from there on the other half, against as
 of them, and prints a Markdown table of BLEU on the validation set and minutes. Runs that are there
 already are not trained again, and those cut off go on; nothing else should run beside it.
 
-    python -m tests.benchmark.fine_tuning CORPUS RUNS [option of keras-transformer train ...]
+    python -m benchmarks.fine_tuning CORPUS RUNS [option of keras-transformer train ...]
 """
 
 import gzip
@@ -12,8 +12,8 @@ import os
 import shutil
 import sys
 
+from benchmarks.ablations import BEAM, evaluate, train
 from keras_transformer.runs.history import read_history
-from tests.benchmark.ablations import BEAM, evaluate, train
 
 BUDGET = 300  # updates of each of the two; an eighth of the recipe's together
 

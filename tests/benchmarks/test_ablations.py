@@ -4,9 +4,9 @@ import gzip
 
 import pytest
 
-from tests.benchmark.ablations import VARIANTS, training
-from tests.benchmark.fine_tuning import split, trainings
-from tests.benchmark.position_trainings import LENGTHS, copying, multi30k, write_letters
+from benchmarks.ablations import VARIANTS, training
+from benchmarks.fine_tuning import split, trainings
+from benchmarks.position_trainings import LENGTHS, copying, multi30k, write_letters
 from tests.support.command_line import run
 
 

@@ -1,6 +1,6 @@
 """One process on one core against two workers on two: `make bench BENCH="--parts workers"`.
 
-    python -m tests.benchmark.workers SHAPE STEPS [what a process of the benchmark is told]
+    python -m benchmarks.workers SHAPE STEPS [what a process of the benchmark is told]
 
 A process pins itself to a core, trains a few updates of batches of one shape and prints tokens a
 second and, of the loopback interface, bytes an update. What two workers exchange counts there once.
@@ -51,7 +51,7 @@ def measure(workers, shape, steps):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.benchmark.workers", shape, str(steps), str(index)],
+                [sys.executable, "-m", "benchmarks.workers", shape, str(steps), str(index)],
                 env=os.environ | {"TF_CONFIG": json.dumps(task), "TF_CPP_MIN_LOG_LEVEL": "3"},
                 stdout=subprocess.PIPE,
                 text=True,

@@ -1,6 +1,6 @@
 """Tables, bars and pictures of what was measured."""
 
-from tests.benchmark.shapes import SHAPES
+from benchmarks.shapes import SHAPES
 
 
 def table(timings):

@@ -1,7 +1,7 @@
 """Corpora of any size: how fast one is prepared, and what reading one costs.
 
-    python -m tests.benchmark.corpora open CORPUS
-    python -m tests.benchmark.corpora before SOURCE TARGET MODEL
+    python -m benchmarks.corpora open CORPUS
+    python -m benchmarks.corpora before SOURCE TARGET MODEL
 
 are the processes that read: a prepared corpus; and text as before there were any, with the package
 of another checkout (commit 11ad664 is the last one) by PYTHONPATH.
@@ -20,7 +20,7 @@ import numpy as np
 
 LENGTH = 25  # tokens of a side, about
 VOCABULARY = 8000
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COLUMNS = ["seconds to first batch", "RssAnon above TensorFlow's, MB", "ms a batch", "ms a step"]
 BATCHES = 300  # that are timed
 

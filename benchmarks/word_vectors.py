@@ -6,7 +6,7 @@ and SVD), trains on the first 2,000 pairs with and without them, with two seeds,
 Markdown table of loss and BLEU on the validation set. Runs that are there already are not trained
 again, and those cut off go on; nothing else should run beside it.
 
-    python -m tests.benchmark.word_vectors CORPUS RUNS [option of keras-transformer train ...]
+    python -m benchmarks.word_vectors CORPUS RUNS [option of keras-transformer train ...]
 """
 
 import collections
@@ -19,8 +19,8 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
+from benchmarks.ablations import train
 from keras_transformer.runs.files import describe
-from tests.benchmark.ablations import train
 
 PAIRS, WIDTH, WINDOW = 2000, 300, 5
 # Separate vocabularies, so that the source's vectors can be frozen; 900 updates, 60 passes.

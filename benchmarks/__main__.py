@@ -15,10 +15,10 @@ from typing import Literal
 
 import tyro
 
-from tests.benchmark import corpora, load, workers
-from tests.benchmark.positions import positions
-from tests.benchmark.report import bars, plot_scaling, table
-from tests.benchmark.side_by_side import System, time_systems
+from benchmarks import corpora, load, workers
+from benchmarks.positions import positions
+from benchmarks.report import bars, plot_scaling, table
+from benchmarks.side_by_side import System, time_systems
 
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
 PART = Literal[
@@ -34,7 +34,7 @@ class Options:
 
     Args:
         parts: What to measure.
-        shapes: Sizes of the models; see tests/benchmark/shapes.py.
+        shapes: Sizes of the models; see benchmarks/shapes.py.
         rounds: Timed rounds, after one for warming up.
         steps: Updates in a round of training, under Keras in one call (`steps_per_execution`).
         corpus: Directory of the tokenised Multi30k, for the parts text and load.

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
+from benchmarks.shapes import SHAPES
+from benchmarks.vocabulary import synthetic_tokenizer
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.saved_model import export
-from tests.benchmark.shapes import SHAPES
-from tests.benchmark.vocabulary import synthetic_tokenizer
 
 
 def make_model(shape, precision="float32", **options):

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 import keras_transformer as kt
-from tests.benchmark.ours import make_model
-from tests.benchmark.shapes import SHAPES
+from benchmarks.ours import make_model
+from benchmarks.shapes import SHAPES
 
 
 def encoding(shape, length, rows=4):

@@ -7,7 +7,7 @@ import numpy as np
 import opennmt
 import tensorflow as tf
 
-from tests.benchmark.shapes import SHAPES
+from benchmarks.shapes import SHAPES
 
 
 def training(shape, steps=1):

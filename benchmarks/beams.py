@@ -1,6 +1,6 @@
 """What a beam finds of what greedy search finds, and in which time.
 
-    python -m tests.benchmark.beams RUN [--source FILE --target FILE --bleu-tokenize none]
+    python -m benchmarks.beams RUN [--source FILE --target FILE --bleu-tokenize none]
 
 A beam may lose what greedy search finds in two ways: by dropping its beginning for others that rank
 higher at the time, and by stopping too soon. An exact search, `beam_patience` inf, does the first

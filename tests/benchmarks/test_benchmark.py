@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from tests.benchmark.report import bars, table
-from tests.benchmark.shapes import SHAPES, Shape
-from tests.benchmark.side_by_side import System, Timing, time_systems
-from tests.benchmark.vocabulary import synthetic_tokenizer
+from benchmarks.report import bars, table
+from benchmarks.shapes import SHAPES, Shape
+from benchmarks.side_by_side import System, Timing, time_systems
+from benchmarks.vocabulary import synthetic_tokenizer
 
 
 def test_operations_by_hand():
@@ -70,7 +70,7 @@ def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
 
 def test_an_environment_that_is_not_there():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmark", "--opennmt-tf", "nowhere/python"],
+        [sys.executable, "-m", "benchmarks", "--opennmt-tf", "nowhere/python"],
         capture_output=True,
         text=True,
     )
@@ -79,7 +79,7 @@ def test_an_environment_that_is_not_there():
 
 
 def test_profile_of_a_step():
-    command = [sys.executable, "-m", "tests.benchmark.profile"]
+    command = [sys.executable, "-m", "benchmarks.profile"]
     done = subprocess.run([*command, "toy"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     title, *lines = done.stdout.splitlines()
@@ -97,7 +97,7 @@ def test_profile_of_a_step():
 def test_beams_of_a_run(tmp_path):
     (tmp_path / "pairs.tsv").write_text("9 May 1998\t1998-05-09\n1 June 2001\t2001-06-01\n")
     options = ["--source", tmp_path / "pairs.tsv", "--beam-sizes", "2", "--rounds", "1"]
-    command = [sys.executable, "-m", "tests.benchmark.beams", "tests/fixtures/format-1/run"]
+    command = [sys.executable, "-m", "benchmarks.beams", "tests/fixtures/format-1/run"]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     title, _, *table = done.stdout.splitlines()
@@ -112,7 +112,7 @@ def test_beams_of_a_run(tmp_path):
 def test_a_part_on_toy_sizes(tmp_path):
     options = ["--parts", "beam", "--shapes", "toy", "--rounds", "2", "--output", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmark", *options], capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks", *options], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     (timings,) = json.loads((tmp_path / "results.json").read_text())["results"].values()
@@ -126,7 +126,7 @@ def test_a_part_on_toy_sizes(tmp_path):
 @pytest.mark.ordeal
 def test_corpora_on_toy_sizes(tmp_path, capsys):
     """Every number is measured; what an older checkout does is left out without one."""
-    from tests.benchmark import corpora
+    from benchmarks import corpora
 
     found = corpora.measure(20_011, 3_000, rounds=1, steps=0)
     (row,) = found["reading"].values()

@@ -1,1 +1,0 @@
-"""Side-by-side measurements: `make bench`, or `python -m tests.benchmark --help`."""
