@@ -46,7 +46,7 @@ demo: .venv/installed
 	rm -rf $(RUN) $(MODEL)
 	$(BIN)/keras-transformer train --preset dates --output $(RUN)
 	$(BIN)/keras-transformer export $(RUN) $(MODEL)
-	$(BIN)/python -m keras_transformer.corpora.dates 12 | $(BIN)/python export/translate.py $(MODEL)/1
+	$(BIN)/python -m keras_transformer.data.dates 12 | $(BIN)/python export/translate.py $(MODEL)/1
 	$(BIN)/keras-transformer evaluate $(MODEL)/1
 
 # The published benchmark, hours on two cores: tokenized and lowercased; and the same recipe on raw

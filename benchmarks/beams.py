@@ -22,8 +22,8 @@ import tensorflow as tf  # noqa: E402
 import tyro  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
-from keras_transformer.corpora.dates import LANGUAGES, dates  # noqa: E402
-from keras_transformer.corpora.text_files import read_pairs  # noqa: E402
+from keras_transformer.data.dates import LANGUAGES, dates
+from keras_transformer.data.text_files import read_pairs
 from keras_transformer.special_ids import PAD  # noqa: E402
 from keras_transformer.translation.sentence_batches import in_batches  # noqa: E402
 from keras_transformer.translation.text_model import TEXT  # noqa: E402

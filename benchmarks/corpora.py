@@ -81,8 +81,8 @@ def write_text(folder, pairs, kind):
 def write_ids(path, pairs, models):
     """A corpus of ids at random, written as `prepare` writes one."""
     from keras_transformer import __version__
-    from keras_transformer.data.prepared.manifest import FORMAT
-    from keras_transformer.data.prepared.writing import CorpusWriter, being_written
+    from keras_transformer.data.prepared.prepare import CorpusWriter, being_written
+    from keras_transformer.data.prepared.prepared_corpus import FORMAT
 
     options = dict(vocabulary_size=VOCABULARY, model_type="bpe", lowercase=False, nfkc=True)
     prints = {"train": {"pairs": pairs, "sha256": ""}, "valid": {"pairs": 0, "sha256": ""}}
@@ -92,8 +92,10 @@ def write_ids(path, pairs, models):
 
 
 def _write_ids(writer, pairs, models):
-    from keras_transformer.data.prepared.encoder import EncodedSide
-    from keras_transformer.data.prepared.writing import CHUNK, SHARD
+    from keras_transformer.data.prepared.writing import CHUNK
+
+    from keras_transformer.data.prepared.encoding import EncodedSide
+    from keras_transformer.data.prepared.prepare import SHARD
 
     writer.begin(models, [])
     random = np.random.default_rng(1)
@@ -116,9 +118,9 @@ def _rates(folder, text, models, pairs, rounds):
 
     import sentencepiece
 
-    from keras_transformer.corpora.text_files import read_lines
     from keras_transformer.data.prepared.prepare import prepare_corpus
     from keras_transformer.data.prepared.prepare_config import PrepareConfig
+    from keras_transformer.data.text_files import read_lines
 
     sides = [read_lines(path) for path in text]
     processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models]

@@ -59,7 +59,7 @@ def _prepare(corpus, shape, folder):
     from benchmarks.real_text import file
     from benchmarks.shapes import SHAPES
     from keras_transformer.converters.ctranslate2 import export_ctranslate2
-    from keras_transformer.corpora.text_files import read_lines
+    from keras_transformer.data.text_files import read_lines
     from keras_transformer.presets import ExportConfig
     from keras_transformer.serving.acceptance.server_process import read_signatures
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 import keras_transformer as kt
-from keras_transformer.corpora.text_files import read_lines, read_pairs
+from keras_transformer.data.text_files import read_lines, read_pairs
 from keras_transformer.presets import get_preset
 
 SPLITS = {"train": "train", "test": "test_2016_flickr"}

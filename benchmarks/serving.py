@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 
 from keras_transformer import load  # noqa: E402
-from keras_transformer.corpora.text_files import read_lines  # noqa: E402
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.presets import SearchConfig  # noqa: E402
 from keras_transformer.serving.acceptance.server_process import ServerProcess  # noqa: E402
 from keras_transformer.serving.saved_model import version_dir  # noqa: E402

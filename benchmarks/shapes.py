@@ -35,7 +35,7 @@ class Shape:
         """That batch as often as there are steps, as Keras' `fit` reads it."""
         import tensorflow as tf
 
-        from keras_transformer.data.stream_dataset import prefetch
+        from keras_transformer.data.dataset import prefetch
 
         source, target_in, target_out = self.batch()
         data = (source, target_in), target_out

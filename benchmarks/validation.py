@@ -16,7 +16,7 @@ import time
 import keras
 
 import keras_transformer as kt
-from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.data.text_files import read_pairs
 from keras_transformer.runs import files
 from keras_transformer.runs.validation import RunValidation
 

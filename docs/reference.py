@@ -11,7 +11,7 @@ TITLES = {
     "Layers": ("layers",),
     "Model": ("transformer",),
     "Tokenizers": ("tokenizers",),
-    "Data": ("corpora", "data"),
+    "Data": ("data",),
     "Training": ("training", "kernels"),
     "Runs": ("runs",),
     "Decoding": ("decoding",),

@@ -44,7 +44,7 @@ _HOMES = {
     "decoding.greedy": ("greedy_search",),
     "decoding.sampling": ("sample",),
     "decoding.search": ("search",),
-    "corpora.text_files": ("read_pairs",),
+    "data.text_files": ("read_pairs",),
     "training.embedding_initialization": ("Coverage", "initialize_embeddings"),
     "tokenizers.subword": ("SubwordTokenizer",),
     "tokenizers.tokenizer": ("Tokenizer",),

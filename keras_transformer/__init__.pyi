@@ -4,10 +4,10 @@ Written by `python -m tests.support.public_names`.
 """
 
 from keras_transformer.converters.ctranslate2 import export_ctranslate2 as export_ctranslate2
-from keras_transformer.corpora.text_files import read_pairs as read_pairs
 from keras_transformer.data.dataset import make_dataset as make_dataset
 from keras_transformer.data.prepared.prepare_config import PrepareConfig as PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus as PreparedCorpus
+from keras_transformer.data.text_files import read_pairs as read_pairs
 from keras_transformer.decoding.beam import beam_search as beam_search
 from keras_transformer.decoding.greedy import greedy_search as greedy_search
 from keras_transformer.decoding.sampling import sample as sample

@@ -38,7 +38,7 @@ def open_system(path: Path, **options: Any) -> System:
     Raises:
         ValueError: If `path` is none of these.
     """
-    from keras_transformer.corpora.text_files import read_lines
+    from keras_transformer.data.text_files import read_lines
     from keras_transformer.runs.load import open_translator
 
     return read_lines(path) if os.path.isfile(path) else open_translator(path, **options)
@@ -74,7 +74,7 @@ def lossy_target(path: Path) -> str | None:
     from keras_transformer.runs.files import is_run
     from keras_transformer.serving.versions import read_card, version_dir
     from keras_transformer.tokenizers import saved
-    from keras_transformer.tokenizers.wordpiece_vocabulary import detokenizing_loses, from_model
+    from keras_transformer.tokenizers.vocabularies import detokenizing_loses, from_model
 
     if os.path.isfile(path):
         return None

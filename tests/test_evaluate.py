@@ -12,13 +12,8 @@ import time
 import pytest
 import sacrebleu
 
-from keras_transformer.corpora.pair import Pair
-from keras_transformer.evaluate import (
-    bleu_tokenizer,
-    evaluate,
-    open_system,
-    score_translations,
-)
+from keras_transformer.data.pairs import Pair
+from keras_transformer.evaluate import bleu_tokenizer, evaluate, open_system, score_translations
 from keras_transformer.runs.files import read_config, write_config
 from keras_transformer.translation.corpus_scores import _say_once, corpus_scores
 from tests.support.paths import FIXTURES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.data.text_files import read_pairs
 from keras_transformer.runs import files
 from keras_transformer.runs.averaging import average
 from keras_transformer.tokenizers import saved

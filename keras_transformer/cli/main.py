@@ -98,8 +98,8 @@ def evaluate(
 
 def _pairs(path, source, target):
     """The pairs that are named, or the test of the dates that a run was trained on."""
-    from keras_transformer.corpora.dates import LANGUAGES, dates
-    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.data.dates import LANGUAGES, dates
+    from keras_transformer.data.text_files import read_pairs
     from keras_transformer.runs import files
 
     if source:

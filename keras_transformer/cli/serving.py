@@ -66,7 +66,7 @@ def export(
 
 def _read_pairs(path, examples, target):
     """The pairs that are named, or those in the run; an older one has none."""
-    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.data.text_files import read_pairs
     from keras_transformer.runs.files import read_examples
 
     if target and not examples:

@@ -69,7 +69,7 @@ def translate(
             again, and the rest is translated and appended. One that is not there yet is begun.
         allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
-    from keras_transformer.corpora.lines import iterate_lines
+    from keras_transformer.data.text_files import iterate_lines
     from keras_transformer.runs.load import open_translator
 
     config = search.config
@@ -153,7 +153,7 @@ def score(
         precision: What to compute in, as `translate` has it.
         allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
-    from keras_transformer.corpora.text_files import read_pairs
+    from keras_transformer.data.text_files import read_pairs
 
     check_stdout()
     sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
@@ -185,8 +185,7 @@ def align(
         precision: What to compute in, as `translate` has it.
         allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
-    from keras_transformer.corpora.lines import is_table
-    from keras_transformer.corpora.text_files import read_lines, read_pairs
+    from keras_transformer.data.text_files import is_table, read_lines, read_pairs
     from keras_transformer.runs.files import is_run
 
     check_stdout()

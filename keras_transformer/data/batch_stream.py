@@ -2,19 +2,16 @@
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
-from keras_transformer.data.batch_plan import BatchPlan
-from keras_transformer.data.batch_planner import BatchPlanner
 from keras_transformer.data.encoded_pairs import EncodedPairs
-from keras_transformer.data.mix import Mix
-from keras_transformer.data.piece_sampling import PieceSampling
-from keras_transformer.data.sampled_batches import SampledBatches
+from keras_transformer.data.planning import BatchPlan, BatchPlanner
+from keras_transformer.data.sampled_batches import PieceSampling, SampledBatches
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.words_of_pieces import spread
+from keras_transformer.tokenizers.pieces import concatenated_ranges
 
 # ((source (B, S), target_in (B, T)), target_out (B, T)), int32.
 Batch: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], np.ndarray]
@@ -27,26 +24,27 @@ logger = logging.getLogger(__name__)
 class BatchStream:
     """The batches of one corpus or a mix of several, from any position on.
 
-    What a pass is follows from the seed and its number alone, in any process: an iterator that is
-    made at a position gives what any other has given from there.
+    A pass depends on the seed and its number alone, in any process: an iterator that starts at a
+    position returns the same batches as any other does from there on.
 
     Args:
-        mix: `Mix`, what is read.
+        corpora: `EncodedPairs`, one or several.
+        weights: Positive numbers, the relative share of each corpus in a pass.
         tokens_per_batch: Budget: rows × padded length of the longer side.
-        max_length: Pairs with a side longer than this, its END counted, are left out, and so are
-            pairs with an empty side; how many and why goes to the log.
+        max_length: Pairs with a side longer than this, including END, or with an empty side are
+            dropped; how many and why is logged.
         boundaries: Ascending lengths that batches are padded to.
         seed: Non-negative int; None for pairs and batches in the order of their lengths.
-        sampling: `PieceSampling`, or None: the pieces are those of the corpora.
-        repeat: Whether an iterator goes on for ever, instead of for `batches_per_pass` batches.
-        shard: (index, count): of each batch, the rows from `index` on in steps of `count`. A share
-            without any is one row of PAD.
+        sampling: `PieceSampling`, or None to use the pieces of the corpora.
+        repeat: Whether an iterator never ends, instead of after `batches_per_pass` batches.
+        shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
+            one row of PAD.
 
     Attributes:
-        position: (pass, index): where the next iterator begins. One that hands out its last batch
-            moves it to behind that one; one that is dropped before leaves it as it is. (A strategy
-            takes a few batches ahead: `fit` begins with the second pass over as few as that, unless
-            a callback sets the position in `on_train_begin`.)
+        position: (pass, index): where the next iterator starts. An iterator that returns its last
+            batch moves it behind that batch; one that is discarded before does not. (A strategy
+            takes a few batches in advance: `fit` would start the second pass that much too late,
+            unless a callback sets the position in `on_train_begin`.)
 
     Raises:
         ValueError: If a corpus has no pair to learn from.
@@ -54,7 +52,8 @@ class BatchStream:
 
     def __init__(
         self,
-        mix: Mix,
+        corpora: Sequence[EncodedPairs],
+        weights: Sequence[float],
         tokens_per_batch: int,
         max_length: int,
         boundaries: np.ndarray,
@@ -67,27 +66,21 @@ class BatchStream:
         self.max_length = max_length
         self.repeat = repeat
         self.shard = shard
-        corpora = mix.corpora
-        self.pairs = EncodedPairs.joined(corpora)
-        # What is not shuffled is validated by.
-        purpose = "validate by" if seed is None else "learn from"
+        self.pairs = pairs = EncodedPairs.joined(corpora)
+        purpose = "validate by" if seed is None else "learn from"  # only training is shuffled
         kept = [_kept(corpus, max_length, purpose) for corpus in corpora]
         starts = np.cumsum([0, *map(len, corpora)])
-        self._rows = _joined(kept, starts)
+        self._rows = rows = _joined(kept, starts)
+        planned = (np.arange(1, max_length + 1),) * 2
         if sampling:
-            planned = sampling.planned_lengths(self.pairs, self._rows, max_length)
-        else:
-            planned = (np.arange(1, max_length + 1),) * 2
+            planned = sampling.planned_lengths(pairs, rows, max_length)
         counts = [len(numbers) for numbers in kept]
         self._planner = BatchPlanner(
-            *(self.pairs, self._rows, counts, mix.weights),
-            *(tokens_per_batch, boundaries, planned, seed),
+            pairs, rows, counts, weights, tokens_per_batch, boundaries, planned, seed
         )
         self._sampled = None
         if sampling:
-            self._sampled = SampledBatches(
-                *(self.pairs, self._rows, starts, sampling, self._planner, max_length)
-            )
+            self._sampled = SampledBatches(pairs, rows, starts, sampling, self._planner, max_length)
         self._position: Position = (0, 0)
         self._newest = 0  # number of the newest iterator: no other one moves the position
         self._end: Position = (0, 0)  # where that one ends
@@ -96,7 +89,7 @@ class BatchStream:
 
     @property
     def position(self) -> Position:
-        """Where the next iterator begins."""
+        """Where the next iterator starts."""
         return self._position
 
     @position.setter
@@ -112,11 +105,11 @@ class BatchStream:
         self._position = (number, index)
 
     def batches_in(self, number: int) -> int:
-        """Counts the batches of a pass; over one corpus all have as many."""
+        """Returns the number of batches of a pass; over one corpus it is always the same."""
         return self.batches_per_pass if self._planner.is_steady else len(self._plan(number))
 
     def after(self, position: Position, count: int) -> Position:
-        """Counts batches: where an iterator is that began at a position and took so many."""
+        """Returns the position that is `count` batches after another."""
         number, index = position
         if self._planner.is_steady:
             passes, index = divmod(index + count, self.batches_per_pass)
@@ -132,13 +125,13 @@ class BatchStream:
             yield batch
 
     def started(self) -> Iterator[tuple[Batch, int]]:
-        """Goes on from `position`, which it leaves to the caller to move.
+        """Iterates from `position` on, without moving it.
 
-        The position is read when the first batch is asked for.
+        The position is read when the first batch is requested.
 
         Returns:
-            Iterator of batches and, with the last one, what `end` takes when that is handed out;
-            with others, -1.
+            Iterator of batches, each with -1, the last one with the argument of `end`, which the
+            caller calls when it hands out that batch.
         """
         self._newest += 1
         me, (number, index) = self._newest, self._position
@@ -156,16 +149,16 @@ class BatchStream:
             yield batch, me if done == total else -1
 
     def end(self, iterator: int) -> None:
-        """Moves `position` to where an iterator ends, if it is the newest.
+        """Moves `position` to the end of an iterator, if it is the newest.
 
         Args:
-            iterator: What came with a batch.
+            iterator: The number that came with a batch.
         """
         if iterator == self._newest:
             self._position = self._end
 
     def _plan(self, number):
-        """The plan of a pass; that of the last one asked for is kept."""
+        """The plan of a pass; the last one is kept."""
         planned = self._planned
         if planned is None or planned[0] != number:
             self._planned = planned = None
@@ -183,25 +176,24 @@ class BatchStream:
             nothing = np.full([1, self.boundaries[0]], PAD, np.int32)
             return (nothing, nothing), nothing
         source, target = (side.gather(rows) for side in (pairs.source, pairs.target))
-        return (self._pad(*source, end=True), self._pad(*target, start=True)), self._pad(
-            *target, end=True
-        )
+        inputs = self._pad(*source, end=True), self._pad(*target, start=True)
+        return inputs, self._pad(*target, end=True)
 
     def _pad(self, ids, lengths, start=False, end=False):
-        """Sentences as rows, (B, length): START before them or END behind them, then PAD."""
+        """Sentences as rows, (B, length): with START before or END after them, then PAD."""
         length = self.boundaries[np.searchsorted(self.boundaries, lengths.max() + 1)]
         padded = np.full([len(lengths), length], PAD, np.int32)
         first = np.arange(len(lengths)) * length
         if start:
             padded[:, 0] = START
-        padded.reshape(-1)[spread(first + start, lengths)] = ids
+        padded.reshape(-1)[concatenated_ranges(first + start, lengths)] = ids
         if end:
             padded.reshape(-1)[first + lengths] = END
         return padded
 
 
 def _kept(corpus, max_length, purpose):
-    """The numbers of the pairs that are used; what is left out goes to the log."""
+    """The numbers of the pairs that are used; what is dropped is logged."""
     kept, dropped = corpus.kept(max_length)
     summary = corpus.summary(dropped)
     logger.log(logging.WARNING if dropped else logging.INFO, summary)
@@ -211,7 +203,7 @@ def _kept(corpus, max_length, purpose):
 
 
 def _joined(kept, starts):
-    """Numbers of pairs in corpora, as those in all of them one after the other."""
+    """Numbers of pairs in each corpus, as numbers in all corpora one after the other."""
     if len(kept) == 1:
         return kept[0]
     small = np.int32 if starts[-1] < 1 << 31 else np.int64

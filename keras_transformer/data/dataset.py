@@ -1,21 +1,28 @@
 """Sentence pairs to padded batches of ids, for `model.fit`.
 
-Batches are made of sentences of similar length, as many as the token budget holds, and padded to
-the boundaries of length buckets. Which pairs of equal length come together, and the order of the
-batches, is drawn anew for every pass.
+Batches consist of sentences of similar length, as many as the token budget holds, padded to the
+boundaries of length buckets. Which pairs of equal length are batched together, and the order of the
+batches, is random for every pass.
 """
 
+import math
+import os
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.batch_stream import BatchStream
-from keras_transformer.data.batching import bucket_boundaries
-from keras_transformer.data.mix import Corpora, Mix
-from keras_transformer.data.piece_sampling import PieceSampling
-from keras_transformer.data.stream_dataset import stream_dataset
-from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.data.encoded_pairs import encode_pairs
+from keras_transformer.data.planning import bucket_boundaries
+from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.data.sampled_batches import PieceSampling
+from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
+from keras_transformer.typing import Path
+
+# A prepared corpus or its path; or several of them, each with its weight.
+Corpora: TypeAlias = PreparedCorpus | Path | Sequence[tuple[PreparedCorpus | Path, float]]
 
 
 def make_dataset(
@@ -35,23 +42,23 @@ def make_dataset(
     """Turns sentence pairs into batches for `model.fit`.
 
     Every iteration is the next pass over the pairs, from `dataset.stream.position` on: (pass, batch
-    in it), which may be set. What comes there depends on it and the seed alone, in any process.
+    in it), which may be set. The batches there depend on it and the seed alone, in any process.
 
     Args:
-        pairs: Any iterable of (source, target) strings, gone through once.
-        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, or others that are called alike.
+        pairs: Any iterable of (source, target) strings, read once.
+        source_tokenizer, target_tokenizer: `SubwordTokenizer`s, or others with the same call.
         tokens_per_batch: Budget: rows × padded length of the longer side, over all replicas.
-        max_length: Pairs with a longer side, its END counted, or an empty one are dropped; how many
-            and why goes to the log. By default 512, or what the budget holds.
-        shuffle: Whether to draw pairs of equal length and the order of the batches at random.
-        seed: Non-negative int, of all that is drawn.
+        max_length: Pairs with a longer side, including END, or an empty one are dropped; how many
+            and why is logged. By default 512, or as many as the budget holds.
+        shuffle: Whether the order of pairs of equal length and of the batches is random.
+        seed: Non-negative int, for everything random.
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
-        repeat: Whether an iteration goes on for ever, pass after pass.
-        subword_sampling: When positive, every pass cuts the texts into other pieces, by the
-            tokenizers' `sampler`, but for the few pairs that grow beyond what their batches hold.
+        repeat: Whether an iteration never ends, but continues with the next pass.
+        subword_sampling: If positive, every pass segments the texts anew, by the tokenizers'
+            `sampler`, except for the few pairs that grow beyond what their batches hold.
         corpus: Instead of pairs and tokenizers a `PreparedCorpus`, the path of one, or a list of
-            (corpus, weight): a mix, of which each pass is as many pairs as there are in all.
-        shard: (i, n): of each batch the rows i, i + n …; one row of PAD where that leaves none.
+            (corpus, weight): a mix, of which each pass has as many pairs as there are in all.
+        shard: (i, n): of each batch the rows i, i + n …; one row of PAD if that leaves none.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
@@ -60,44 +67,74 @@ def make_dataset(
 
     Raises:
         ValueError: If there are not either pairs with tokenizers or a corpus, no pair is left, the
-            budget is below `max_length`, or the boundaries do not end between the two.
+            budget is below `max_length`, or the last boundary is not between the two.
 
     Example:
 
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles by itself
     """
-    longest, padded = _lengths(tokens_per_batch, max_length, boundaries)
-    mix = _mix(pairs, (source_tokenizer, target_tokenizer), corpus)
-    sampling = _sampling(mix.tokenizers, subword_sampling, shuffle, seed)
-    order = seed if shuffle else None
-    stream = BatchStream(mix, tokens_per_batch, longest, padded, order, sampling, repeat, shard)
-    return stream_dataset(stream)
-
-
-def _mix(pairs, tokenizers, corpus):
-    """What is read, from texts or prepared."""
-    given = [x is not None for x in (pairs, *tokenizers)]
-    if corpus is not None and any(given):
-        raise ValueError("A corpus has pairs and tokenizers already: leave out either it or these.")
-    if corpus is not None:
-        return Mix.of_prepared(corpus)
-    if pairs is None:
-        raise ValueError("There is nothing to read: pass pairs and their tokenizers, or a corpus.")
-    return Mix.of_texts(pairs, tokenizers)
-
-
-def _sampling(tokenizers, strength, shuffle, seed):
-    """How pieces are drawn, None if they are not."""
-    if not strength:
-        return None
-    if not shuffle:
+    max_length, padded = _lengths(tokens_per_batch, max_length, boundaries)
+    tokenizers = source_tokenizer, target_tokenizer
+    corpora, weights, tokenizers = _read(pairs, tokenizers, corpus)
+    if subword_sampling and not shuffle:
         raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-    return PieceSampling(tokenizers, strength, seed)
+    sampling = PieceSampling(tokenizers, subword_sampling, seed) if subword_sampling else None
+    order = seed if shuffle else None
+    options = (tokens_per_batch, max_length, padded, order, sampling, repeat, shard)
+    return stream_dataset(BatchStream(corpora, weights, *options))
+
+
+def _read(pairs, tokenizers, corpus):
+    """The corpora as ids, their weights, and their tokenizers."""
+    if corpus is None:
+        if pairs is None:
+            raise ValueError(
+                "There is nothing to read: pass pairs and their tokenizers, or a corpus."
+            )
+        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+            check_tokenizer(side, tokenizer, ["__call__"])
+        return [encode_pairs(pairs, *tokenizers)], [1.0], tokenizers
+    if any(given is not None for given in (pairs, *tokenizers)):
+        raise ValueError("A corpus has pairs and tokenizers already: leave out either it or these.")
+    opened, weights = open_corpora(corpus)
+    return [one.pairs for one in opened], weights, opened[0].tokenizers
+
+
+def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
+    """Opens prepared corpora.
+
+    Returns:
+        The corpora and their weights.
+
+    Raises:
+        ValueError: If one cannot be opened or has other vocabularies than the first, or a weight is
+            not positive.
+    """
+    if isinstance(corpora, PreparedCorpus | str | os.PathLike):
+        corpora = [(corpora, 1.0)]
+    weights = [weight for _, weight in corpora]
+    if not weights or not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ValueError(
+            "A mix is one corpus or more with weights above 0, received "
+            f"{', '.join(f'{weight:g}' for weight in weights) or 'none'}."
+        )
+    opened = [
+        corpus if isinstance(corpus, PreparedCorpus) else PreparedCorpus(corpus)
+        for corpus, _ in corpora
+    ]
+    first = opened[0]
+    for other in opened[1:]:
+        if [x.model for x in other.tokenizers] != [x.model for x in first.tokenizers]:
+            raise ValueError(
+                f"{other.path} was prepared with other vocabularies than {first.path}: only "
+                "corpora with the same ones can be mixed, see prepare's --vocabularies."
+            )
+    return opened, weights
 
 
 def _lengths(tokens_per_batch, max_length, boundaries):
-    """The longest sentence and the bucket boundaries, by default or checked."""
+    """The maximum length and the bucket boundaries, default or checked."""
     if max_length is None:
         max_length = min(512, tokens_per_batch)
     if tokens_per_batch < max_length:
@@ -106,15 +143,61 @@ def _lengths(tokens_per_batch, max_length, boundaries):
             f"{max_length} tokens: raise the budget or lower max_length."
         )
     boundaries = np.asarray(bucket_boundaries(max_length) if boundaries is None else boundaries)
-    _check_boundaries(boundaries, max_length, tokens_per_batch)
-    return max_length, boundaries
-
-
-def _check_boundaries(boundaries, max_length, tokens_per_batch):
-    """Refuses boundaries with no place for a long sentence, or more than the budget allows."""
     ascending = np.size(boundaries) and np.all(np.diff(boundaries, prepend=0) > 0)
     if not ascending or not max_length <= boundaries[-1] <= tokens_per_batch:
         raise ValueError(
             f"boundaries must ascend to a length from max_length={max_length} to "
             f"tokens_per_batch={tokens_per_batch}, received {boundaries.tolist()}."
         )
+    return max_length, boundaries
+
+
+def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
+    """Makes the dataset that reads a stream.
+
+    Args:
+        stream: `BatchStream`.
+
+    Returns:
+        `tf.data.Dataset` of `((source, target_in), target_out)`, with the stream as its attribute
+        `stream`. Unless that repeats, it has a length, the stream's `batches_per_pass`.
+    """
+    ids, number = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int64)
+    batches = tf.data.Dataset.from_generator(
+        stream.started, output_signature=(((ids, ids), ids), number)
+    )
+
+    def end(iterator):
+        stream.end(int(iterator))
+        return iterator
+
+    def hand_out(batch, iterator):
+        # After the prefetching: a batch that was prepared may never be taken.
+        ended = tf.cond(
+            iterator < 0, lambda: iterator, lambda: tf.numpy_function(end, [iterator], tf.int64)
+        )
+        with tf.control_dependencies([ended]):
+            return tf.nest.map_structure(tf.identity, batch)
+
+    dataset = prefetch(batches).map(hand_out)
+    if not stream.repeat:
+        length = tf.data.experimental.assert_cardinality(stream.batches_per_pass)
+        dataset = dataset.apply(length)
+    options = tf.data.Options()
+    # The workers of a strategy read shards of each batch (`shard`), rather than some batches each.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = dataset.with_options(options)
+    dataset.stream = stream
+    return dataset
+
+
+def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Prepares batches in advance.
+
+    TensorFlow's autotuning is disabled. It looks at a pipeline after 10 ms, and then waits twice as
+    long each time; a pipeline that ends waits for it to look once more, which may take as long
+    again as all the batches did.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)

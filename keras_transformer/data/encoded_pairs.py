@@ -1,31 +1,107 @@
-"""Sentence pairs as ids, from any iterable of texts."""
+"""Sentence pairs as ids: in memory, or memory-mapped files."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.sentences import Sentences, Shard
+from keras_transformer.tokenizers.pieces import concatenated_ranges
 from keras_transformer.wording import counted
 
-CHUNK = 8192  # lines that are tokenized at once
+# Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
+# one ends, (N + 1,) integers. Memory-mapped or not.
+Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
+# A `Tokenizer`, or a function like it: from lines, and whether to append END, to ragged ids.
+Tokenize: TypeAlias = Callable[[list[str], bool], Any]
 
-# A `Tokenizer`, or a function alike: from lines, and whether END closes them, to ids.
-Tokenize: TypeAlias = Callable[[list[str], bool], tf.RaggedTensor]
+COUNTED = 1 << 24  # ids counted at once
+CHUNK = 8192  # lines tokenized at once
+
+
+class Sentences:
+    """The sentences of one side of a corpus, as ids without START and END.
+
+    Their lengths are in memory; ids and offsets are wherever the shards are.
+
+    Args:
+        shards: Sequence of (ids, offsets): ids of sentences one after the other, `(I,)` of any
+            integer type, and where each sentence begins and the last one ends, `(N + 1,)`.
+
+    Attributes:
+        lengths: Number of ids of each sentence, `(N,)` uint16 if they fit, else uint32.
+
+    Example:
+
+    >>> sentences = Sentences.of([[5, 6], [], [7]])
+    >>> sentences.gather(np.array([2, 0]))
+    (array([7, 5, 6], dtype=int32), array([1, 2]))
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        # Views as plain arrays: indexing a numpy.memmap takes several times as long.
+        self._shards = [(np.asarray(ids), np.asarray(offsets)) for ids, offsets in shards]
+        lengths = [_small(np.diff(offsets)) for _, offsets in self._shards]
+        self.lengths = np.concatenate(lengths) if lengths else np.zeros(0, np.uint16)
+        self._first = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self._shards)])
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> "Sentences":
+        """Makes sentences from lists of ids."""
+        rows = list(rows)
+        offsets = np.cumsum([0, *map(len, rows)])
+        ids = np.fromiter((id for row in rows for id in row), np.int32, offsets[-1])
+        return cls([(ids, offsets)])
+
+    @classmethod
+    def joined(cls, parts: Sequence["Sentences"]) -> "Sentences":
+        """Concatenates sentences."""
+        return cls([shard for part in parts for shard in part._shards])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def count(self, vocabulary_size: int) -> np.ndarray:
+        """Returns the frequency of each id, `(V,)` int64."""
+        counts = np.zeros(vocabulary_size, np.int64)
+        for ids, _ in self._shards:
+            for start in range(0, len(ids), COUNTED):
+                part = np.bincount(ids[start : start + COUNTED], minlength=vocabulary_size)
+                counts += part
+        return counts
+
+    def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads some sentences.
+
+        Args:
+            rows: Their numbers, `(B,)`.
+
+        Returns:
+            Their ids one after the other, int32, and their lengths, `(B,)` int64.
+        """
+        lengths = self.lengths[rows].astype(np.int64)
+        ends = np.cumsum(lengths)
+        gathered = np.empty(ends[-1] if len(ends) else 0, np.int32)
+        homes = np.searchsorted(self._first, rows, side="right") - 1
+        for home in np.unique(homes):
+            chosen = np.flatnonzero(homes == home)
+            ids, offsets = self._shards[home]
+            starts = offsets[rows[chosen] - self._first[home]].astype(np.int64)
+            places = concatenated_ranges(ends[chosen] - lengths[chosen], lengths[chosen])
+            gathered[places] = ids[concatenated_ranges(starts, lengths[chosen])]
+        return gathered, lengths
 
 
 class EncodedPairs:
-    """Sentence pairs as ids, START and END left out.
+    """Sentence pairs as ids, without START and END.
 
-    All pairs are here: which of them are too long for a model is seen when batches are planned.
+    All pairs of a corpus: `kept` selects those that are not too long for a model.
 
     Args:
         source, target: `Sentences`, as many of both.
 
     Raises:
-        ValueError: If there are more of one than of the other.
+        ValueError: If their numbers differ.
     """
 
     def __init__(self, source: Sentences, target: Sentences) -> None:
@@ -39,7 +115,7 @@ class EncodedPairs:
 
     @classmethod
     def joined(cls, corpora: Sequence["EncodedPairs"]) -> "EncodedPairs":
-        """The pairs of several corpora one after the other; of one, itself."""
+        """Concatenates the pairs of several corpora; returns a single one itself."""
         if len(corpora) == 1:
             return corpora[0]
         sides = ([corpus.source for corpus in corpora], [corpus.target for corpus in corpora])
@@ -52,11 +128,11 @@ class EncodedPairs:
         """Finds the pairs that a model can learn from.
 
         Args:
-            max_length: Largest number of ids on either side, END counted.
+            max_length: Largest number of ids on either side, including END.
 
         Returns:
-            Their numbers, ascending, `(N,)` int32 where that holds them; and how many pairs are
-            left out, by reason.
+            Their numbers, ascending, `(N,)` int32 if they fit; and how many pairs are dropped, by
+            reason.
         """
         source, target = self.source.lengths, self.target.lengths
         kept = np.ones(len(self), bool)
@@ -74,7 +150,7 @@ class EncodedPairs:
         return (numbers[kept] if dropped else numbers), dropped
 
     def summary(self, dropped: dict[str, int]) -> str:
-        """One line: how many pairs are kept, and how many dropped why."""
+        """Returns one line: how many pairs are kept, and how many are dropped for what reason."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         left = len(self) - sum(dropped.values())
         total = counted(len(self), "pair")
@@ -88,10 +164,10 @@ def encode_pairs(
 
     Args:
         pairs: Any iterable of (source, target) strings, which are read once and not kept.
-        source_tokenizer, target_tokenizer: `Tokenizer`s, or functions alike.
+        source_tokenizer, target_tokenizer: `Tokenizer`s, or functions like them.
 
     Returns:
-        `EncodedPairs`, ids in the smallest integer type.
+        `EncodedPairs`, with ids of the smallest integer type.
     """
     tokenizers, rest = (source_tokenizer, target_tokenizer), iter(pairs)
     sides: tuple[list[Shard], list[Shard]] = ([], [])
@@ -110,7 +186,7 @@ def _encode(lines, tokenizer):
 
 
 def _joined(shards):
-    """One array out of many: sentences are then found in one look."""
+    """Sentences in one shard instead of many, which makes them faster to find."""
     if not shards:
         return Sentences([])
     total = sum(int(offsets[-1]) for _, offsets in shards)
@@ -119,3 +195,8 @@ def _joined(shards):
     offsets = np.zeros(len(lengths) + 1, smallest)
     np.cumsum(lengths, out=offsets[1:])
     return Sentences([(np.concatenate([ids for ids, _ in shards]), offsets)])
+
+
+def _small(lengths):
+    """Lengths in the smallest type that holds those of most corpora."""
+    return lengths.astype(np.uint16 if lengths.max(initial=0) < 1 << 16 else np.uint32)

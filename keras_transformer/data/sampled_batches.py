@@ -1,41 +1,95 @@
-"""Batches of sentences that are cut into other pieces in every pass."""
+"""Batches of sentences that are segmented anew in every pass."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.batch_plan import BatchPlan
-from keras_transformer.data.batch_planner import ORDER_IN_BLOCK, BatchPlanner
-from keras_transformer.data.batching import fill, sorting_keys
-from keras_transformer.data.encoded_pairs import EncodedPairs
-from keras_transformer.data.sentences import Sentences
-from keras_transformer.tokenizers.random_keys import pair_keys
+from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
+from keras_transformer.data.planning import (
+    GROWTH,
+    ORDER_IN_BLOCK,
+    BatchPlan,
+    BatchPlanner,
+    fill,
+    sorting_keys,
+)
+from keras_transformer.tokenizers.subword_sampling import pair_keys
+from keras_transformer.tokenizers.tokenizer import check_tokenizer
 
-if TYPE_CHECKING:
-    from keras_transformer.data.piece_sampling import PieceSampling
-
+MEASURED = 1000  # pairs whose growth is measured
 # Of the batches that are drawn at once: about how many tokens, for some megabytes and a second,
 # and how many batches at least and at most.
 BLOCK, FEWEST, MOST = 1 << 19, 8, 64
 
 
-class SampledBatches:
-    """Draws the pieces of some batches that follow each other, and fills as many with the pairs.
-
-    How long a sentence gets is not known before its pieces are drawn, and to draw a whole pass
-    ahead would take minutes for a large corpus. So passes are planned with the length that
-    sentences have on average, and the pairs of each block of planned batches are sorted again by
-    what was drawn: batches come out as full as without sampling. Pairs that grow the most keep
-    their plain pieces where a block would take more batches than planned, and so do those that get
-    longer than `max_length`. Where batches are shared, every worker draws all of them.
+class PieceSampling:
+    """Samples the pieces of sentences from (seed, pass, corpus, pair) alone.
 
     Args:
-        pairs: `EncodedPairs`, those of all corpora one after the other.
-        rows: The numbers of those to learn from, `(N,)`.
-        starts: The number of each corpus' first pair, ascending, and that of all pairs.
+        tokenizers: The source and the target `Tokenizer`, which must have a `sampler`.
+        strength: Passed to `sampler`.
+        seed: Non-negative int.
+
+    Attributes:
+        seed: The argument.
+        samplers: The `SubwordSampler` of each side.
+
+    Raises:
+        ValueError: If a tokenizer has no `sampler`.
+    """
+
+    def __init__(self, tokenizers: Sequence[Any], strength: float, seed: int) -> None:
+        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+            check_tokenizer(side, tokenizer, ["sampler"])
+        self.seed = seed
+        self.samplers = [tokenizer.sampler(strength) for tokenizer in tokenizers]
+
+    def planned_lengths(
+        self, pairs: EncodedPairs, kept: np.ndarray, max_length: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Estimates the lengths of sampled sentences: batches are planned before sampling.
+
+        Args:
+            pairs: `EncodedPairs`.
+            kept: The numbers of the pairs to use, `(N,)`.
+            max_length: Upper bound of the planned lengths.
+
+        Returns:
+            For each side, the length to plan a sentence with, including END, by its number of ids:
+            `(max_length,)`.
+        """
+        random = np.random.default_rng([self.seed, GROWTH])
+        rows = kept[random.integers(len(kept), size=MEASURED)] if len(kept) > MEASURED else kept
+        plain = np.arange(1, max_length + 1)
+        planned = []
+        for side, sentences in enumerate((pairs.source, pairs.target)):
+            ids, lengths = sentences.gather(rows)
+            keys = pair_keys(self.seed, 0, side, rows)
+            _, drawn = self.samplers[side](ids, lengths, keys)
+            growth = max(1.0, (drawn + 1).sum() / (lengths + 1).sum())
+            planned.append(np.minimum(np.ceil(growth * plain), max_length).astype(np.int64))
+        source, target = planned
+        return source, target
+
+
+class SampledBatches:
+    """Samples the pieces of a block of consecutive batches, and fills as many with the pairs.
+
+    The length of a sentence is not known before its pieces are sampled, and sampling a whole pass
+    in advance would take minutes for a large corpus. So passes are planned with the average length
+    of the sampled sentences, and the pairs of each block of planned batches are sorted again by
+    what was sampled: batches are as full as without sampling. The pairs that grow the most keep
+    their plain pieces if a block would take more batches than planned, and so do those that become
+    longer than `max_length`. When workers share batches, each samples all of them.
+
+    Args:
+        pairs: `EncodedPairs` of all corpora, one after the other.
+        rows: The numbers of the pairs to use, `(N,)`.
+        starts: The number of each corpus' first pair, ascending, and the number of all pairs.
         sampling: `PieceSampling`.
         planner: The `BatchPlanner` of the passes.
-        max_length: Largest number of ids, END counted.
+        max_length: Largest number of ids, including END.
     """
 
     def __init__(
@@ -43,7 +97,7 @@ class SampledBatches:
         pairs: EncodedPairs,
         rows: np.ndarray,
         starts: np.ndarray,
-        sampling: "PieceSampling",
+        sampling: PieceSampling,
         planner: BatchPlanner,
         max_length: int,
     ) -> None:
@@ -53,15 +107,15 @@ class SampledBatches:
         self._block: tuple[tuple[int, int], EncodedPairs, list[np.ndarray]] | None = None
 
     def batch(self, number: int, plan: BatchPlan, index: int) -> tuple[EncodedPairs, np.ndarray]:
-        """Looks up a batch; the block that it is of is kept for the next ones.
+        """Returns a batch; its block is kept for the following ones.
 
         Args:
-            number: Of the pass.
-            plan: Of the pass.
-            index: Number of the batch's turn.
+            number: Number of the pass.
+            plan: Plan of the pass.
+            index: Turn of the batch.
 
         Returns:
-            The pairs of its block, and the numbers of those that the batch is of, `(B,)`.
+            The pairs of its block, and the numbers of those in the batch, `(B,)`.
         """
         first, last = _bounds(len(plan), index, self._size)
         block = self._block
@@ -70,7 +124,7 @@ class SampledBatches:
         return block[1], block[2][index - first]
 
     def _draw(self, number, plan, first, last):
-        """The pairs of a block, plain ones and then the same as drawn; and those of each batch."""
+        """The pairs of a block, first plain and then sampled, and the numbers of each batch."""
         planned = [plan.batch(index)[0] for index in range(first, last)]
         places = np.concatenate(planned)
         rows = self._rows[plan.drawn[places]]
@@ -78,21 +132,21 @@ class SampledBatches:
         sides, lengths = [], []
         for side, sentences in enumerate((self._pairs.source, self._pairs.target)):
             plain = sentences.gather(rows)
-            drawn = self._sampling.draw(side, *plain, keys[side])
+            drawn = self._sampling.samplers[side](*plain, keys[side])
             both = [(ids, np.cumsum([0, *counts])) for ids, counts in (plain, drawn)]
             sides.append(Sentences(both))
             lengths.append([plain[1] + 1, drawn[1] + 1])
         batches = self._fill(*np.swapaxes(lengths, 0, 1), last - first)
-        if batches is None:  # what was planned, as it is
+        if batches is None:  # the planned batches, unchanged
             batches = np.split(np.arange(len(rows)), np.cumsum([len(b) for b in planned])[:-1])
         order = np.random.default_rng([self._sampling.seed, ORDER_IN_BLOCK, number, first])
         order.shuffle(batches)
         return EncodedPairs(*sides), batches
 
     def _fill(self, plain, drawn, count):
-        """Numbers of pairs in so many batches, those of drawn ones from the number of pairs on.
+        """Numbers of pairs in `count` batches; sampled ones are numbered from the pairs' number on.
 
-        None where even plain ones take more batches, as may happen where hardly anything grows.
+        None if even plain ones take more batches, as may happen if hardly anything grows.
         """
         boundaries = self._planner.boundaries
         pairs = np.arange(plain.shape[1])
@@ -111,7 +165,7 @@ class SampledBatches:
             as_drawn[most_grown[:given_up]] = False
 
     def _keys(self, rows, cycles):
-        """What the random numbers of some pairs follow from, on either side, uint64 `(2, B)`."""
+        """The keys of some pairs on both sides, uint64 `(2, B)`."""
         keys = np.empty([2, len(rows)], np.uint64)
         for corpus, cycle in np.unique(cycles, axis=0).tolist():
             mine = (cycles == [corpus, cycle]).all(axis=1)
@@ -122,7 +176,7 @@ class SampledBatches:
 
 
 def _bounds(count, index, size):
-    """The turns that the block of a batch begins and ends with: all blocks are of similar size."""
+    """The first and last turn of the block of a batch: all blocks are of similar size."""
     blocks = max(1, count // size)
     edges = [count * number // blocks for number in range(blocks + 1)]
     block = int(np.searchsorted(edges, index, side="right")) - 1
@@ -130,7 +184,7 @@ def _bounds(count, index, size):
 
 
 def _split(batches, count):
-    """Divides those of most rows until there are so many."""
+    """Halves the batches with the most rows until there are `count`."""
     while len(batches) < count:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
         batches[largest : largest + 1] = np.array_split(batches[largest], 2)

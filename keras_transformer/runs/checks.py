@@ -5,9 +5,9 @@ import math
 import os
 from typing import Any
 
-from keras_transformer.corpora.configured import check_names
-from keras_transformer.corpora.dates import parse_locales
-from keras_transformer.corpora.parallel_text import ParallelText
+from keras_transformer.data.corpora import check_names
+from keras_transformer.data.dates import parse_locales
+from keras_transformer.data.text_files import ParallelText
 from keras_transformer.position_schemes import check_positions
 from keras_transformer.presets import (
     FREEZABLE,

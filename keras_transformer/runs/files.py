@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer.atomic_files import replacing
-from keras_transformer.corpora.pair import Pair
+from keras_transformer.data.pairs import Pair
 from keras_transformer.inspection import checksums
 from keras_transformer.inspection.bounded_files import check_types, read_json
 from keras_transformer.presets import TrainConfig
@@ -145,8 +145,8 @@ def valid_pairs(path: Path) -> Sequence[Pair]:
         ValueError: If the files are not where they were, or hold something else: by the
             fingerprint in the run, without which they are not read.
     """
-    from keras_transformer.corpora.configured import load_valid
-    from keras_transformer.corpora.corpus import fingerprint
+    from keras_transformer.data.corpora import load_valid
+    from keras_transformer.data.pairs import fingerprint
     from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
     from keras_transformer.runs.prepared import parse_corpora
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.data.prepared.manifest import VALID, read_manifest
+from keras_transformer.data.prepared.prepared_corpus import VALID, read_manifest
 from keras_transformer.presets import TrainConfig
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path

@@ -4,10 +4,10 @@ import dataclasses
 import os
 from typing import Any
 
-from keras_transformer.corpora.parallel_text import ParallelText
-from keras_transformer.data.prepared.manifest import MANIFEST
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
+from keras_transformer.data.prepared.prepared_corpus import MANIFEST
+from keras_transformer.data.text_files import ParallelText
 from keras_transformer.runs import files
 from keras_transformer.runs.prepared import VOCABULARY, vocabulary_options
 from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies

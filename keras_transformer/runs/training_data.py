@@ -8,21 +8,18 @@ import shutil
 import sys
 from typing import Any
 
-from keras_transformer.corpora.configured import load_corpus, load_valid
-from keras_transformer.corpora.corpus import fingerprint
-from keras_transformer.corpora.drawing import draw_rows
-from keras_transformer.corpora.lines import text_size
-from keras_transformer.corpora.pair import Pair
-from keras_transformer.corpora.parallel_text import ParallelText
+from keras_transformer.data.corpora import draw_rows, load_corpus, load_valid
+from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.data.text_files import ParallelText, text_size
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.configuration import paragraphs
 from keras_transformer.runs.prepared import VOCABULARY, parse_corpora
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.vocabularies import learn_vocabularies
+from keras_transformer.tokenizers.training import learn_vocabularies
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Pairs, Path
 

@@ -3,8 +3,7 @@
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.files import VOCABULARIES
-from keras_transformer.tokenizers.vocabulary_checks import check_type, check_vocabulary
-from keras_transformer.tokenizers.wordpiece_vocabulary import read_pieces
+from keras_transformer.tokenizers.vocabularies import check_type, check_vocabulary, read_pieces
 
 
 def check_vocabularies(config: TrainConfig | PrepareConfig, joint: bool, apart: str) -> None:

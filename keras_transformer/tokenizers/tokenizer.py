@@ -1,4 +1,4 @@
-"""What the package asks of a tokenizer: another one may take the place of `SubwordTokenizer`."""
+"""The interface of a tokenizer: any object that has it can replace `SubwordTokenizer`."""
 
 import inspect
 from collections.abc import Iterable
@@ -11,26 +11,26 @@ MEMBERS = ("vocabulary_size", "__call__", "detokenize", "pieces")
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to ids and back: `SubwordTokenizer`, or whatever has the same four members.
+    """Text to ids and back: `SubwordTokenizer`, or any object with the same four members.
 
-    Four ids are the package's own: PAD 0, UNK 1, START 2, END 3. The tokenizer's are from 4 to
+    Four ids are reserved: PAD 0, UNK 1, START 2, END 3. The tokenizer's own ids are 4 to
     `vocabulary_size` - 1.
 
-    `make_dataset` calls it with lists of strings, so that any Python will do. A `Translator` calls
-    it in a graph, with string tensors: there it is made of TensorFlow's operations, and to be
-    exported it is a `tf.Module`, which holds its tables. Its operations then have to be allowed by
-    whoever opens the export, by `load_saved_model(path, allow_ops=…)` or a command's `--allow-ops`;
-    without, they are named.
+    `make_dataset` calls the tokenizer with lists of strings, so any Python code will do. A
+    `Translator` calls it with string tensors in a graph, so there it must consist of TensorFlow
+    operations, and to be exported it must be a `tf.Module` that holds its tables. Whoever loads the
+    export must then allow these operations, with `load_saved_model(path, allow_ops=…)` or a
+    command's `--allow-ops`; otherwise an error names them.
 
-    Two more methods are used where a tokenizer has them, as `SubwordTokenizer` does: `sampler`, by
+    Two more methods are used if the tokenizer has them, as `SubwordTokenizer` does: `sampler`, by
     `make_dataset(…, subword_sampling=…)`, and `save`, by `export_ctranslate2`.
 
     Attributes:
-        vocabulary_size: V, number of ids, the package's own included.
+        vocabulary_size: V, the number of ids, including the four reserved ones.
 
     Call arguments:
         text: A string, a list of strings or a string tensor of rank 0 or 1. Strings may be bytes.
-        end: Whether END closes each text.
+        end: Whether to append END to each text.
 
     Returns:
         Integer ids: `(T,)` for one text, ragged `(B, None)` for several.
@@ -67,56 +67,58 @@ class Tokenizer(Protocol):
 
     @property
     def vocabulary_size(self) -> int:
-        """V, number of ids."""
+        """V, the number of ids."""
 
     def __call__(self, text: Any, end: bool = False) -> Tensor:
-        """Text to ids."""
+        """Converts text to ids."""
 
     def detokenize(self, ids: Tensor) -> Tensor:
-        """Ids to text.
+        """Converts ids to text.
 
         Args:
-            ids: int32 ids, `(T,)`, `(B, T)` padded with PAD, or ragged `(B, None)`. PAD, START and
-                END, which have no text, may be among them.
+            ids: int32 ids, `(T,)`, `(B, T)` padded with PAD, or ragged `(B, None)`. They may
+                include PAD, START and END, which have no text.
 
         Returns:
             String tensor, scalar or `(B,)`.
         """
 
     def pieces(self, ids: Tensor) -> Tensor:
-        """What each id stands for, for alignments: strings of the same shape, ragged or not."""
+        """Returns the piece of each id, for alignments: strings of the same shape, or ragged."""
 
 
 def check_tokenizer(side: str, tokenizer: Any, members: Iterable[str] = MEMBERS) -> None:
-    """Refuses what is no tokenizer.
+    """Checks that an object has the interface of a tokenizer.
 
     Args:
         side: `"source"` or `"target"`.
-        tokenizer: What was passed as one.
-        members: Names of what is needed of it.
+        tokenizer: The object.
+        members: Names of the members that are needed.
 
     Raises:
-        ValueError: If it lacks one of them, or its call takes no `end`.
+        ValueError: If one of them is missing, or the call has no argument `end`.
     """
     missing = [name for name in members if not hasattr(tokenizer, name)]
     if not missing and "__call__" in members and not _takes_end(tokenizer):
         missing = ["the call argument end"]
     if missing:
+        is_class = inspect.isclass(tokenizer)
+        kind = f"the class {tokenizer.__name__}" if is_class else f"a {type(tokenizer).__name__}"
         raise ValueError(
-            f"The {side} tokenizer, {_kind(tokenizer)}, lacks {', '.join(missing)}: pass a "
-            "SubwordTokenizer, or one that has what kt.Tokenizer lists."
+            f"The {side} tokenizer, {kind}, lacks {', '.join(missing)}: pass a SubwordTokenizer, "
+            "or an object with the members of kt.Tokenizer."
         )
 
 
 def _takes_end(tokenizer):
     try:
         parameters = inspect.signature(tokenizer).parameters
-    except (TypeError, ValueError):  # it does not say
+    except (TypeError, ValueError):  # the signature is unknown
         return True
     kinds = [parameter.kind for parameter in parameters.values()]
     return "end" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _kind(value):
-    """Of which type a value is, or that it is one."""
-    return f"the class {value.__name__}" if inspect.isclass(value) else f"a {type(value).__name__}"
+def to_bytes(text: str | bytes) -> bytes:
+    """Encodes a string in UTF-8; lone surrogates become question marks. Bytes stay as they are."""
+    return text.encode("utf-8", errors="replace") if isinstance(text, str) else text

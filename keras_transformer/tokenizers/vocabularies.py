@@ -1,79 +1,189 @@
-"""The vocabularies of both sides of a corpus, taken or learned from it.
+"""Vocabularies: which can be learned from a text, and files of WordPiece pieces. No TensorFlow."""
 
-Needs no TensorFlow, but to learn a WordPiece vocabulary.
-"""
+import json
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
-
-from keras_transformer.tokenizers import sentencepiece_training
-from keras_transformer.tokenizers.vocabulary_checks import VocabularyTooLarge
-from keras_transformer.tokenizers.wordpiece_vocabulary import read_pieces, to_model
+from keras_transformer.inspection.wordpiece_model import (
+    FORMAT,
+    SPECIAL,
+    check_pieces,
+    read_wordpiece_model,
+)
+from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.typing import Path
 
-# (source, target) texts, read anew each time that it is called.
-ReadPairs: TypeAlias = Callable[[], Iterable[Sequence[str | bytes]]]
+MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")
+UNLIMITED = ("char", "word")  # types that can take all characters or words
+INSIDE = "##"  # prefix of a WordPiece piece that continues a word
+NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
 
 
-def learn_vocabularies(
-    read: ReadPairs,
-    vocabulary_size: int | None,
-    model_type: str,
-    lowercase: bool,
-    nfkc: bool,
-    joint: bool,
-    source_vocabulary_size: int | None = None,
-    target_vocabulary_size: int | None = None,
-    source_vocabulary: Path | None = None,
-    target_vocabulary: Path | None = None,
-) -> tuple[bytes, bytes]:
-    """Learns the vocabularies of source and target, or takes them.
+class VocabularyTooLarge(ValueError):
+    """The text does not allow as many ids as were requested.
 
-    Where the text allows fewer ids than are asked for, all that it allows are taken, and a sentence
-    on stderr says so.
-
-    Args:
-        read: Function that gives the pairs to learn from.
-        vocabulary_size, model_type, lowercase, nfkc: As `SubwordTokenizer.train` has them; with the
-            type wordpiece, as `WordPieceTokenizer.train`.
-        joint: Whether both sides have one vocabulary, learned from both.
-        source_vocabulary_size, target_vocabulary_size: Of one side, where it has another size.
-        source_vocabulary, target_vocabulary: Files with WordPiece vocabularies, instead of text.
-
-    Returns:
-        Two serialised vocabularies, the same one twice if it is joint.
-
-    Raises:
-        ValueError: If a vocabulary cannot be learned or read.
+    Attributes:
+        limit: The largest number that it allows.
     """
 
-    def learn(*sides, size):
-        lines = (pair[side] for pair in read() for side in sides)
-        try:
-            return _train(lines, size, model_type, lowercase, nfkc)
-        except VocabularyTooLarge as error:
-            print(
-                f"vocabulary: {error.limit} ids instead of {size}, all that the text allows",
-                file=sys.stderr,
+    def __init__(self, limit: int, vocabulary_size: int | None) -> None:
+        super().__init__(
+            f"The text allows at most {limit} ids, received vocabulary_size={vocabulary_size}: "
+            "use fewer ids or more text."
+        )
+        self.limit = limit
+
+
+def check_text(
+    lines: Iterable[str | bytes] | None, files: Sequence[str | os.PathLike[str]]
+) -> None:
+    """Checks that either lines or files are given, several of them.
+
+    Raises:
+        ValueError: If both or neither are given, or one string instead of a list.
+    """
+    if isinstance(lines, (str, bytes, os.PathLike)):
+        raise ValueError(
+            f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
+            "list, or pass files=[path]."
+        )
+    if isinstance(files, (str, bytes, os.PathLike)):
+        raise ValueError(
+            f"files must be a list of paths, received one, {files!r}: put it in a list."
+        )
+    if (lines is None) == (len(files) == 0):
+        raise ValueError("Give either lines or files to learn a vocabulary from, not both.")
+
+
+def nonempty(lines: Iterable[str | bytes] | None) -> Iterator[bytes]:
+    """Yields the lines that are not empty, as UTF-8.
+
+    Raises:
+        ValueError: If all lines are empty, or one is not a string.
+    """
+    empty = True
+    for line in lines or ():
+        if not isinstance(line, (str, bytes)):
+            kind = type(line).__name__
+            raise ValueError(f"Every line must be a string, received a {kind}: {line!r:.40}.")
+        if line.strip():
+            empty = False
+            yield to_bytes(line)
+    if empty:
+        raise ValueError(NO_TEXT)
+
+
+def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
+    """Checks the type and size of a vocabulary.
+
+    Raises:
+        ValueError: If the type is unknown, or no text allows this size.
+    """
+    check_type(model_type)
+    if vocabulary_size is None:
+        if model_type not in UNLIMITED:
+            raise ValueError(
+                f"A {model_type} vocabulary needs a vocabulary_size, received None: pass a number "
+                f'of ids, such as 8000, or model_type="char" or "word", which take every '
+                "character or word."
             )
-            return learn(*sides, size=error.limit)
+        return
+    try:
+        operator.index(vocabulary_size)
+    except TypeError:
+        raise ValueError(
+            f"vocabulary_size must be an integer, received {vocabulary_size!r}."
+        ) from None
+    without_bytes = model_type in ("word", "wordpiece")
+    taken, what = (4, "special") if without_bytes else (260, "special or single bytes")
+    if vocabulary_size <= taken:
+        raise ValueError(
+            f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
+            f"vocabulary are {what}, and the text needs some."
+        )
 
-    def make(*sides, size, path):
-        if path is not None:
-            return to_model(read_pieces(path), lowercase)
-        return learn(*sides, size=vocabulary_size if size is None else size)
 
-    if joint:
-        return (make(0, 1, size=None, path=source_vocabulary),) * 2
-    source = make(0, size=source_vocabulary_size, path=source_vocabulary)
-    return source, make(1, size=target_vocabulary_size, path=target_vocabulary)
+def check_type(model_type: str) -> None:
+    """Raises a ValueError for an unknown type of vocabulary."""
+    if model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
+        )
 
 
-def _train(lines, size, model_type, lowercase, nfkc):
-    """A serialised vocabulary of whichever kind."""
-    if model_type == "wordpiece":
-        from keras_transformer.tokenizers import wordpiece_training
+def read_pieces(path: Path) -> list[str]:
+    """Reads a WordPiece `vocab.txt`: one piece per line; its id is the line's number, from 0.
 
-        return wordpiece_training.train_model(lines, (), size, lowercase)
-    return sentencepiece_training.train_model(lines, (), size, model_type, lowercase, nfkc)
+    White space around a piece is removed, as BERT's own readers do: the published file of its
+    uncased vocabulary has some. A piece with a space inside, of which that file has four, keeps
+    its id and matches nothing.
+
+    Args:
+        path: A UTF-8 file, with Unix or Windows line ends.
+
+    Returns:
+        The pieces.
+
+    Raises:
+        ValueError: If the file cannot be read, is not UTF-8 or begins with a byte order mark; if a
+            piece is empty, longer than 256 bytes or repeated, or `[UNK]` is missing.
+    """
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    if lines[0].startswith(b"\xef\xbb\xbf"):
+        raise ValueError(
+            f"{path} begins with a byte order mark, which would become part of its first piece: "
+            "save it as UTF-8 without one."
+        )
+    if not lines[-1]:
+        lines.pop()
+    try:
+        pieces = [line.decode().strip() for line in lines]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: expected a piece of text on each line.") from error
+    check_pieces(pieces, path)
+    return pieces
+
+
+def to_model(pieces: Sequence[str], lowercase: bool) -> bytes:
+    """Serializes a WordPiece vocabulary: its pieces in file order, and whether it is uncased."""
+    content = {"format": FORMAT, "lowercase": lowercase, "pieces": list(pieces)}
+    return json.dumps(content, ensure_ascii=False, indent=0).encode() + b"\n"
+
+
+def from_model(model: bytes) -> tuple[list[str], bool]:
+    """Returns the pieces of a WordPiece model, in file order, and whether it is uncased.
+
+    Raises:
+        ValueError: If the bytes were not written by `to_model`.
+    """
+    try:
+        return read_wordpiece_model(model)
+    except ValueError as error:
+        raise ValueError(
+            f"Expected the bytes of a WordPiece model, received {model!r:.40} ({error}): "
+            "WordPieceTokenizer.train and from_vocabulary make one, load reads one."
+        ) from error
+
+
+def renumber(pieces: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Maps the pieces of a file to our ids: 0–3 are special, the others keep their order.
+
+    Args:
+        pieces: The pieces, in file order.
+
+    Returns:
+        The pieces in the order of our ids, and the id of each in the file, -1 if it is missing.
+    """
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    ours = [*SPECIAL, *(piece for piece in pieces if piece not in SPECIAL)]
+    return ours, [numbers.get(piece, -1) for piece in ours]
+
+
+def detokenizing_loses(lowercase: bool) -> str:
+    """Describes what a WordPiece tokenizer does not restore when it converts ids to text."""
+    return "spaces around punctuation" + (", capitals, accents" if lowercase else "")

@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.tokenizers.vocabularies import INSIDE
 from keras_transformer.tokenizers.word_vectors import read_vectors
-from keras_transformer.tokenizers.wordpiece_vocabulary import INSIDE
 from keras_transformer.typing import Path
 from keras_transformer.wording import counted
 

@@ -4,7 +4,7 @@ import concurrent.futures
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from keras_transformer.tokenizers.byte_strings import to_bytes
+from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.typing import Texts
 from keras_transformer.wording import counted
 

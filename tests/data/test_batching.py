@@ -5,10 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_transformer.data.batch_planner import BatchPlanner, shares
-from keras_transformer.data.batching import bucket_boundaries, cut, sorting_keys
-from keras_transformer.data.encoded_pairs import EncodedPairs
-from keras_transformer.data.sentences import Sentences
+from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
+from keras_transformer.data.planning import (
+    BatchPlanner,
+    bucket_boundaries,
+    cut,
+    shares,
+    sorting_keys,
+)
 
 
 def test_boundaries_by_default():

@@ -8,9 +8,9 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.corpora.pair import Pair
-from keras_transformer.data.batching import bucket_boundaries
 from keras_transformer.data.dataset import make_dataset
+from keras_transformer.data.pairs import Pair
+from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.numbered_pairs import (

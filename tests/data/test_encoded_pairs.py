@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.data.encoded_pairs import CHUNK, EncodedPairs, encode_pairs
-from keras_transformer.data.sentences import Sentences
+from keras_transformer.data.encoded_pairs import CHUNK, EncodedPairs, Sentences, encode_pairs
 from tests.support.numbered_pairs import numbers
 
 

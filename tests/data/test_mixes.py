@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.data.batch_stream import BatchStream
-from keras_transformer.data.batching import bucket_boundaries
-from keras_transformer.data.encoded_pairs import EncodedPairs
-from keras_transformer.data.mix import Mix
+from keras_transformer.data.dataset import open_corpora, stream_dataset
+from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
+from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
-from keras_transformer.data.sentences import Sentences
-from keras_transformer.data.stream_dataset import stream_dataset
 from tests.support.numbered_pairs import batches_of
 from tests.support.reversed_text import write_corpus
 
@@ -36,8 +34,8 @@ def corpus_of(size, first):
 
 def stream_of(seed=6, sampling=None, **options):
     corpora = [corpus_of(size, 1000 * (i + 1)) for i, size in enumerate(SIZES)]
-    mix = Mix(corpora, WEIGHTS, (None, None))
-    return BatchStream(mix, 77, 20, np.array(bucket_boundaries(20)), seed, sampling, **options)
+    boundaries = np.array(bucket_boundaries(20))
+    return BatchStream(corpora, WEIGHTS, 77, 20, boundaries, seed, sampling, **options)
 
 
 def passes_of(stream, count):
@@ -92,9 +90,8 @@ def test_passes_may_have_different_numbers_of_batches():
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_corpus_without_a_pair_to_learn_from(size):
     empty = EncodedPairs(Sentences.of([[]] * size), Sentences.of([[4]] * size))
-    mix = Mix([corpus_of(5, 1000), empty], [1, 1], (None, None))
     with pytest.raises(ValueError, match=f"No sentence pair is left .* kept 0 of {size} pairs"):
-        BatchStream(mix, 77, 20, np.array([20]))
+        BatchStream([corpus_of(5, 1000), empty], [1, 1], 77, 20, np.array([20]))
 
 
 class Recorded:
@@ -103,12 +100,12 @@ class Recorded:
     seed = 6
 
     def __init__(self):
-        self.keys = []
+        self.keys, self.samplers = [], [self.draw] * 2
 
     def planned_lengths(self, pairs, kept, max_length):
         return (np.arange(1, max_length + 1),) * 2
 
-    def draw(self, side, ids, lengths, keys):
+    def draw(self, ids, lengths, keys):
         self.keys += keys.tolist()
         return ids, lengths
 
@@ -136,6 +133,6 @@ def test_corpora_of_other_vocabularies(tmp_path):
         prepare_corpus(options, tmp_path / name, processes=1)
     corpora = [(tmp_path / "a", 3), (PreparedCorpus(tmp_path / "b"), 1)]
     with pytest.raises(ValueError, match="b was prepared with other vocabularies than .*a: only"):
-        Mix.of_prepared(corpora)
-    mix = Mix.of_prepared([corpora[0], (tmp_path / "a", 0.5)])
-    assert list(mix.weights) == [3, 0.5] and len(mix.corpora[0]) == len(mix.corpora[1]) > 250
+        open_corpora(corpora)
+    opened, weights = open_corpora([corpora[0], (tmp_path / "a", 0.5)])
+    assert weights == [3, 0.5] and len(opened[0]) == len(opened[1]) > 250

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.data.sentences import Sentences
+from keras_transformer.data.encoded_pairs import Sentences
 
 ROWS = [[5, 6, 7], [], [4], [9, 9], [], [8, 5, 5, 5]]
 

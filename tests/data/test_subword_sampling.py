@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.data import sampled_batches
-from keras_transformer.data.batching import bucket_boundaries
 from keras_transformer.data.dataset import make_dataset
+from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.data.sampled_batches import SampledBatches
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.subword import SubwordTokenizer

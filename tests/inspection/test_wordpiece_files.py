@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_transformer.inspection.probe import probe
-from keras_transformer.tokenizers.wordpiece_vocabulary import to_model
+from keras_transformer.tokenizers.vocabularies import to_model
 
 SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}
 BAD = {

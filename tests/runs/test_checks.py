@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.corpora.configured import load_corpus
-from keras_transformer.corpora.corpus import fingerprint
+from keras_transformer.data.corpora import load_corpus
+from keras_transformer.data.pairs import fingerprint
 from keras_transformer.runs import files
 from keras_transformer.runs.checks import check_same_text, check_training
 from keras_transformer.runs.configuration import from_yaml, paragraphs, to_yaml

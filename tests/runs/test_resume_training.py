@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.data.text_files import read_pairs
 from tests.support.reversed_text import write_corpus
 
 

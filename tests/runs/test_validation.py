@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.corpora.corpus import fingerprint
+from keras_transformer.data.pairs import fingerprint
 from keras_transformer.runs import files
 from keras_transformer.runs.validation import validate_as
 from keras_transformer.translation.corpus_scores import corpus_scores

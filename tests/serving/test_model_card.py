@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer
-from keras_transformer.corpora.corpus import fingerprint
-from keras_transformer.corpora.pair import Pair
+from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.server_process import ServerProcess

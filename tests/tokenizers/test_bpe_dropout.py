@@ -11,10 +11,9 @@ import pytest
 import scipy.stats
 import sentencepiece
 
-from keras_transformer.tokenizers.bpe_dropout import BpeDropout
-from keras_transformer.tokenizers.model_pieces import ModelPieces
-from keras_transformer.tokenizers.random_keys import pair_keys
-from keras_transformer.tokenizers.sentencepiece_training import train_model
+from keras_transformer.tokenizers.pieces import ModelPieces
+from keras_transformer.tokenizers.subword_sampling import BpeDropout, pair_keys
+from keras_transformer.tokenizers.training import train_sentencepiece
 from tests.support.bpe_agenda import merged_by_agenda
 from tests.support.paths import ROOT
 from tests.support.sample_text import BYTES, LINES, TEXTS
@@ -25,7 +24,7 @@ SPECIAL = dict(pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2, model_type
 
 @functools.cache
 def trained(lowercase=False, nfkc=True):
-    return train_model(LINES, (), 400, "bpe", lowercase, nfkc)
+    return train_sentencepiece(LINES, (), 400, "bpe", lowercase, nfkc)
 
 
 def encoded(model, texts):
@@ -73,7 +72,7 @@ def test_without_dropout_multi30k_is_as_encoded(kind, size, step):
         for path in sorted((MULTI30K / kind).glob("train*"))
         for line in gzip.open(path, "rt", encoding="utf-8").read().split("\n")[::step]
     ]
-    model = train_model(lines, (), size, "bpe", False, True)
+    model = train_sentencepiece(lines, (), size, "bpe", False, True)
     for i in range(0, len(lines), 5000):
         rows = encoded(model, lines[i : i + 5000])
         assert merged_anew(model, rows) == rows

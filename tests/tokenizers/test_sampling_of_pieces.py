@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.special_ids import END
-from keras_transformer.tokenizers.random_keys import pair_keys
 from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.tokenizers.subword_sampling import pair_keys
 from tests.support.paths import ROOT
 
 WORDS = "lower lowest newer newest wider widest low new wide".split()
@@ -105,8 +105,8 @@ def test_processes_draw_the_same(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "model.spm")
     code = f"""
 import sys, numpy as np
-from keras_transformer.tokenizers.random_keys import pair_keys
-from keras_transformer.tokenizers.subword_sampler import subword_sampler
+from keras_transformer.tokenizers.subword_sampling import pair_keys
+from keras_transformer.tokenizers.subword_sampling import subword_sampler
 sampler = subword_sampler(open({str(tmp_path / "model.spm")!r}, "rb").read(), 0.3)
 ids, lengths = np.load(sys.argv[1]), np.load(sys.argv[2])
 for seed in (1, 2):

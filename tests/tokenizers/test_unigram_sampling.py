@@ -10,11 +10,10 @@ import pytest
 import scipy.stats
 import sentencepiece
 
-from keras_transformer.tokenizers import unigram_sampling
-from keras_transformer.tokenizers.model_pieces import ModelPieces
-from keras_transformer.tokenizers.random_keys import pair_keys
-from keras_transformer.tokenizers.sentencepiece_training import train_model
-from keras_transformer.tokenizers.unigram_sampling import UnigramSampling
+from keras_transformer.tokenizers import subword_sampling
+from keras_transformer.tokenizers.pieces import ModelPieces
+from keras_transformer.tokenizers.subword_sampling import UnigramSampling, pair_keys
+from keras_transformer.tokenizers.training import train_sentencepiece
 from tests.support.sample_text import BYTES, LINES, TEXTS, WORDS
 
 COUNT = 4000
@@ -24,7 +23,7 @@ COUNT = 4000
 def trained():
     """A model and sentencepiece's processor of it."""
     mingled = [a[:i] + b[j:] for a in WORDS for b in WORDS for i in (2, 3, 4) for j in (1, 2, 3)]
-    model = train_model(LINES + mingled, (), 500, "unigram", False, True)
+    model = train_sentencepiece(LINES + mingled, (), 500, "unigram", False, True)
     return model, sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
@@ -119,7 +118,7 @@ def test_what_is_remembered_makes_no_difference(monkeypatch):
     rows = processor.encode(LINES + TEXTS[:17])
     keys = pair_keys(7, 0, 0, np.arange(len(rows)))
     expected = sampled(UnigramSampling(ModelPieces(model), 0.2), rows, keys)
-    monkeypatch.setattr(unigram_sampling, "_CACHED", 100)
+    monkeypatch.setattr(subword_sampling, "_CACHED", 100)
     sampler = UnigramSampling(ModelPieces(model), 0.2)
     memories = []
     for i in range(0, len(rows), 5):

@@ -13,7 +13,7 @@ from tokenizers import BertWordPieceTokenizer
 
 import keras_transformer as kt
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.wordpiece_text import normalize
+from keras_transformer.tokenizers.wordpiece import normalize
 from tests.support.paths import ROOT
 from tests.support.sample_text import BYTES, LINES, TEXTS
 

@@ -87,7 +87,7 @@ def test_what_no_wordpiece_vocabulary_is_learned_from():
     message = message_of(train, ["aab"] * 3, 10)
     assert message.startswith("The text allows at most 9 ids, received vocabulary_size=10:")
     message = message_of(train, ["aab"] * 3, 7)
-    assert "special ids take 8 ids, received vocabulary_size=7: take more ids." in message
+    assert "special ids take 8 ids, received vocabulary_size=7." in message
     for size, words in ((4, "is too small: 4 ids of a wordpiece vocabulary are special"),
                         (None, "A wordpiece vocabulary needs a vocabulary_size, received None"),
                         (9.0, "vocabulary_size must be an integer, received 9.0.")):  # fmt: skip

@@ -5,7 +5,7 @@ import random
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.data.text_files import read_pairs
 from keras_transformer.train import train
 from keras_transformer.translation.corpus_scores import corpus_scores
 

@@ -1,37 +1,168 @@
-"""Text to the ids that are served, on several cores, in order."""
+"""Text to the ids that are served, without TensorFlow, on several cores, in order."""
 
 import collections
 import contextlib
+import dataclasses
+import itertools
 import os
+import pickle
 import queue
-from collections.abc import Callable, Iterable, Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeAlias
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from keras_transformer.corpora.parallel_text import Block
-from keras_transformer.data.prepared.encoder import EncodedSide, Encoder
-from keras_transformer.data.prepared.encoding_process import EncodingProcess
+import numpy as np
+import sentencepiece
 
-AHEAD = 2  # blocks that each process has been given, at most: one to work at, one to go on with
+from keras_transformer.data.text_files import Block
+from keras_transformer.inspection.wordpiece_model import count_ids
+from keras_transformer.tokenizers.saved import SUBWORD, ending, open_model
+from keras_transformer.tokenizers.ties import Ties
+from keras_transformer.tokenizers.vocabularies import from_model
 
-Encode: TypeAlias = Callable[[Block], tuple[EncodedSide, EncodedSide]]
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers.saved import Saved
+
+AHEAD = 2  # blocks that each process has at most: one in work, one waiting
+SHOWN = 3  # lines that are listed, of those that differ
+
+# Not multiprocessing, which would run the user's script again, from its first line, in each one.
+PROGRAM = """import sys
+sys.path[:] = {path!r}
+from keras_transformer.data.prepared.encoding import answer
+answer()
+"""
+
+
+@dataclasses.dataclass
+class EncodedSide:
+    """One side of some pairs as ids.
+
+    Attributes:
+        ids: One sentence after the other, `(I,)` of the type that the corpus is written in.
+        lengths: Number of ids of each sentence, `(N,)` int64.
+        uncertain: Numbers of the sentences that the served operation may segment differently,
+            ascending.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    uncertain: np.ndarray
+
+
+class Encoder:
+    """Tokenizes blocks of pairs with the sentencepiece package.
+
+    With a WordPiece vocabulary, for which no package matches the served operation, every line is
+    uncertain, and has no ids.
+
+    Args:
+        models: Two serialized vocabularies, of the source and of the target.
+
+    Attributes:
+        dtype: The smallest type that holds the ids of both.
+    """
+
+    def __init__(self, models: tuple[bytes, bytes]) -> None:
+        self._processors = [
+            sentencepiece.SentencePieceProcessor(model_proto=model)
+            if ending(model) == SUBWORD
+            else None
+            for model in models
+        ]
+        self._ties = [processor and Ties(processor) for processor in self._processors]
+        sizes = [
+            processor.vocab_size() if processor else count_ids(from_model(model)[0])
+            for processor, model in zip(self._processors, models, strict=True)
+        ]
+        self.dtype = np.min_scalar_type(max(sizes) - 1)
+
+    def __call__(self, block: Block) -> tuple[EncodedSide, EncodedSide]:
+        source, target = (self._encode(side, lines) for side, lines in enumerate(block))
+        return source, target
+
+    def _encode(self, side, lines):
+        if self._processors[side] is None:
+            none = np.zeros(len(lines), np.int64)
+            return EncodedSide(np.zeros(0, self.dtype), none, np.arange(len(lines)))
+        rows = self._processors[side].encode(lines, num_threads=1)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
+        uncertain = self._ties[side].find(ids, lengths)
+        return EncodedSide(ids.astype(self.dtype), lengths, uncertain)
+
+
+class ServedIds:
+    """Tokenizes uncertain lines with the served operation, and counts them.
+
+    TensorFlow is loaded for the first such line. All lines of a side with a WordPiece vocabulary
+    are tokenized here, and not counted.
+
+    Args:
+        models: Serialized vocabularies of the source and of the target.
+        counts: The counts to continue with, when a preparation is resumed.
+
+    Attributes:
+        counts: Dict of `uncertain`, the number of such lines; `differing`, how many of them the
+            operation segments differently; and `such_as`, the first few of these.
+    """
+
+    def __init__(self, models: tuple[bytes, bytes], counts: dict[str, Any] | None = None) -> None:
+        self._models = models
+        self._tokenizers: dict[int, Saved] = {}
+        self.counts = counts or {"uncertain": 0, "differing": 0, "such_as": []}
+
+    def correct(self, side: int, lines: list[bytes], encoded: EncodedSide) -> EncodedSide:
+        """Replaces the ids of uncertain lines.
+
+        Args:
+            side: 0, the source, or 1, the target.
+            lines: Its text.
+            encoded: The result of an `Encoder`.
+
+        Returns:
+            `EncodedSide` without uncertain lines.
+        """
+        rows = encoded.uncertain.tolist()
+        if not rows:
+            return encoded
+        if side not in self._tokenizers:
+            self._tokenizers[side] = open_model(self._models[side])
+        served = self._tokenizers[side]([lines[row] for row in rows])
+        served_ids, splits = served.flat_values.numpy(), served.row_splits.numpy()
+        if ending(self._models[side]) != SUBWORD:
+            ids = served_ids.astype(encoded.ids.dtype)
+            return EncodedSide(ids, np.diff(splits), encoded.uncertain[:0])
+        sentences = np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])
+        for row, ids in zip(rows, np.split(served_ids, splits[1:-1]), strict=True):
+            if not np.array_equal(ids, sentences[row]):
+                self.counts["differing"] += 1
+                if len(self.counts["such_as"]) < SHOWN:
+                    self.counts["such_as"].append(lines[row].decode())
+            sentences[row] = ids.astype(encoded.ids.dtype)
+        self.counts["uncertain"] += len(rows)
+        lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        return EncodedSide(np.concatenate(sentences), lengths, encoded.uncertain[:0])
 
 
 def encode_blocks(
     blocks: Iterable[Block], models: tuple[bytes, bytes], processes: int | None = None
 ) -> Iterator[tuple[Block, tuple[EncodedSide, EncodedSide]]]:
-    """Tokenizes blocks of pairs; a few of them are in memory at a time.
+    """Tokenizes blocks of pairs, with a few of them in memory at a time.
 
     Args:
         blocks: Pairs.
-        models: Serialised vocabularies of the source and of the target.
-        processes: How many work at it; with 1, none but this one. One for each core by default.
+        models: Serialized vocabularies of the source and of the target.
+        processes: Number of processes; 1 uses this one only. By default one per core.
 
     Yields:
-        Blocks and what they are as ids, in order.
+        Blocks and their ids, in order.
 
     Raises:
-        ValueError: If one of the processes ends.
+        ValueError: If one of the processes dies.
     """
     processes = processes or os.cpu_count() or 1
     if processes == 1:
@@ -54,16 +185,75 @@ def encode_blocks(
             finally:
                 free.put(process)
 
-        yield from _in_order(blocks, lambda block: threads.submit(encode, block), processes * AHEAD)
-
-
-def _in_order(blocks, submit, most):
-    """Submits blocks ahead of their turn, but not far."""
-    waiting: collections.deque[tuple[Block, Future]] = collections.deque()
-    for block in blocks:
-        if len(waiting) == most:
-            first, future = waiting.popleft()
+        waiting: collections.deque[tuple[Block, Future[Any]]] = collections.deque()
+        for block in blocks:
+            if len(waiting) == processes * AHEAD:
+                first, future = waiting.popleft()
+                yield first, future.result()
+            waiting.append((block, threads.submit(encode, block)))
+        for first, future in waiting:
             yield first, future.result()
-        waiting.append((block, submit(block)))
-    for first, future in waiting:
-        yield first, future.result()
+
+
+class EncodingProcess:
+    """An `Encoder` in a process of its own, which ends when this process does, in whatever way.
+
+    Args:
+        models: See `Encoder`.
+    """
+
+    def __init__(self, models: tuple[bytes, bytes]) -> None:
+        program = PROGRAM.format(path=sys.path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        # For type checkers: with pipes, neither is None.
+        self._requests = cast(IO[bytes], self._process.stdin)
+        self._answers = cast(IO[bytes], self._process.stdout)
+        self._send(models)
+
+    def __call__(self, block: Block) -> tuple[EncodedSide, EncodedSide]:
+        self._send(block)
+        try:
+            return pickle.load(self._answers)
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise self._died() from error
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        for stream in (self._answers, self._requests):
+            try:
+                stream.close()
+            except BrokenPipeError:  # of what had not been sent yet
+                pass
+        self._process.wait()
+
+    def _send(self, message):
+        try:
+            pickle.dump(message, self._requests)
+            self._requests.flush()
+        except BrokenPipeError as error:
+            raise self._died() from error
+
+    def _died(self):
+        status = self._process.wait()
+        self.close()
+        return ValueError(
+            f"A process that tokenizes has ended (exit status {status}; out of memory?): prepare "
+            "the corpus again with fewer processes, which resumes from here."
+        )
+
+
+def answer() -> None:
+    """Encodes blocks from stdin to stdout, until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    encoder = Encoder(pickle.load(requests))
+    while True:
+        try:
+            block = pickle.load(requests)
+        except EOFError:
+            return
+        pickle.dump(encoder(block), answers)
+        answers.flush()

@@ -1,37 +1,48 @@
-"""Prepares a corpus: reads text, learns or takes vocabularies, tokenizes, writes shards."""
+"""Prepares a corpus: reads text, learns vocabularies, tokenizes, writes shards."""
 
 import contextlib
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where nothing is locked
+    fcntl = None  # type: ignore[assignment]
+
 from keras_transformer import __version__
-from keras_transformer.atomic_files import reason
-from keras_transformer.corpora.corpus import fingerprint
-from keras_transformer.corpora.drawing import draw_rows
-from keras_transformer.corpora.parallel_text import Block, ParallelText
-from keras_transformer.corpora.text_files import read_pairs
-from keras_transformer.corpora.training_text import TrainingText
-from keras_transformer.data.prepared.encoding import encode_blocks
-from keras_transformer.data.prepared.manifest import (
+from keras_transformer.atomic_files import reason, replacing
+from keras_transformer.data.corpora import TrainingText, draw_rows
+from keras_transformer.data.pairs import Pair, fingerprint
+from keras_transformer.data.prepared.encoding import EncodedSide, ServedIds, encode_blocks
+from keras_transformer.data.prepared.prepare_config import PrepareConfig
+from keras_transformer.data.prepared.prepared_corpus import (
     FORMAT,
     MANIFEST,
-    check_file,
+    VALID,
+    check_files,
+    describe_file,
     read_manifest,
 )
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
-from keras_transformer.data.prepared.served_ids import ServedIds
-from keras_transformer.data.prepared.writing import CHUNK, SHARD, CorpusWriter, being_written
+from keras_transformer.data.text_files import Block, ParallelText, read_pairs
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.vocabularies import learn_vocabularies
-from keras_transformer.tokenizers.wordpiece_vocabulary import read_pieces
+from keras_transformer.tokenizers.training import learn_vocabularies
+from keras_transformer.tokenizers.vocabularies import read_pieces
 from keras_transformer.typing import Path
 from keras_transformer.wording import counted
+
+CHUNK = 4096  # pairs that are tokenized at once
+SHARD = 64  # chunks: a quarter of a million pairs, some 30 MB
+PROGRESS = "progress.json"  # the manifest of an unfinished corpus
+UNFINISHED = ".preparing"  # suffix of the directory of an unfinished corpus
 
 VOCABULARIES = ("source_vocabulary", "target_vocabulary")
 FILES = (
@@ -41,19 +52,19 @@ FILES = (
 
 
 def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
-    """Writes a prepared corpus, which `PreparedCorpus` opens.
+    """Writes a prepared corpus, for `PreparedCorpus` to open.
 
-    The same text and options give the same bytes, with however many processes. Interrupted, it goes
-    on from the last whole shard when it is called again. What is done goes to stderr.
+    The same text and options give the same bytes, with any number of processes. If it was
+    interrupted, it resumes after the last complete shard. Progress is printed to stderr.
 
     Args:
         config: `PrepareConfig`.
-        output: Directory to make; if there is another corpus, that is replaced.
-        processes: How many tokenize; by default one for each core.
+        output: Directory to create; another corpus there is replaced.
+        processes: Number of processes that tokenize; by default one per core.
 
     Raises:
-        ValueError: If files are missing or unfit, a vocabulary cannot be learned, or the directory
-            cannot be made.
+        ValueError: If files are missing or invalid, a vocabulary cannot be learned, or the
+            directory cannot be created.
     """
     parallel = ParallelText(config.train_source, config.train_target)
     text = TrainingText(parallel, config.valid_fraction, config.seed)
@@ -61,15 +72,15 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
     if config.valid_source is not None:
         valid = read_pairs(config.valid_source, config.valid_target)
     names = ", ".join(filter(None, (config.train_source, config.train_target)))
-    _say(f"{names}: {counted(len(text), 'pair')} to train on, {len(valid):,} to validate by")
+    _log(f"{names}: {counted(len(text), 'pair')} to train on, {len(valid):,} to validate by")
     try:
         request = _request(config, text, valid)
-        if _is_there(output, request):
+        if _exists(output, request):
             return
         with being_written(output):
             writer = CorpusWriter(output, request)
             if writer.is_begun:
-                _say(f"going on after {counted(len(writer.content['shards']), 'whole shard')}")
+                _log(f"going on after {counted(len(writer.content['shards']), 'whole shard')}")
             else:
                 writer.begin(_vocabularies(config, text), valid)
             _write_shards(writer, text, processes)
@@ -80,7 +91,7 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
 
 
 def _request(config, text, valid):
-    """All that decides what the corpus will be: options, text, vocabularies that are taken."""
+    """All that the corpus depends on: options, text, given vocabularies."""
     options = {k: v for k, v in dataclasses.asdict(config).items() if k not in FILES}
     prints = {"train": text.fingerprint, "valid": fingerprint(valid)}
     request: dict[str, Any] = {"format": FORMAT, "version": __version__, "options": options}
@@ -95,14 +106,13 @@ def _request(config, text, valid):
     return request
 
 
-def _is_there(output, request):
-    """Tells whether the corpus has been prepared before; another one in its place is removed."""
+def _exists(output, request):
+    """Whether the corpus has been prepared before; another one in its place is removed."""
     if not os.path.exists(os.path.join(output, MANIFEST)):
         return False
     with contextlib.suppress(ValueError):
         manifest = read_manifest(output)
-        for name, described in manifest["files"].items():
-            check_file(output, name, described)
+        check_files(output, manifest)
         if request.items() <= manifest.items():
             return True
     shutil.rmtree(output)
@@ -110,13 +120,13 @@ def _is_there(output, request):
 
 
 def _vocabularies(config, text):
-    """Two serialised vocabularies, learned or taken."""
+    """Two serialized vocabularies, learned or given."""
     if config.vocabularies is not None:
         return saved.read(config.vocabularies)
     rows = draw_rows(len(text), config.vocabulary_sample, config.seed)
     if len(rows) < len(text):
         pairs = counted(len(rows), "pair")
-        _say(f"vocabularies are learned from {pairs}, drawn with seed {config.seed}")
+        _log(f"vocabularies are learned from {pairs}, drawn with seed {config.seed}")
 
     def read():
         for block in text.blocks(rows):
@@ -130,10 +140,11 @@ def _vocabularies(config, text):
 
 
 def _write_shards(writer, text, processes):
-    """Tokenizes what is not in whole shards yet, and writes it."""
-    models = writer.models()
+    """Tokenizes what is not in complete shards yet, and writes it."""
+    models = saved.read(writer.folder)
     served = ServedIds(models, writer.content.get("served"))
-    chunks = itertools.islice(_chunks(text.blocks()), writer.chunks_done, None)
+    done = SHARD * len(writer.content["shards"])
+    chunks = itertools.islice(_chunks(text.blocks()), done, None)
     encoded = (
         [served.correct(side, block[side], sides[side]) for side in (0, 1)]
         for block, sides in encode_blocks(chunks, models, processes)
@@ -141,16 +152,16 @@ def _write_shards(writer, text, processes):
     while shard := list(itertools.islice(encoded, SHARD)):
         writer.content["served"] = served.counts
         writer.add_shard(shard)
-        _say(f"{writer.pairs_done:,} of {counted(len(text), 'pair')}")
+        _log(f"{writer.pairs_done:,} of {counted(len(text), 'pair')}")
     if writer.pairs_done != len(text):
         raise ValueError(
-            f"The text has changed while it was read ({counted(len(text), 'pair')}, then "
+            f"The text changed while it was read ({counted(len(text), 'pair')}, then "
             f"{writer.pairs_done}): prepare it again."
         )
 
 
 def _chunks(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The same pairs in blocks of one size, but for the last."""
+    """The same pairs in blocks of CHUNK pairs, except for the last."""
     sources: list[bytes] = []
     targets: list[bytes] = []
     for block in blocks:
@@ -165,18 +176,150 @@ def _chunks(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _report(content, output):
-    """Says what has become of it."""
+    """Prints a summary."""
     served, count = content["served"], len(content["shards"])
     if served["uncertain"]:
         such_as = "".join(f"\n    {line}" for line in served["such_as"])
-        _say(
-            f"{counted(served['uncertain'], 'line')} can be cut in several ways that are equally "
-            "probable but for rounding: they were tokenized by the operation that is served, which "
-            f"cuts {served['differing']:,} of them otherwise than the sentencepiece package"
-            + (f", such as{such_as}" if such_as else "")
+        _log(
+            f"{counted(served['uncertain'], 'line')} can be segmented in several ways that are "
+            "equally probable except for rounding: they were tokenized by the served operation, "
+            f"which segments {served['differing']:,} of them otherwise than the sentencepiece "
+            "package" + (f", such as{such_as}" if such_as else "")
         )
-    _say(f"{output}: {counted(count, 'shard')}")
+    _log(f"{output}: {counted(count, 'shard')}")
 
 
-def _say(text):
+def _log(text):
     print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def being_written(output: Path) -> Iterator[None]:
+    """Creates and locks the directory in which a corpus is written.
+
+    A process that is killed leaves no lock behind; one that fails before it has written anything,
+    no directory.
+
+    Raises:
+        ValueError: If another process is writing it.
+    """
+    folder = _folder(output)
+    os.makedirs(folder, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ValueError(
+            f"{output} is being prepared by another process: wait for its end, or choose another "
+            "directory."
+        ) from error
+    finally:
+        if lock is not None:
+            os.close(lock)
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # if it is empty
+
+
+class CorpusWriter:
+    """An unfinished corpus, in a directory beside its final place; see `being_written`.
+
+    An interrupted one for the same request is resumed after the last complete shard; any other is
+    started again.
+
+    Args:
+        output: Final directory.
+        request: All that the corpus depends on, in JSON types.
+
+    Attributes:
+        folder: The directory meanwhile.
+        content: The manifest so far.
+        is_begun: Whether an interrupted corpus is resumed.
+    """
+
+    def __init__(self, output: Path, request: dict[str, Any]) -> None:
+        self.output = output
+        self.folder = _folder(output)
+        self.content = _read_progress(self.folder)
+        self.is_begun = request.items() <= self.content.items()
+        if not self.is_begun:
+            self.content = request | {"shards": [], "files": {}}
+
+    @property
+    def pairs_done(self) -> int:
+        """Number of pairs in complete shards."""
+        return sum(shard["pairs"] for shard in self.content["shards"])
+
+    def begin(self, models: tuple[bytes, bytes], valid: list[Pair]) -> None:
+        """Empties the directory, then writes vocabularies and validation text."""
+        for name in os.listdir(self.folder):
+            os.remove(os.path.join(self.folder, name))
+        for side, model in zip(saved.SIDES, models, strict=True):
+            self._write(side + saved.ending(model), model)
+        for number, name in enumerate(VALID if valid else ()):
+            self._write(name, "".join(f"{pair[number]}\n" for pair in valid).encode())
+        self._save()
+
+    def add_shard(self, chunks: Sequence[Sequence[EncodedSide]]) -> None:
+        """Writes some chunks: the ids of all sources, then of all targets, and their offsets."""
+        sides = list(zip(*chunks, strict=True))
+        ids = np.concatenate([chunk.ids for side in sides for chunk in side])
+        lengths = [np.concatenate([chunk.lengths for chunk in side]) for side in sides]
+        offsets = np.zeros((2, len(lengths[0]) + 1), np.uint64)
+        np.cumsum(lengths, axis=1, out=offsets[:, 1:])
+        smallest = np.uint32 if offsets[:, -1].max() < 1 << 32 else np.int64
+        shard: dict[str, Any] = {"pairs": len(lengths[0])}
+        arrays = {"ids": ids, "offsets": offsets.astype(smallest)}
+        for kind, array in arrays.items():
+            name = shard[kind] = f"{len(self.content['shards']):05}.{kind}.npy"
+            # np.save reports a full disk as a number of bytes that were not written.
+            header = np.lib.format.header_data_from_array_1_0(array)
+            with self._writing(name) as file:
+                np.lib.format.write_array_header_1_0(file, header)
+                file.write(np.ascontiguousarray(array).data)
+        self.content["shards"].append(shard)
+        self._save()
+
+    def finish(self) -> None:
+        """Moves the corpus to its final place."""
+        progress = os.path.join(self.folder, PROGRESS)
+        if os.path.exists(progress):  # unless it was killed here before
+            os.replace(progress, os.path.join(self.folder, MANIFEST))
+        os.replace(self.folder, self.output)
+
+    def _write(self, name, data):
+        with self._writing(name) as file:
+            file.write(data)
+
+    @contextlib.contextmanager
+    def _writing(self, name):
+        """A file to write, added to the manifest once it is complete."""
+        with replacing(os.path.join(self.folder, name)) as temporary:
+            with open(temporary, "wb") as file:
+                yield file
+        self.content["files"][name] = describe_file(self.folder, name)
+
+    def _save(self):
+        with replacing(os.path.join(self.folder, PROGRESS)) as temporary:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(self.content, file, indent=1)
+
+
+def _folder(output):
+    """Where a corpus is written."""
+    return os.fspath(output).rstrip("/") + UNFINISHED
+
+
+def _read_progress(folder):
+    """The manifest of an interrupted corpus; an empty dict if there is none, or it is damaged."""
+    for name in (PROGRESS, MANIFEST):
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                content = json.load(file)
+            files = content["files"].items()
+            if all(describe_file(folder, name) == described for name, described in files):
+                return content
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            pass
+    return {}

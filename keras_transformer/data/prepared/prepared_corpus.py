@@ -1,42 +1,43 @@
-"""A prepared corpus, opened."""
+"""A prepared corpus, as it is read: its manifest, and memory-mapped ids."""
 
 import os
+import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.corpora.pair import Pair
-from keras_transformer.data.prepared.manifest import (
-    VALID,
-    check_file,
-    damaged,
-    read_manifest,
-)
+from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences, Shard
+from keras_transformer.data.pairs import Pair
+from keras_transformer.inspection.bounded_files import read_json
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:
-    from keras_transformer.data.encoded_pairs import EncodedPairs
-    from keras_transformer.data.sentences import Shard
+    from keras_transformer.tokenizers.saved import Saved
+
+FORMAT = 1  # of prepared corpora
+MANIFEST = "manifest.json"
+VALID = ("valid.source", "valid.target")  # the validation text, line by line
+BLOCK = 1 << 20  # bytes read at once
 
 
 class PreparedCorpus:
-    """A corpus that `prepare` has written: ids that stay on disk, memory-mapped.
+    """A corpus written by `prepare`: ids that stay on disk, memory-mapped.
 
-    Every file is compared with its checksum first, which takes a second for a gigabyte.
+    Every file is first compared with its checksum, which takes a second per gigabyte.
 
     Args:
         path: Its directory.
 
     Attributes:
-        options: Dict of what it was prepared with, by the names of `PrepareConfig`.
-        fingerprints: Dict of those of `train` and `valid`, as a run's `data.json` has them.
+        options: Dict of the options that it was prepared with, by the names of `PrepareConfig`.
+        fingerprints: Dict of those of `train` and `valid`, as in a run's `data.json`.
 
     Raises:
-        ValueError: If it is no prepared corpus, one of another format, or a file of it is missing
-            or has been changed or truncated since.
+        ValueError: If it is not a prepared corpus or has another format, or if a file of it is
+            missing, truncated or was changed.
 
     Example:
 
@@ -47,8 +48,7 @@ class PreparedCorpus:
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
         self._manifest = read_manifest(path)
-        for name, described in self._manifest["files"].items():
-            check_file(path, name, described)
+        check_files(path, self._manifest)
         self.options: dict[str, Any] = self._manifest["options"]
         self.fingerprints: dict[str, Any] = self._manifest["fingerprints"]
 
@@ -56,31 +56,28 @@ class PreparedCorpus:
         return self.fingerprints["train"]["pairs"]
 
     @cached_property
-    def pairs(self) -> "EncodedPairs":
-        """The pairs to train on, as ids."""
-        from keras_transformer.data.encoded_pairs import EncodedPairs
-        from keras_transformer.data.sentences import Sentences
-
+    def pairs(self) -> EncodedPairs:
+        """The training pairs, as ids."""
         return EncodedPairs(*(Sentences(shards) for shards in self.shards()))
 
-    def shards(self) -> "tuple[list[Shard], list[Shard]]":
-        """Source and target as `Sentences` takes them.
+    def shards(self) -> tuple[list[Shard], list[Shard]]:
+        """Returns source and target as the shards of `Sentences`.
 
-        Every id is looked at, which takes less than its checksum has.
+        Every id is checked, which takes less time than its checksum.
 
         Raises:
-            ValueError: If a shard is none, or holds an id that the vocabulary does not have.
+            ValueError: If a shard is invalid, or has an id that is not in the vocabulary.
         """
         source, target = [], []
         for shard in self._manifest["shards"]:
             ids, offsets = (self._map(shard[kind]) for kind in ("ids", "offsets"))
             if not _fit(ids, offsets):
-                raise damaged(os.path.join(self.path, shard["offsets"]))
+                raise _corrupted(os.path.join(self.path, shard["offsets"]))
             middle = int(offsets[0, -1])
             source.append((ids[:middle], offsets[0]))
             target.append((ids[middle:], offsets[1]))
             for (side, _), tokenizer in zip((source[-1], target[-1]), self.tokenizers, strict=True):
-                if not _known(side, tokenizer.vocabulary_size):
+                if side.min(initial=0) < 0 or side.max(initial=0) >= tokenizer.vocabulary_size:
                     raise ValueError(
                         f"{os.path.join(self.path, shard['ids'])} holds ids that its vocabulary of "
                         f"{tokenizer.vocabulary_size:,} does not have: prepare the corpus anew."
@@ -88,19 +85,19 @@ class PreparedCorpus:
         return source, target
 
     @cached_property
-    def tokenizers(self) -> "tuple[saved.Saved, saved.Saved]":
-        """Those of source and target, one object if they are the same."""
+    def tokenizers(self) -> "tuple[Saved, Saved]":
+        """The tokenizers of source and target, one object if they are equal."""
         Probe(saved.both(self.path)).answers()  # before native code reads them here
         return saved.load(self.path)
 
     @cached_property
     def valid(self) -> list[Pair]:
-        """The pairs to validate by; none where it was prepared without."""
+        """The validation pairs; none if the corpus was prepared without."""
         if VALID[0] not in self._manifest["files"]:
             return []
         source, target = (self._lines(name) for name in VALID)
         if len(source) != len(target):
-            raise damaged(os.path.join(self.path, VALID[1]))
+            raise _corrupted(os.path.join(self.path, VALID[1]))
         return [Pair(*texts) for texts in zip(source, target, strict=True)]
 
     def _lines(self, name):
@@ -109,21 +106,21 @@ class PreparedCorpus:
             with open(name, "rb") as file:
                 return file.read().decode().split("\n")[:-1]
         except UnicodeDecodeError:
-            raise damaged(name) from None
+            raise _corrupted(name) from None
 
     def _map(self, name):
-        """An array of a file, of which only what is looked at is read."""
+        """Maps an array into memory, so that only what is accessed is read."""
         name = os.path.join(self.path, name)
         try:
             return np.lib.format.open_memmap(name, mode="r")
         except OSError as error:
             raise ValueError(f"{name} cannot be opened ({error.strerror}).") from error
-        except Exception:  # its header is parsed as Python is, and says how much to map
-            raise damaged(name) from None
+        except Exception:  # the header is a Python literal of any kind and size
+            raise _corrupted(name) from None
 
 
 def _fit(ids, offsets):
-    """Whether offsets `(2, N + 1)` cut ids `(I,)` into sentences of both sides."""
+    """Whether offsets `(2, N + 1)` divide ids `(I,)` into sentences of both sides."""
     if ids.ndim != 1 or ids.dtype.kind not in "ui" or offsets.dtype.kind not in "ui":
         return False
     if offsets.ndim != 2 or len(offsets) != 2 or not offsets.shape[1]:
@@ -137,6 +134,85 @@ def _fit(ids, offsets):
     )
 
 
-def _known(ids, vocabulary_size):
-    """Whether all ids `(I,)` are of a vocabulary."""
-    return ids.max(initial=0) < vocabulary_size and ids.min(initial=0) >= 0
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Reads the manifest of a prepared corpus.
+
+    Returns:
+        Dict of `format`, `version` (of this package), `options`, `fingerprints` (of `train` and
+        `valid`), `served` (the counts of `ServedIds`), `shards` (a dict each, of `pairs` and the
+        names of `ids` and `offsets`) and `files`: {name: {"bytes": size, "crc32": checksum}}.
+
+    Raises:
+        ValueError: If it is missing, corrupted, or of another format.
+    """
+    name = os.path.join(path, MANIFEST)
+    if not os.path.isfile(name):
+        raise ValueError(
+            f"{path} is no prepared corpus: there is no {MANIFEST} in it; keras-transformer "
+            "prepare makes one."
+        )
+    try:
+        manifest = read_json(name)
+    except ValueError:
+        raise _corrupted(name) from None
+    received = manifest.get("format")
+    if received not in (FORMAT, None):
+        raise ValueError(
+            f"{path} was prepared by another version, in format {received}; this version reads "
+            f"format {FORMAT}: prepare it anew."
+        )
+    if received is None or not _is_sound(manifest):
+        raise _corrupted(name)
+    return manifest
+
+
+def _is_sound(manifest):
+    """Whether a manifest has all that is read of it, and names files of its own directory only."""
+    kinds = {"options": dict, "fingerprints": dict, "files": dict, "shards": list}
+    if any(not isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        return False
+    files, shards = manifest["files"], manifest["shards"]
+    train = manifest["fingerprints"].get("train")
+    return (
+        isinstance(train, dict)
+        and type(train.get("pairs")) is int
+        and all(name == os.path.basename(name) and name.strip(".") for name in files)
+        and len(saved.names(files.__contains__)) == len(saved.SIDES)
+        and len(files.keys() & set(VALID)) != 1
+        and all(
+            isinstance(shard, dict)
+            and {str(shard.get(k)) for k in ("ids", "offsets")} <= files.keys()
+            for shard in shards
+        )
+    )
+
+
+def describe_file(path: Path, name: str) -> dict[str, int]:
+    """Returns the entry of a file in a manifest: its size in bytes and its CRC-32."""
+    size = checksum = 0
+    with open(os.path.join(path, name), "rb") as file:
+        while block := file.read(BLOCK):
+            size, checksum = size + len(block), zlib.crc32(block, checksum)
+    return {"bytes": size, "crc32": checksum}
+
+
+def check_files(path: Path, manifest: dict[str, Any]) -> None:
+    """Compares the files of a corpus with its manifest.
+
+    Raises:
+        ValueError: If one differs or cannot be read.
+    """
+    for name, described in manifest["files"].items():
+        try:
+            received = describe_file(path, name)
+        except OSError as error:
+            raise ValueError(
+                f"{os.path.join(path, name)} cannot be read ({error.strerror}): prepare the corpus "
+                "anew."
+            ) from error
+        if received != described:
+            raise _corrupted(os.path.join(path, name))
+
+
+def _corrupted(name):
+    return ValueError(f"{name} has been changed or truncated since: prepare the corpus anew.")

@@ -13,10 +13,9 @@ import pytest
 import sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.corpora.configured import cut_off
-from keras_transformer.corpora.drawing import draw_rows
+from keras_transformer.data.corpora import cut_off, draw_rows
+from keras_transformer.data.prepared import encoding
 from keras_transformer.data.prepared import prepare as module
-from keras_transformer.data.prepared import writing
 from tests.support.made_up_text import write_text
 
 
@@ -30,8 +29,7 @@ def text(tmp_path_factory):
 def small_shards(monkeypatch):
     """150 pairs each, ten times what is tokenized at once."""
     monkeypatch.setattr(module, "CHUNK", 15)
-    for place in (module, writing):
-        monkeypatch.setattr(place, "SHARD", 10)
+    monkeypatch.setattr(module, "SHARD", 10)
 
 
 def contents(path):
@@ -107,8 +105,8 @@ def test_vocabularies_of_another_corpus_are_taken(text, tmp_path):
 # Interrupted.
 
 KILLED = """import sys, pickle
-from keras_transformer.data.prepared import prepare, writing
-prepare.CHUNK, prepare.SHARD, writing.SHARD = 15, 10, 10
+from keras_transformer.data.prepared import prepare
+prepare.CHUNK, prepare.SHARD = 15, 10
 config, output, processes = pickle.loads(bytes.fromhex(sys.argv[1]))
 prepare.prepare_corpus(config, output, processes)
 """
@@ -183,7 +181,7 @@ def test_the_end_can_be_interrupted(text, tmp_path, monkeypatch):
 
 
 def test_two_at_once_are_one_too_many(text, tmp_path):
-    with writing.being_written(tmp_path / "corpus"):
+    with module.being_written(tmp_path / "corpus"):
         with pytest.raises(ValueError, match="/corpus is being prepared by another process"):
             kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus")
     assert not list(tmp_path.iterdir())
@@ -198,10 +196,8 @@ def test_text_without_a_vocabulary_leaves_nothing_behind(tmp_path):
 
 
 def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
-    from keras_transformer.data.prepared import encoding_process
-
-    program = encoding_process.PROGRAM.replace("answer()", "raise SystemExit(3)")
-    monkeypatch.setattr(encoding_process, "PROGRAM", program)
+    program = encoding.PROGRAM.replace("answer()", "raise SystemExit(3)")
+    monkeypatch.setattr(encoding, "PROGRAM", program)
     with pytest.raises(ValueError, match=r"has ended \(exit status 3"):
         kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus", processes=2)
 

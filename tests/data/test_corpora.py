@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.corpora.configured import cut_off, load_corpus, load_valid
-from keras_transformer.corpora.pair import Pair
+from keras_transformer.data.corpora import cut_off, load_corpus, load_valid
+from keras_transformer.data.pairs import Pair
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 

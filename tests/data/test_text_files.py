@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from keras_transformer.corpora.lines import text_size
-from keras_transformer.corpora.pair import Pair
-from keras_transformer.corpora.text_files import read_lines, read_pairs
+from keras_transformer.data.pairs import Pair
+from keras_transformer.data.text_files import read_lines, read_pairs, text_size
 
 SOURCE = ["a cat", "", "  zwölf Boxkämpfer ", "東京 🙂"]
 TARGET = ["eine Katze", "leer", "", "\u202eрыба\u0301"]
@@ -235,5 +234,5 @@ def test_lines_longer_than_a_block_and_across_blocks(write, monkeypatch):
     lines = ["", "ä" * 9, "b", "ccc" * 7, "\r", "d"]
     path = write("file.txt", "\n".join(lines))
     for size in (1, 2, 5, 8):
-        monkeypatch.setattr("keras_transformer.corpora.lines.BLOCK", size)
+        monkeypatch.setattr("keras_transformer.data.text_files.BLOCK", size)
         assert read_lines(path) == ["", "ä" * 9, "b", "ccc" * 7, "", "d"]

@@ -17,8 +17,7 @@ from typing import Literal
 from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, get_date_format
 
-from keras_transformer.corpora.corpus import Corpus
-from keras_transformer.corpora.pair import Pair
+from keras_transformer.data.pairs import Corpus, Pair
 from keras_transformer.wording import counted
 
 # CLDR's lengths of a date. "short" is left out: its two-digit years have more than one reading.
@@ -225,7 +224,7 @@ def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
 
 
 def _parse_locale(language: str) -> Locale:
-    advice = "take locales from LANGUAGES or MORE_LANGUAGES of keras_transformer.corpora.dates"
+    advice = "take locales from LANGUAGES or MORE_LANGUAGES of keras_transformer.data.dates"
     try:
         locale = Locale.parse(language)
     except (TypeError, ValueError, UnknownLocaleError) as error:
@@ -278,7 +277,7 @@ def _check_one_target_each(pairs: list[Pair]) -> None:
             )
 
 
-if __name__ == "__main__":  # python -m keras_transformer.corpora.dates 12: that many test dates
+if __name__ == "__main__":  # python -m keras_transformer.data.dates 12: that many test dates
     count = int(sys.argv[1])
     test = dates().test[: max(count, len(LANGUAGES))]  # the first ones: one in each language
     print(*(test[i * len(test) // count].source for i in range(count)), sep="\n")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_transformer.corpora import drawing
-from keras_transformer.corpora.drawing import draw_rows, hash_texts
+from keras_transformer.data import corpora
+from keras_transformer.data.corpora import draw_rows, hash_texts
 
 
 @pytest.mark.parametrize("count, size", [(0, 5), (4, 5), (5, 5)])
@@ -15,7 +15,7 @@ def test_few_rows_are_all_taken(count, size):
 def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
     rows = draw_rows(10_007, 503, seed=1)
     assert len(set(rows.tolist())) == 503 and (np.diff(rows) > 0).all() and rows.max() < 10_007
-    monkeypatch.setattr(drawing, "AT_ONCE", 700)
+    monkeypatch.setattr(corpora, "AT_ONCE", 700)
     assert draw_rows(10_007, 503, seed=1).tolist() == rows.tolist()
     assert draw_rows(10_007, 503, seed=2).tolist() != rows.tolist()
 

@@ -1,0 +1,64 @@
+"""Sentence pairs, and the three parts of a corpus."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keras_transformer.typing import Pairs
+
+
+class Pair(NamedTuple):
+    """A source text and its target text.
+
+    Args:
+        source: string, the model's input.
+        target: string, the desired output.
+        group: string, what results are reported by, such as the language of the source. Empty in a
+            corpus without groups.
+    """
+
+    source: str
+    target: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs for training, validation and test.
+
+    Args:
+        train: list of `Pair`, for the weights and the vocabularies.
+        valid: list of `Pair`, evaluated during training.
+        test: list of `Pair`, evaluated once, after training.
+    """
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+
+
+class Fingerprint:
+    """The number of pairs, and a hash of them in their order, updated as they are read."""
+
+    def __init__(self) -> None:
+        self._pairs = 0
+        self._digest = hashlib.sha256()
+
+    def add(self, sources: Sequence[bytes], targets: Sequence[bytes]) -> None:
+        """Adds some pairs, in UTF-8."""
+        self._pairs += len(sources)
+        rows = map(b"\t".join, zip(sources, targets, strict=True))
+        self._digest.update(b"".join(row + b"\n" for row in rows))
+
+    def value(self) -> dict[str, int | str]:
+        """Returns `pairs`, a count, and `sha256`, of lines of source, tab and target."""
+        return {"pairs": self._pairs, "sha256": self._digest.hexdigest()}
+
+
+def fingerprint(pairs: Pairs) -> dict[str, int | str]:
+    """Returns the fingerprint of a list of pairs; see `Fingerprint.value`."""
+    sides = ([pair[side].encode(errors="replace") for pair in pairs] for side in (0, 1))
+    made = Fingerprint()
+    made.add(*sides)
+    return made.value()

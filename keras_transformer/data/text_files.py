@@ -1,0 +1,266 @@
+"""Text files, read a block at a time: lines, and sentence pairs.
+
+Files may be gzipped, whatever their names. Only a newline ends a line: the other separators that
+str.splitlines knows may occur inside a sentence, and would misalign all that follows. A byte order
+mark and carriage returns before newlines are removed.
+"""
+
+import codecs
+import contextlib
+import glob
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from typing import IO, TypeAlias, cast
+
+from keras_transformer.data.pairs import Pair
+from keras_transformer.typing import Path
+from keras_transformer.wording import counted
+
+# Sources and as many targets, UTF-8.
+Block: TypeAlias = tuple[list[bytes], list[bytes]]
+
+BLOCK = 1 << 20  # bytes read at once
+GZIPPED = b"\x1f\x8b"  # the first bytes of a gzipped file, which are not valid UTF-8
+
+
+def read_lines(path: Path) -> list[str]:
+    """Reads a text file.
+
+    Args:
+        path: A UTF-8 file, gzipped or not.
+
+    Returns:
+        List of lines without their ends.
+
+    Raises:
+        ValueError: If the file is missing, empty or not UTF-8.
+    """
+    return [line.decode() for lines in iterate_lines(path) for line in lines]
+
+
+def read_pairs(
+    source_path: Path, target_path: Path | None = None, option: str = "the target file"
+) -> list[Pair]:
+    """Reads sentence pairs.
+
+    Args:
+        source_path: A file of source sentences, or a `.tsv` (`.tsv.gz`) file with both sides; or a
+            pattern such as `part-*.en.gz`, for all files that match it, in the order of their
+            names.
+        target_path: The target sentences, in as many files; None for a `.tsv` file.
+        option: The command line's option for the target, for errors.
+
+    Returns:
+        List of `Pair`.
+
+    Raises:
+        ValueError: If a file is missing, empty or not UTF-8, the files differ in length, a row of
+            a table does not have two columns, or a table is given with a target.
+
+    Example:
+
+    >>> pairs = read_pairs("a.en", "a.de")
+    >>> pairs[0].source, pairs[0].target
+    ('two dogs', 'zwei Hunde')
+    """
+    return list(ParallelText(source_path, target_path, option))
+
+
+class ParallelText:
+    """Parallel text: one sentence per line, the translation on the same line of another file.
+
+    Each iteration reads the files again, a megabyte at a time, and yields `Pair`s.
+
+    Args:
+        source, target, option: See `read_pairs`.
+
+    Attributes:
+        files: List of (source file, target file), the latter None for a table.
+
+    Raises:
+        ValueError: If a pattern matches nothing, the numbers of files differ, a file without a
+            target is not a table, or one with a target is. While reading, if a file is missing,
+            empty or not UTF-8, two parallel files differ in length, or a row of a table does not
+            have two columns.
+    """
+
+    def __init__(
+        self, source: Path, target: Path | None = None, option: str = "the target file"
+    ) -> None:
+        sources = _find_files(source)
+        if target is None:
+            for path in sources:
+                if not is_table(path):
+                    raise ValueError(
+                        f"{path} has no target file beside it: name one, or give a .tsv file with "
+                        "both."
+                    )
+            self.files: list[tuple[str, str | None]] = [(path, None) for path in sources]
+            return
+        targets = _find_files(target)
+        for path in filter(is_table, (*sources, *targets)):
+            advice = f"leave out {option}"
+            if path not in sources:
+                advice += ", and give it as the source"
+            raise ValueError(f"{path} holds both columns: {advice}.")
+        if len(sources) != len(targets):
+            raise ValueError(
+                f"{source} matches {counted(len(sources), 'file')} but {target} matches "
+                f"{len(targets)}: every source file needs a target file, in the order of their "
+                "names."
+            )
+        self.files = list(zip(sources, targets, strict=True))
+
+    def __iter__(self) -> Iterator[Pair]:
+        for sources, targets in self.blocks():
+            for source, target in zip(sources, targets, strict=True):
+                yield Pair(source.decode(), target.decode())
+
+    def blocks(self) -> Iterator[Block]:
+        """Reads the pairs, some thousands at a time."""
+        for source, target in self.files:
+            yield from _columns(source) if target is None else _side_by_side(source, target)
+
+
+def _columns(path):
+    """The two columns of a table."""
+    count = 0
+    for lines in iterate_lines(path):
+        rows = [line.split(b"\t") for line in lines]
+        for number, row in enumerate(rows, count + 1):
+            if len(row) != 2:
+                raise ValueError(
+                    f"{path} line {number} has {counted(len(row), 'column')}, expected 2: source, "
+                    "a tab, target."
+                )
+        count += len(rows)
+        sources, targets = map(list, zip(*rows, strict=True))
+        yield sources, targets
+
+
+def _side_by_side(source_path, target_path):
+    """The lines of two files, as many of each at a time."""
+    readers = iterate_lines(source_path), iterate_lines(target_path)
+    count, waiting = 0, ([], [])
+    while True:
+        waiting = [
+            lines or next(reader, []) for lines, reader in zip(waiting, readers, strict=True)
+        ]
+        size = min(map(len, waiting))
+        if not size:
+            break
+        count += size
+        yield waiting[0][:size], waiting[1][:size]
+        waiting = [lines[size:] for lines in waiting]
+    counts = [
+        count + len(lines) + sum(map(len, reader))
+        for lines, reader in zip(waiting, readers, strict=True)
+    ]
+    if counts[0] != counts[1]:
+        short, other = sorted(zip(counts, (source_path, target_path), strict=True))
+        raise ValueError(
+            f"{source_path} has {counted(counts[0], 'line')} but {target_path} has {counts[1]:,}: "
+            f"{short[1]} ends where {other[1]} still has line {short[0] + 1}; parallel files must "
+            "have the same number of lines."
+        )
+
+
+def is_table(path: Path) -> bool:
+    """Whether the name of a file is that of a table: `.tsv` or `.tsv.gz`."""
+    return os.fspath(path).lower().removesuffix(".gz").endswith(".tsv")
+
+
+def text_size(path: Path) -> int:
+    """Estimates the size of the text in a file, in bytes: four times that of a gzipped file."""
+    with open(path, "rb") as file:
+        return os.path.getsize(path) * (4 if _is_gzipped(file, path) else 1)
+
+
+def iterate_lines(path: Path) -> Iterator[list[bytes]]:
+    """Reads a text file.
+
+    Args:
+        path: A UTF-8 file, gzipped or not.
+
+    Yields:
+        Lists of lines without their ends, valid UTF-8, about a megabyte each.
+
+    Raises:
+        ValueError: If the file is missing, empty, corrupted or not UTF-8.
+    """
+    count = 0
+    with _reading(path) as file:
+        for text in _whole_lines(file):
+            lines = text.split(b"\n")
+            _check_utf8(text, lines, path, count)
+            if b"\r" in text:
+                lines = [line.removesuffix(b"\r") for line in lines]
+            count += len(lines)
+            yield lines
+    if not count:
+        raise ValueError(f"{path} is empty: expected one sentence per line.")
+
+
+def _find_files(pattern):
+    """The files that a name or a pattern such as `part-*.en.gz` matches, sorted by name."""
+    pattern = os.fspath(pattern)
+    if not glob.has_magic(pattern) or os.path.exists(pattern):
+        return [pattern]
+    names = sorted(glob.glob(pattern))
+    if not names:
+        raise ValueError(f"{pattern} matches no file: check the pattern.")
+    return names
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file; what is wrong with it becomes a ValueError of one sentence."""
+    try:
+        with open(path, "rb") as file:
+            yield cast(IO[bytes], gzip.open(file)) if _is_gzipped(file, path) else file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted, copy "
+            "it again."
+        ) from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from error
+
+
+def _is_gzipped(file, path):
+    """Whether a file, or a pipe, begins like a gzipped one or has the name of one."""
+    return file.peek(2)[:2] == GZIPPED or os.fspath(path).endswith(".gz")
+
+
+def _whole_lines(file):
+    """Blocks of a file that end where lines do, without the last newline."""
+    parts, first = [], True
+    while block := file.read(BLOCK):
+        if first:
+            block, first = block.removeprefix(codecs.BOM_UTF8), False
+        head, newline, tail = block.rpartition(b"\n")
+        if newline:
+            yield b"".join([*parts, head])
+            parts = []
+        parts.append(tail)
+    if rest := b"".join(parts):
+        yield rest
+
+
+def _check_utf8(text, lines, path, count):
+    """Raises a ValueError that names the first invalid line; `count` lines precede these."""
+    try:
+        text.decode()
+        return
+    except UnicodeDecodeError:
+        pass  # find the line
+    for number, line in enumerate(lines, count + 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} line {number} is not valid UTF-8 at byte {error.start + 1}: convert the "
+                "file to UTF-8."
+            ) from None

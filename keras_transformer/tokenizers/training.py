@@ -1,0 +1,290 @@
+"""Learns vocabularies from text, SentencePiece and WordPiece. No TensorFlow."""
+
+import collections
+import io
+import itertools
+import os
+import re
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.inspection.wordpiece_model import SPECIAL
+from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.vocabularies import (
+    INSIDE,
+    NO_TEXT,
+    VocabularyTooLarge,
+    check_text,
+    check_vocabulary,
+    nonempty,
+    read_pieces,
+    to_model,
+)
+from keras_transformer.typing import Path
+
+MAX_WORDS = 100_000  # different words that WordPiece pieces are learned from, the most frequent
+MAX_WORD_LENGTH = 50  # characters of these
+
+# (source, target) texts, read again for each call.
+ReadPairs: TypeAlias = Callable[[], Iterable[Sequence[str | bytes]]]
+
+
+def learn_vocabularies(
+    read: ReadPairs,
+    vocabulary_size: int | None,
+    model_type: str,
+    lowercase: bool,
+    nfkc: bool,
+    joint: bool,
+    source_vocabulary_size: int | None = None,
+    target_vocabulary_size: int | None = None,
+    source_vocabulary: Path | None = None,
+    target_vocabulary: Path | None = None,
+) -> tuple[bytes, bytes]:
+    """Learns the vocabularies of source and target, or reads them.
+
+    If the text allows fewer ids than requested, all that it allows are used, and a message is
+    printed to stderr.
+
+    Args:
+        read: Function that returns the pairs to learn from.
+        vocabulary_size, model_type, lowercase, nfkc: See `SubwordTokenizer.train`; with type
+            wordpiece, see `WordPieceTokenizer.train`.
+        joint: Whether both sides share one vocabulary, learned from both.
+        source_vocabulary_size, target_vocabulary_size: Size for one side, if it differs.
+        source_vocabulary, target_vocabulary: Files with WordPiece vocabularies to use instead.
+
+    Returns:
+        Two serialized vocabularies, the same one twice if it is joint.
+
+    Raises:
+        ValueError: If a vocabulary cannot be learned or read.
+    """
+
+    def make(*sides, size=None, path=None):
+        if path is not None:
+            return to_model(read_pieces(path), lowercase)
+        lines = (pair[side] for pair in read() for side in sides)
+        size = vocabulary_size if size is None else size
+        try:
+            if model_type == "wordpiece":
+                return train_wordpiece(lines, (), size, lowercase)
+            return train_sentencepiece(lines, (), size, model_type, lowercase, nfkc)
+        except VocabularyTooLarge as error:
+            limit = error.limit
+        print(
+            f"vocabulary: {limit} ids instead of {size}, all that the text allows", file=sys.stderr
+        )
+        return make(*sides, size=limit)
+
+    if joint:
+        return (make(0, 1, path=source_vocabulary),) * 2
+    source = make(0, size=source_vocabulary_size, path=source_vocabulary)
+    return source, make(1, size=target_vocabulary_size, path=target_vocabulary)
+
+
+def train_sentencepiece(
+    lines: Iterable[str | bytes] | None,
+    files: Sequence[str | os.PathLike[str]],
+    vocabulary_size: int | None,
+    model_type: str,
+    lowercase: bool,
+    nfkc: bool,
+) -> bytes:
+    """Learns a SentencePiece model.
+
+    Args:
+        lines, files, vocabulary_size, model_type, lowercase, nfkc: See `SubwordTokenizer.train`.
+
+    Returns:
+        The serialized model.
+
+    Raises:
+        ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
+            text allows.
+    """
+    check_text(lines, files)
+    check_vocabulary(vocabulary_size, model_type)
+    if model_type == "wordpiece":
+        raise ValueError(
+            "A wordpiece vocabulary is not a SentencePiece model: WordPieceTokenizer.train learns "
+            "it."
+        )
+    options: dict[str, Any] = dict(
+        model_type=model_type,
+        vocab_size=vocabulary_size or 1 << 20,
+        # A char vocabulary ends with the characters, without an error from SentencePiece.
+        hard_vocab_limit=model_type != "char" and vocabulary_size is not None,
+        byte_fallback=model_type != "word",
+        character_coverage=1.0,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=START,
+        eos_id=END,
+        max_sentence_length=1 << 20,
+        num_threads=os.cpu_count() or 1,
+        minloglevel=2,
+    )
+    if files:
+        options["input"] = [os.fspath(path) for path in files]
+    else:
+        options["sentence_iterator"] = nonempty(lines)
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        options |= _normalization(lowercase, nfkc, folder)
+        try:
+            sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
+        except (RuntimeError, OSError) as error:
+            raise _explain(error, vocabulary_size) from error
+    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model.getvalue())
+    if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
+        raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
+    if not proto.normalizer_spec.normalization_rule_tsv:
+        return model.getvalue()
+    # The path of the temporary file of rules, which is different each time.
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")
+    return proto.SerializeToString(deterministic=True)
+
+
+def _normalization(lowercase, nfkc, folder):
+    """The trainer's options for the normalization of text."""
+    if nfkc or not lowercase:
+        name = ("nfkc_cf" if lowercase else "nfkc") if nfkc else "identity"
+        return {"normalization_rule_name": name}
+    rules = os.path.join(folder, "lowercase.tsv")
+    with open(rules, "w", encoding="utf-8") as file:
+        for code in range(0x110000):
+            lower = chr(code).lower()
+            if lower != chr(code) and unicodedata.category(chr(code)) != "Cs":
+                file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in lower)}\n")
+    return {"normalization_rule_tsv": rules}
+
+
+def _explain(error, vocabulary_size):
+    """An error of one sentence for one of the trainer, which refers to its C++ sources."""
+    message = " ".join(str(error).split())
+    if match := re.search(r"too high .* (\d+)\D*$", message):
+        return VocabularyTooLarge(int(match[1]), vocabulary_size)
+    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        return ValueError(
+            f"The characters of the text and the special ids take {match[1]} ids, received "
+            f"vocabulary_size={vocabulary_size}: use more ids."
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return ValueError(NO_TEXT)
+    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `nonempty`
+        return ValueError(match[1])
+    message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
+    return ValueError(f"No vocabulary could be learned: {message or type(error).__name__}.")
+
+
+def train_wordpiece(
+    lines: Iterable[str | bytes] | None,
+    files: Sequence[str | os.PathLike[str]],
+    vocabulary_size: int,
+    lowercase: bool,
+) -> bytes:
+    """Learns a WordPiece model: every character of the text, and the most useful longer pieces.
+
+    The tokenizers package merges pieces, as BERT's vocabularies are made. Of these the ones are
+    kept that segment the text's words most often: steps on the way to longer ones are of no use.
+
+    Args:
+        lines, files, vocabulary_size, lowercase: See `WordPieceTokenizer.train`.
+
+    Returns:
+        The serialized model.
+
+    Raises:
+        ValueError: If there is no text, or the vocabulary is larger than the text allows or too
+            small for its characters.
+    """
+    check_text(lines, files)
+    check_vocabulary(vocabulary_size, "wordpiece")
+    counts, split = _count_words(nonempty(_read(files) if files else lines), lowercase)
+    if not counts:
+        raise ValueError(NO_TEXT)
+    characters = sorted(set(itertools.chain.from_iterable(counts)))
+    # Only characters that are not words by themselves can continue a word.
+    inside = [INSIDE + one for one in characters if len(split(f"a{one}a")) == 1]
+    base = [*SPECIAL, *characters, *inside]
+    wanted = vocabulary_size - len(base)
+    if wanted < 0:
+        raise ValueError(
+            f"The characters of the text, at the beginning of a word and inside, and the special "
+            f"ids take {len(base)} ids, received vocabulary_size={vocabulary_size}: use more ids."
+        )
+    words = {word: count for word, count in counts.items() if len(word) <= MAX_WORD_LENGTH}
+    words = dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS])
+    pieces: list[str] = []
+    size, exhausted = wanted, False
+    while len(pieces) < wanted and not exhausted:
+        size += size // 4 + 100
+        pieces, exhausted = _merge_pieces(words, base, size)
+    if len(pieces) < wanted:
+        raise VocabularyTooLarge(len(base) + len(pieces), vocabulary_size)
+    return to_model([*base, *pieces[:wanted]], lowercase)
+
+
+def _read(files):
+    """The lines of text files."""
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                yield from file
+        except OSError as error:
+            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from error
+
+
+def _count_words(lines, lowercase):
+    """The frequency of each word of a text, and the function that splits text into words."""
+    import tokenizers
+
+    normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    )
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+
+    def split(text):
+        return [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+
+    counts: collections.Counter[str] = collections.Counter()
+    for line in lines:
+        counts.update(split(line.decode(errors="ignore")))
+    return counts, split
+
+
+def _merge_pieces(words, base, size):
+    """Learns `size` pieces beyond `base`.
+
+    Returns:
+        Those that the words need, the most frequent first; and whether there are no others.
+    """
+    import tokenizers
+
+    learner = tokenizers.Tokenizer(tokenizers.models.WordPiece())
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=len(base) + size,
+        special_tokens=base,  # first, and in this order: ties between merges go by the ids
+        min_frequency=1,
+        show_progress=False,
+    )
+    # The trainer takes texts rather than counts.
+    texts = (" ".join([word] * count) for word, count in words.items())
+    learner.train_from_iterator(texts, trainer)
+    ids = learner.get_vocab()
+    model = tokenizers.models.WordPiece(ids, max_input_chars_per_word=MAX_WORD_LENGTH)
+    uses: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        for piece in model.tokenize(word):
+            uses[piece.value] += count
+    longer = [piece for piece in uses if ids[piece] >= len(base)]
+    longer.sort(key=lambda piece: (-uses[piece], ids[piece]))
+    return longer, len(ids) < len(base) + size
