@@ -55,10 +55,10 @@ def measure(corpus, shape):
 def _prepare(corpus, shape, folder):
     """Writes sentences, our export, its signatures and the CTranslate2 model into a folder."""
     import keras_transformer as kt
-    from keras_transformer.converters.ctranslate2 import export_ctranslate2
     from keras_transformer.corpora.text_files import read_lines
     from keras_transformer.presets import ExportConfig
     from keras_transformer.serving.acceptance.server_process import read_signatures
+    from keras_transformer.serving.ctranslate2 import export_ctranslate2
     from tests.benchmark.ours import make_model
     from tests.benchmark.real_text import file
     from tests.benchmark.shapes import SHAPES

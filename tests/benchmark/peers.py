@@ -153,7 +153,7 @@ def ctranslate2_decoding(shape, rows, beam_size=1, compute_type="float32", threa
     import ctranslate2
 
     import keras_transformer as kt
-    from keras_transformer.converters.ctranslate2 import export_ctranslate2
+    from keras_transformer.serving.ctranslate2 import export_ctranslate2
     from tests.benchmark.ours import make_model
     from tests.benchmark.vocabulary import synthetic_tokenizer
 
