@@ -92,10 +92,9 @@ def write_ids(path, pairs, models):
 
 
 def _write_ids(writer, pairs, models):
-    from keras_transformer.data.prepared.writing import CHUNK
 
     from keras_transformer.data.prepared.encoding import EncodedSide
-    from keras_transformer.data.prepared.prepare import SHARD
+    from keras_transformer.data.prepared.prepare import CHUNK, SHARD
 
     writer.begin(models, [])
     random = np.random.default_rng(1)

@@ -54,14 +54,15 @@ def measure(corpus, shape):
 
 def _prepare(corpus, shape, folder):
     """Writes sentences, our export, its signatures and the CTranslate2 model into a folder."""
+
     import keras_transformer as kt
     from benchmarks.ours import make_model
     from benchmarks.real_text import file
     from benchmarks.shapes import SHAPES
-    from keras_transformer.converters.ctranslate2 import export_ctranslate2
     from keras_transformer.data.text_files import read_lines
     from keras_transformer.presets import ExportConfig
     from keras_transformer.serving.acceptance.server_process import read_signatures
+    from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
     shape = SHAPES[shape]
     lines = [line for side in ("en", "de") for line in read_lines(file(corpus, "train", side))]

@@ -74,13 +74,18 @@ def exported_translation(corpus, run):
     from keras_transformer.presets import ExportConfig
     from keras_transformer.serving.acceptance.server_process import ServerProcess
     from keras_transformer.serving.saved_model import export
-    from keras_transformer.translation.sentence_batches import translate_sorted
+    from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 
-    sources = read_lines(file(corpus, "test", "en"))
+    rows = as_bytes(read_lines(file(corpus, "test", "en")))
+    lengths = list(map(len, rows))
     with tempfile.TemporaryDirectory() as folder:
         config = ExportConfig(signatures=())
         server = ServerProcess(export(kt.load(run), folder, config=config))
-    return lambda: len(translate_sorted(lambda rows: server.predict(rows)["text"], sources))
+
+    def translate(chosen):
+        return server.predict([rows[i] for i in chosen])["text"]
+
+    return lambda: len(in_batches(translate, lengths, 256))
 
 
 def ctranslate2_translation(corpus, run, beam_size=1, compute_type="float32", apart=False):
@@ -90,7 +95,7 @@ def ctranslate2_translation(corpus, run, beam_size=1, compute_type="float32", ap
     import ctranslate2
     import sentencepiece
 
-    from keras_transformer.converters.ctranslate2 import export_ctranslate2
+    from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
     translator, sources = kt.load(run), read_lines(file(corpus, "test", "en"))
     with tempfile.TemporaryDirectory() as folder:

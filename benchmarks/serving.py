@@ -23,8 +23,8 @@ from keras_transformer import load  # noqa: E402
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.presets import SearchConfig  # noqa: E402
 from keras_transformer.serving.acceptance.server_process import ServerProcess  # noqa: E402
+from keras_transformer.serving.acceptance.trial import read_warm_up
 from keras_transformer.serving.saved_model import version_dir  # noqa: E402
-from keras_transformer.serving.warm_up import read_warm_up  # noqa: E402
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2  # noqa: E402
 
 ROUNDS = 15
@@ -113,7 +113,7 @@ def print_bfloat16():
 
 
 def print_agreement(translator, sources):
-    from keras_transformer.converters.ctranslate2 import export_ctranslate2
+    from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
     print("\n| search | sentences | equal | of the others, ours more probable |\n|---|---|---|---|")
     longest = translator.model.max_length

@@ -19,8 +19,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.runs.load import open_translator
-from keras_transformer.translation.incoming_lines import IncomingLines
-from keras_transformer.translation.translate_stream import FIRST, WINDOW, translate_stream
+from keras_transformer.translation.sentence_batches import (
+    FIRST_WINDOW,
+    WINDOW,
+    IncomingLines,
+    translate_stream,
+)
 
 
 def main(model, path, lines=20_000, rounds=3):
@@ -48,8 +52,8 @@ def main(model, path, lines=20_000, rounds=3):
     whole, parts = seconds.values()
     ratios = sorted(part / one for one, part in zip(whole, parts, strict=True))
     print(
-        f"{len(text):,} lines: at once {statistics.median(whole):.1f} s, in windows of {FIRST:,} "
-        f"and {WINDOW:,} {statistics.median(parts):.1f} s, "
+        f"{len(text):,} lines: at once {statistics.median(whole):.1f} s, in windows of "
+        f"{FIRST_WINDOW:,} and {WINDOW:,} {statistics.median(parts):.1f} s, "
         f"ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}); "
         f"{others} come out otherwise"
     )

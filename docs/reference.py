@@ -16,7 +16,7 @@ TITLES = {
     "Runs": ("runs",),
     "Decoding": ("decoding",),
     "Translation": ("translation",),
-    "Serving": ("serving", "converters"),
+    "Serving": ("serving",),
     "Visualization": ("visualization",),
     "Configuration": ("presets", "special_ids"),
 }

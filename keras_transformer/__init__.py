@@ -63,7 +63,7 @@ _HOMES = {
     "serving.saved_model": ("export", "load_saved_model"),
     "serving.acceptance.structure": ("check_structure",),
     "serving.acceptance.trial": ("check",),
-    "converters.ctranslate2": ("export_ctranslate2",),
+    "serving.ctranslate2": ("export_ctranslate2",),
     "training.optimizer": ("MeanAdam",),
     "translation.inspection": ("attention_maps", "token_probabilities"),
     "visualization.alignment": ("plot_alignment",),

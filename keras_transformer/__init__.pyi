@@ -3,7 +3,6 @@
 Written by `python -m tests.support.public_names`.
 """
 
-from keras_transformer.converters.ctranslate2 import export_ctranslate2 as export_ctranslate2
 from keras_transformer.data.dataset import make_dataset as make_dataset
 from keras_transformer.data.prepared.prepare_config import PrepareConfig as PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus as PreparedCorpus
@@ -48,6 +47,7 @@ from keras_transformer.runs.validation import TranslationScores as TranslationSc
 from keras_transformer.runs.validation import averaged_weights as averaged_weights
 from keras_transformer.serving.acceptance.structure import check_structure as check_structure
 from keras_transformer.serving.acceptance.trial import check as check
+from keras_transformer.serving.ctranslate2 import export_ctranslate2 as export_ctranslate2
 from keras_transformer.serving.saved_model import export as export
 from keras_transformer.serving.saved_model import load_saved_model as load_saved_model
 from keras_transformer.special_ids import END as END

@@ -25,7 +25,7 @@ TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()
 FLOORS = [
     ["__main__"],
     ["cli"],
-    ["train", "evaluate", "visualization", "converters"],
+    ["train", "evaluate", "visualization"],
     ["runs"],
     ["serving"],
     ["translation"],

@@ -9,7 +9,7 @@ import keras_transformer as kt
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs import files
 from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.stored_weights import StoredWeights
+from keras_transformer.serving.served_translator import StoredWeights
 from keras_transformer.train import train
 from tests.support.reversed_text import MODEL, write_corpus
 

@@ -45,7 +45,7 @@ def export(
     from keras_transformer.runs.load import load
 
     if format == "ctranslate2":
-        from keras_transformer.converters.ctranslate2 import export_ctranslate2
+        from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
         print(export_ctranslate2(load(path), base))
     elif format == "saved_model":

@@ -15,9 +15,8 @@ from keras_transformer.cli.stream_progress import StreamProgress, size_of
 from keras_transformer.cli.unfinished_output import UnfinishedOutput
 from keras_transformer.presets import SearchConfig
 from keras_transformer.streams import check_stdout, is_stdout_read
-from keras_transformer.translation.hypotheses import check_n_best
-from keras_transformer.translation.incoming_lines import IncomingLines
-from keras_transformer.translation.translate_stream import translate_stream
+from keras_transformer.translation.results import check_n_best
+from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
 from keras_transformer.typing import Path
 from keras_transformer.wording import counted
 

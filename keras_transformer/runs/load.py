@@ -11,7 +11,7 @@ from keras_transformer.runs.files import CONFIG, MODEL, is_run
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.serving.versions import version_dir
 from keras_transformer.tokenizers import saved
-from keras_transformer.translation.hypotheses import check_n_best
+from keras_transformer.translation.results import check_n_best
 from keras_transformer.typing import Path
 
 if TYPE_CHECKING:

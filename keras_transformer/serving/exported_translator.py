@@ -1,28 +1,25 @@
-"""An exported version asked for whole files, without importing TensorFlow, which takes seconds."""
+"""Translates, scores and aligns with an exported version, without importing TensorFlow."""
 
 import dataclasses
 import itertools
 import os
+import threading
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_transformer.kernels.cores import available_cores
 from keras_transformer.presets import GREEDY, SearchConfig
-from keras_transformer.serving.acceptance.opening import inspect_version
-from keras_transformer.serving.lasting_server import LastingServer
-from keras_transformer.serving.versions import (
-    CARD,
-    DEFAULT,
-    read_card,
-    version_dir,
+from keras_transformer.serving.acceptance.server_process import (
+    ServerProcess,
+    is_supported,
+    one_line,
 )
-from keras_transformer.translation.attention_maps import AttentionMaps
-from keras_transformer.translation.hypotheses import (
-    Hypothesis,
-    check_n_best,
-    draw_seed,
-)
+from keras_transformer.serving.acceptance.structure import inspect_version
+from keras_transformer.serving.versions import CARD, DEFAULT, read_card, version_dir
+from keras_transformer.translation.results import AttentionMaps, Hypothesis, check_n_best, draw_seed
 from keras_transformer.translation.sentence_batches import (
     as_bytes,
     check_count,
@@ -31,38 +28,39 @@ from keras_transformer.translation.sentence_batches import (
 )
 from keras_transformer.typing import Path, Texts
 
-DRAWN = ("temperature", "top_k", "top_p")  # what a request to `sample` may choose
+SAMPLING = ("temperature", "top_k", "top_p")  # inputs of the signature `sample`
+OPTIMIZE_THRESHOLD = 256  # texts; for fewer, rewriting the graph takes longer than it saves
 
 
 class ExportedTranslator:
-    """What a version's signatures answer to lists of texts, as a `Translator` does in memory.
+    """Asks a version's signatures what a `Translator` computes in memory.
 
-    On Linux a process of its own answers, as a server would, for as long as this object lives;
+    On Linux, a process of its own answers, as a server would, for as long as this object lives;
     elsewhere TensorFlow does.
 
     Args:
-        path: A version directory; or the one above, of which the highest version is taken.
+        path: A version directory; or the one above, whose highest version is taken.
         allow_ops: Names of ops that its graph may hold besides those of this package's exports,
             such as those of a tokenizer of your own.
 
     Raises:
-        ValueError: If there is no SavedModel, it is damaged, or made to do more than to translate.
+        ValueError: If there is no SavedModel, it is corrupted, or does more than translate.
     """
 
     def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
         self.directory = version_dir(os.fspath(path))
-        self._server = LastingServer(self.directory)
+        self._server = PersistentServer(self.directory)
         self.signatures = inspect_version(self.directory, allow_ops)
 
     def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
-        """Refuses what the export does not do.
+        """Refuses a search that the export does not support.
 
         Args:
             search: `SearchConfig`.
-            prefixes: Whether there are any, which no signature takes.
+            prefixes: Whether there are prefixes, which no signature takes.
 
         Returns:
-            Name of the signature that searches so.
+            Name of the signature for this search.
 
         Raises:
             ValueError: If there is none.
@@ -73,7 +71,7 @@ class ExportedTranslator:
             self._refuse("takes no prefixes: leave out --prefix")
         own = GREEDY
         if name == "sample":
-            chosen = {key: getattr(search, key) for key in ("seed", *DRAWN)}
+            chosen = {key: getattr(search, key) for key in ("seed", *SAMPLING)}
             own = SearchConfig(sample=True, **chosen)
         elif name == "beam":
             own = self._beam()
@@ -98,19 +96,17 @@ class ExportedTranslator:
         """Translates a list of sentences.
 
         Args:
-            texts: Strings or byte strings.
-            batch_size: Number of texts per batch; a beam search of N beams takes an N-th of it.
-            search: `SearchConfig`, one that the export has a signature for.
-            prefixes: None: there is no signature that takes them.
-            first: As `Translator.translate` has it.
+            texts, batch_size, first: See `Translator.translate`.
+            search: `SearchConfig`, one for which the export has a signature.
+            prefixes: None: no signature takes them.
 
         Returns:
             List of strings, in the same order.
 
         Raises:
-            ValueError: If the version cannot be loaded, or does not search so.
+            ValueError: If the version cannot be loaded, or does not support the search.
         """
-        n_best = self._search(texts, batch_size, search, prefixes, n_best=1, first=first)
+        n_best = self._search(texts, batch_size, search, prefixes, 1, first)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
@@ -122,26 +118,26 @@ class ExportedTranslator:
         n_best: int | None = None,
         first: int = 0,
     ) -> list[list[Hypothesis]]:
-        """Translates a list of sentences, each in several ways.
+        """Finds several translations of each sentence of a list.
 
         Args:
-            texts, batch_size, search, prefixes, first: As `translate` has them.
-            n_best: As `Translator.translate_n_best` has it.
+            texts, batch_size, search, prefixes, first: See `translate`.
+            n_best: See `Translator.translate_n_best`.
 
         Returns:
-            As `Translator.translate_n_best` does.
+            See `Translator.translate_n_best`.
 
         Raises:
-            ValueError: As `translate` does, or if the beam is not so wide.
+            ValueError: See `translate`; or if `n_best` is larger than the beam.
         """
         if self.check_search(search) == "beam" and "score" not in self.signatures["beam"][1]:
             raise ValueError(
-                f"The signature beam of {self.directory} tells no scores: export the run anew."
+                f"The signature beam of {self.directory} returns no scores: export the run anew."
             )
         return self._search(texts, batch_size, search, prefixes, n_best, first)
 
     def _search(self, texts, batch_size, search, prefixes, n_best, first):
-        """`Hypothesis`es for each text; where the signature tells no score, by their log_prob."""
+        """`Hypothesis`es for each text; if the signature returns no score, by their log_prob."""
         n_best = check_n_best(n_best, search)
         name = self.check_search(search, prefixes is not None)
         draws = n_best if search.sample else 1
@@ -150,7 +146,7 @@ class ExportedTranslator:
         if search.sample:
             places = [divmod(i, draws) for i in range(len(rows))]
             inputs["seed"] = [draw_seed(search, first + number, draw) for number, draw in places]
-            inputs |= {key: [getattr(search, key)] * len(rows) for key in DRAWN}
+            inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
             if name != "beam":
@@ -168,8 +164,8 @@ class ExportedTranslator:
         """Computes how probable given translations are.
 
         Args:
-            sources, targets, batch_size: As `Translator.score` has them, but that targets are cut
-                at the model's `max_length` too.
+            sources, targets, batch_size: See `Translator.score`, except that targets are truncated
+                to the model's `max_length` too.
 
         Returns:
             For each pair (log_prob, number of tokens).
@@ -195,12 +191,12 @@ class ExportedTranslator:
         """Finds which source token each token of the export's own translations attends to most.
 
         Args:
-            sources, batch_size: As `Translator.align` has them.
-            targets, layers, heads: None: the signature `attention` writes the translations itself,
-                and averages the heads of the layer that `Translator.align` takes by default.
+            sources, batch_size: See `Translator.align`.
+            targets, layers, heads: None: the signature `attention` translates by itself, and
+                averages the heads of the default layer of `Translator.align`.
 
         Returns:
-            For each text (source pieces, target pieces, positions), as `Translator.align`.
+            For each text (source pieces, target pieces, positions), see `Translator.align`.
 
         Raises:
             ValueError: If the version cannot be loaded, or has no signature `attention`.
@@ -212,20 +208,20 @@ class ExportedTranslator:
         return [_most_attended(maps) for maps in self.attention(sources, batch_size)]
 
     def attention(self, sources: Texts, batch_size: int = 64) -> list[AttentionMaps]:
-        """What the tokens of the export's own translations attend to.
+        """Finds what the tokens of the export's own translations attend to.
 
         Args:
-            sources, batch_size: As `align` has them.
+            sources, batch_size: See `align`.
 
         Returns:
-            `AttentionMaps` for each text, with the one map that the signature answers.
+            `AttentionMaps` for each text, with the one map that the signature returns.
 
         Raises:
             ValueError: If the version cannot be loaded, or has no signature `attention`.
         """
         self._check_signature("attention")
         answers = self._ask("attention", {"text": as_bytes(sources)}, batch_size)
-        return [_cut(**answer) for answer in answers]
+        return [_without_padding(**answer) for answer in answers]
 
     def _refuse(self, what):
         raise ValueError(
@@ -241,7 +237,7 @@ class ExportedTranslator:
             )
 
     def _beam(self):
-        """What the signature `beam` does: written into the card, for the graph does not say."""
+        """The search of the signature `beam`: in the card, because the graph does not name it."""
         try:
             options = read_card(self.directory)["signatures"]["beam"]
             return SearchConfig(options["beam_size"], options["length_penalty"])
@@ -267,20 +263,89 @@ class ExportedTranslator:
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
 
 
-def _cut(text, source_tokens, target_tokens, attention):
-    """One row without its padding."""
+def _without_padding(text, source_tokens, target_tokens, attention):
+    """`AttentionMaps` of one row of the signature `attention`."""
     source, target = ([x for x in tokens if x] for tokens in (source_tokens, target_tokens))
     table = np.array(attention, np.float32)[: len(target), : len(source)]
     return AttentionMaps(source, target, {"cross": table[np.newaxis, np.newaxis]})
 
 
 def _most_attended(maps):
-    """Pieces without END, and positions, as `Translator.align` has them."""
+    """Pieces without END, and positions; see `Translator.align`."""
     source, target, scores = maps
-    end = source[-1:]  # a source is always closed by END, a target is unless it was cut
+    end = source[-1:]  # a source always ends with END; a target too, unless it was cut off
     source = source[:-1]
     target = target[:-1] if target[-1:] == end else target
     if not source:
         return source, target, []
     table = scores["cross"][0, 0, : len(target), : len(source)]
     return source, target, np.argmax(table, axis=1).tolist()
+
+
+class PersistentServer:
+    """Runs batches of a version's signatures: on Linux in a `ServerProcess`, elsewhere here.
+
+    The first request starts the process, which ends with this object. A process with an optimized
+    graph replaces it once there have been more than `OPTIMIZE_THRESHOLD` texts.
+
+    Args:
+        directory: A version directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.threads = available_cores()
+        self._lock = threading.Lock()
+        self._texts = 0
+        self._run: Any = None
+        self._end: Any = None
+
+    def predict_all(
+        self, requests: Sequence[tuple[dict[str, Any], str]], texts: int
+    ) -> list[dict[str, Any]]:
+        """Runs batches.
+
+        Args:
+            requests: (inputs, name of the signature) of each.
+            texts: Number of texts in all of them.
+
+        Returns:
+            List of what `ServerProcess.predict` returns.
+
+        Raises:
+            ValueError: If the version cannot be loaded, its process dies, or a batch fails.
+        """
+        if not requests:
+            return []
+        with self._lock:
+            before, self._texts = self._texts, self._texts + texts
+            try:
+                if self._run is None or before <= OPTIMIZE_THRESHOLD < self._texts:
+                    self._start(optimize=self._texts > OPTIMIZE_THRESHOLD)
+                replies = self._run(requests)
+            except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
+                self.close()
+                raise ValueError(f"{one_line(error)}. Export the run anew.") from error
+        for reply in replies:
+            if "error" in reply:
+                reason = one_line(reply["error"])
+                raise ValueError(f"{self.directory} answers with an error: {reason}.")
+        return replies
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._end is not None:
+            self._end()
+        self._run = self._end = None
+
+    def _start(self, optimize):
+        if is_supported():
+            self.close()
+            server = ServerProcess(self.directory, threads=self.threads, optimize=optimize)
+            self._end = weakref.finalize(self, server.close)
+            self._run = server.predict_all
+        elif self._run is None:
+            from keras_transformer.serving.saved_model import load_signatures
+
+            run = load_signatures(self.directory)
+            self._run = lambda requests: [run(inputs, name) for inputs, name in requests]

@@ -5,7 +5,10 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Mapping
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,38 +18,25 @@ from tensorflow.core.protobuf import saved_model_pb2
 import keras_transformer
 from keras_transformer.inspection import checksums
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.trial import Answer
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
 from keras_transformer.serving.versions import CARD
 from keras_transformer.special_ids import PAD
+from keras_transformer.translation.corpus_scores import corpus_scores
+from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path
 
 PAGE = "MODEL.md"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
-PAYS = {  # where a computation is the one to choose
+PAYS = {  # when to choose a computation
     "float32": "for every processor; on one with bfloat16 units, bfloat16 is faster",
     "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX), elsewhere slower",
 }
-EXAMPLES = ("a", "b c", "")  # where nothing better is known
+EXAMPLES = ("a", "b c", "")  # without pairs
 DIGITS = 4  # after the point, of numbers in examples
-
-
-def answer(functions: Functions, name: str, inputs: Mapping[str, Any]) -> Answer:
-    """Asks a signature in memory.
-
-    Args:
-        functions: {name of a signature: tf.function}.
-        name: Of the signature.
-        inputs: {name of an input: nested lists}.
-
-    Returns:
-        `Answer`: the inputs as they came; the outputs as lists, strings and numbers.
-    """
-    specs = SIGNATURES[name].inputs
-    tensors = [tf.constant(inputs[key], spec.dtype) for key, spec in specs.items()]
-    outputs = {key: _plain(value.numpy()) for key, value in functions[name](*tensors).items()}
-    return Answer(name, {key: inputs[key] for key in specs}, outputs)
+MAX_PAIRS, ROUNDS = 500, 3  # of the comparison
 
 
 def describe(
@@ -56,22 +46,21 @@ def describe(
     pairs: Pairs,
     version_dir: Path,
 ) -> dict[str, Any]:
-    """Puts together what there is to say about a version.
+    """Makes the card of a version.
 
     Args:
-        translator: What is exported. Of a `Translator` with an attribute `card`, a dict, what is
-            in it becomes part of the card.
+        translator: What is exported. If it is a `Translator` with an attribute `card`, a dict, that
+            becomes part of the card.
         functions: {name of a signature: tf.function}.
         config: `ExportConfig`.
         pairs: Pairs of strings for the examples.
         version_dir: Path of the directory that holds `saved_model.pb`.
 
     Returns:
-        Dict that JSON can hold. Nothing in it names a place on this machine.
+        Dict that JSON can hold. It names no path of this machine.
     """
-    sources, targets = zip(*pairs[:3], strict=True) if pairs else (EXAMPLES, EXAMPLES)
     minor = ".".join(tf.__version__.split(".")[:2])
-    card = {
+    return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
             "keras_transformer": keras_transformer.__version__,
@@ -84,36 +73,42 @@ def describe(
         **_describe_model(translator, config),
         **getattr(translator, "card", {}),
         "size": _describe_size(version_dir),
-        "signatures": {},
+        "signatures": _describe_signatures(translator, functions, config, pairs),
     }
+
+
+def _describe_signatures(translator, functions, config, pairs):
+    """Inputs, outputs and an example of each signature."""
+    sources, targets = zip(*pairs[:3], strict=True) if pairs else (EXAMPLES, EXAMPLES)
+    described = {}
     for name in functions:
         signature = SIGNATURES[name]
-        # Tables grow with the square of what is asked: of one, a few words tell as much.
-        asked = sources if signature.batchable else [_beginning(sources[0])]
-        inputs = make_inputs(name, asked, targets)
+        # Tables grow with the square of the length: a few words of one text are enough.
+        texts = sources if signature.batchable else [_beginning(sources[0])]
+        inputs = make_inputs(name, texts, targets)
         if name == "tokens":
-            inputs["ids"] = translator.source_tokenizer(asked).to_tensor().numpy().tolist()
+            inputs["ids"] = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
         if name == "explore":
             inputs |= {"prefix": [[PAD]], "k": [3]}
-        example = answer(functions, name, inputs)
-        card["signatures"][name] = {
+        outputs = run_signature(functions, name, inputs)
+        described[name] = {
             "inputs": _describe_tensors(signature.inputs),
             "outputs": _describe_tensors(signature.outputs),
             "batchable": signature.batchable,
-            "example": {"inputs": example.inputs, "outputs": _rounded(example.outputs)},
+            "example": {"inputs": inputs, "outputs": _rounded(outputs)},
         }
     if "beam" in functions:
         options = {"beam_size": config.beam_size, "length_penalty": config.length_penalty}
-        card["signatures"]["beam"] |= options
-    return card
+        described["beam"] |= options
+    return described
 
 
 def write_card(version_dir: Path, card: dict[str, Any]) -> None:
-    """Writes `MODEL.md` and `model.json`, with the checksums of all files that are there by then.
+    """Writes `MODEL.md` and `model.json`, with the checksums of all files present.
 
     Args:
         version_dir: Path of the directory that holds `saved_model.pb`.
-        card: As `describe` returns it.
+        card: See `describe`.
     """
     with open(os.path.join(version_dir, PAGE), "w", encoding="utf-8") as file:
         file.write(_page(card))
@@ -127,33 +122,86 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
     checksums.write_sealed(os.path.join(version_dir, CARD), card | {checksums.FILES: files})
 
 
+def compare_precision(
+    translator: Translator,
+    version_dir: Path,
+    pairs: Pairs,
+    save: Callable[[tf.Module, Functions, str], None],
+    bleu_tokenize: str = "13a",
+) -> dict[str, Any]:
+    """Compares a version with one of full precision, both run as in a server.
+
+    Args:
+        translator: `Translator`, the model of both.
+        version_dir: path of the directory that holds `saved_model.pb`.
+        pairs: pairs of strings, source and translation; the first 500 count.
+        save: function that writes a module and its functions into a directory.
+        bleu_tokenize: sacreBLEU's tokenizer.
+
+    Returns:
+        Dict of `sentences`, a count, `bleu_tokenize`, and of `bleu` (percent),
+        `megabytes_of_weights` and `lines_per_second` (median of three, in turns), each a dict of
+        `float32` and `this`.
+    """
+    sources, targets = zip(*pairs[:MAX_PAIRS], strict=True)
+    rows = as_bytes(sources)
+    report: dict[str, Any] = {
+        "sentences": len(sources),
+        "bleu_tokenize": bleu_tokenize,
+        "bleu": {},
+        "megabytes_of_weights": {},
+        "lines_per_second": {},
+    }
+    with tempfile.TemporaryDirectory() as twin:
+        served = ServedTranslator(translator, ExportConfig(signatures=()))
+        save(served, served.functions, twin)
+        with ServerProcess(twin) as full, ServerProcess(version_dir) as small:
+            systems = {"float32": (full, twin), "this": (small, version_dir)}
+            seconds: dict[str, list[float]] = {name: [] for name in systems}
+            for _ in range(1 + ROUNDS):  # the first one warms up
+                for name, (server, _) in systems.items():
+
+                    def translate(chosen, server=server):
+                        return server.predict([rows[i] for i in chosen])["text"]
+
+                    started = time.perf_counter()
+                    outputs = in_batches(translate, list(map(len, rows)), 256)
+                    seconds[name].append(time.perf_counter() - started)
+                    bleu = corpus_scores(outputs, targets, bleu_tokenize)["bleu"]
+                    report["bleu"][name] = round(bleu, 2)
+            for name, (_, directory) in systems.items():
+                median = statistics.median(seconds[name][1:])
+                report["lines_per_second"][name] = round(len(sources) / median, 1)
+                report["megabytes_of_weights"][name] = round(_weight_bytes(directory) / 1e6, 2)
+    return report
+
+
 def _describe_size(version_dir):
-    """Megabytes of the weights and of the graph that a server loads, and what is in the latter."""
+    """Megabytes of the weights and of the graph, and the size of the graph."""
     path = os.path.join(version_dir, "saved_model.pb")
     with open(path, "rb") as file:
         (meta_graph,) = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
     functions = meta_graph.graph_def.library.function
     return {
-        "megabytes_of_weights": round(size_of_weights(version_dir) / 1e6, 2),
+        "megabytes_of_weights": round(_weight_bytes(version_dir) / 1e6, 2),
         "megabytes_of_graph": round(os.path.getsize(path) / 1e6, 2),
         "nodes": sum(len(one.node_def) for one in functions) + len(meta_graph.graph_def.node),
         "functions": len(functions),
     }
 
 
-def size_of_weights(version_dir: Path) -> int:
-    """Bytes of the weights of a version."""
+def _weight_bytes(version_dir):
     directory = os.path.join(version_dir, "variables")
     return sum(entry.stat().st_size for entry in os.scandir(directory))
 
 
 def _beginning(text, words=3, characters=12):
-    """A few words of a text, of one without spaces a few characters."""
+    """The first words of a text; without spaces, the first characters."""
     return " ".join(text.split()[:words])[: words * characters]
 
 
 def _rounded(value):
-    """Nested lists with fewer digits: a long one is easier to read, and `check` allows for more."""
+    """Nested lists with fewer digits, which are easier to read; `check` tolerates that."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -162,7 +210,7 @@ def _rounded(value):
 
 
 def _describe_model(translator, config):
-    """Architecture and vocabularies, of a translator that has them."""
+    """Architecture and vocabularies of a translator that has them."""
     model = getattr(translator, "model", None)
     if model is None:
         return {}
@@ -176,39 +224,25 @@ def _describe_model(translator, config):
         "precision": {"computation": config.computation, "weights": config.precision},
         "computation": f"{config.computation}, {PAYS[config.computation]}",
         "vocabulary": {
-            side: {"ids": tokenizer.vocabulary_size, **_fingerprint(tokenizer)}
-            | _losses(side, tokenizer)
-            for side, tokenizer in sides.items()
+            side: _describe_vocabulary(side, tokenizer) for side, tokenizer in sides.items()
         },
     }
 
 
-def _fingerprint(tokenizer):
-    """The hash of a tokenizer's model, where it has one."""
+def _describe_vocabulary(side, tokenizer):
+    """Size, the hash of the tokenizer's model, and what detokenizing loses in translations."""
+    described = {"ids": tokenizer.vocabulary_size}
     model = getattr(tokenizer, "model", None)
-    return {"sha256": hashlib.sha256(model).hexdigest()} if isinstance(model, bytes) else {}
+    if isinstance(model, bytes):
+        described["sha256"] = hashlib.sha256(model).hexdigest()
+    losses = getattr(tokenizer, "detokenizing_loses", None)
+    if losses and side == "target":  # sources are not detokenized
+        described["detokenizing_loses"] = losses
+    return described
 
 
-def _losses(side, tokenizer):
-    """What the translations lack that such a tokenizer writes; of sources it is of no matter."""
-    losses = getattr(tokenizer, "detokenizing_loses", None) if side == "target" else None
-    return {"detokenizing_loses": losses} if losses else {}
-
-
-def _describe_tensors(specs):
-    return {
-        name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()}
-        for name, spec in specs.items()
-    }
-
-
-def _plain(value):
-    """Arrays and byte strings as lists and strings."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+def _describe_tensors(tensors):
+    return {name: {"dtype": dtype, "shape": shape} for name, (shape, dtype) in tensors.items()}
 
 
 def _page(card):
@@ -235,7 +269,7 @@ def _page(card):
 
 
 def _section(name, signature):
-    """What the page says of a signature, with the first row of its example."""
+    """The page's section on a signature, with the first row of its example."""
     requests = "may be" if signature["batchable"] else "must not be"
     example = signature["example"]
     inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
@@ -256,7 +290,7 @@ def _section(name, signature):
 
 
 def _first_row(table, depth):
-    """The first of the first of the first, so many times, in as many lists as it was in."""
+    """The first row of each of the outer `depth` axes, in lists as before."""
     return [_first_row(row, depth - 1) for row in table[:1]] if depth else table
 
 
@@ -265,7 +299,7 @@ def _title(name):
 
 
 def _cell(value):
-    """A fact in words: no dict, list, None or float as Python writes them."""
+    """A value in words: no dict, list, None or float as Python writes them."""
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_cell(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):

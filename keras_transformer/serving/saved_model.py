@@ -1,43 +1,67 @@
 """Writes, checks and publishes base/<version>/, the layout that TF Serving watches; and reads it.
 
 A server polls `base` and loads every directory whose name is an integer as soon as it sees one,
-complete or not. So a version is written beside its place under a name the server ignores, tried
+complete or not. So a version is written beside its place under a name that servers ignore, tried
 out there, flushed to disk, and moved into place by one rename.
 """
 
+import contextlib
+import errno
 import operator
 import os
-from collections.abc import Callable, Collection
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.atomic_files import flush
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
-from keras_transformer.serving.acceptance.opening import inspect_version
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
     is_supported,
     loadable_path,
     one_line,
 )
-from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Finding, check
-from keras_transformer.serving.precision_comparison import compare_precision
-from keras_transformer.serving.served_translator import functions_of
-from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, make_inputs
-from keras_transformer.serving.temporary_version import temporary_version
-from keras_transformer.serving.versions import LARGEST_VERSION, refuse_other, version_dir, versions
-from keras_transformer.serving.warm_up import write_warm_up
+from keras_transformer.serving.acceptance.structure import inspect_version
+from keras_transformer.serving.acceptance.trial import (
+    ADVERSARIAL_INPUTS,
+    Answer,
+    Finding,
+    check,
+    write_warm_up,
+)
+from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
+from keras_transformer.serving.signatures import SIGNATURES, make_inputs
+from keras_transformer.serving.versions import (
+    DEFAULT,
+    LARGEST_VERSION,
+    refuse_other,
+    version_dir,
+    versions,
+)
 from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Path, Texts
 
+try:
+    import fcntl
+except ImportError:  # on Windows, where leftovers of killed exports stay
+    fcntl = None  # type: ignore[assignment]
+
 DEFAULTS = ExportConfig()
-# Not the op registry, which also holds what other libraries this process has loaded.
+# Not the op registry, which also holds the ops of other libraries that this process has loaded.
 CORE_OPS = frozenset(vars(tf.raw_ops))
+PREFIX = ".tmp-"
+# Errors of a disk that cannot be written to, in words, which is all that TensorFlow reports.
+DISK_ERRORS = [
+    os.strerror(getattr(errno, name))
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EIO")
+    if hasattr(errno, name)
+]
 
 
 def export(
@@ -51,29 +75,29 @@ def export(
 ) -> str:
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
-    The version appears complete or not at all, and one that is there is never touched. Before it
+    The version appears complete or not at all, and an existing one is never changed. Before it
     is published it is tried (`check`): its structure, and, in a process that loads it as a server
-    does, whether it gives the answers of the model in memory, to anything that may come. That
-    process needs Linux: elsewhere it, and the comparison of translations, are left out.
+    does, whether it gives the answers of the model in memory, for any content. That process needs
+    Linux: elsewhere it, and the comparison of translations, are left out.
 
     Args:
         translator: a `Translator`; or a tf.Module whose `serve` is a tf.function with the inputs
             and outputs of `serving_default`, which is then the only signature.
-        base: path of the directory that holds all versions of the model; made when missing.
+        base: path of the directory that holds all versions of the model; created if missing.
         version: a positive integer; by default the highest version in `base` plus one.
         config: `ExportConfig`.
         pairs: pairs of strings, source and translation, best the validation set: for warm-up
             requests, the examples of the model card and, with less than float32, the comparison
             of translations.
-        report: function that is called with the `Finding`s, whatever they are.
+        report: function that is called with the `Finding`s, whether or not there are problems.
         bleu_tokenize: sacreBLEU's tokenizer for that comparison; by default the run's, else 13a.
 
     Returns:
         The path of the published directory.
 
     Raises:
-        ValueError: if an argument is of another kind or out of its range, the version is taken,
-            the weights are not finite, or the saved model is not fit to be served.
+        ValueError: if an argument is invalid, the version exists, the weights are not finite, or
+            the saved model is not fit to be served.
 
     Example:
         >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1
@@ -88,7 +112,9 @@ def export(
         smaller = (config.precision, config.computation) != ("float32", "float32")
         if smaller and pairs and is_supported():
             by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")
-            card["comparison"] = compare_precision(translator, temporary, pairs, _save, by)
+            card["comparison"] = model_card.compare_precision(
+                translator, temporary, pairs, _save, by
+            )
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
         model_card.write_card(temporary, card)  # last: it holds the checksums of all others
         findings = _try_out(functions, temporary)
@@ -105,8 +131,8 @@ def load_saved_model(
 ) -> Callable[[Texts], tuple[list[str], list[float]]]:
     """Loads an exported model as a function from texts to translations.
 
-    First its files are compared with their checksums, its graph with what exports of this package
-    are (`check_structure`), and a process of its own loads it; only then does this one.
+    First its files are compared with their checksums, its graph is checked (`check_structure`), and
+    a process of its own loads it; only then does this one.
 
     Args:
         path: a version directory; or the base directory, of which the highest version is taken,
@@ -119,8 +145,8 @@ def load_saved_model(
         list of their B log-probabilities (natural logarithm).
 
     Raises:
-        ValueError: if there is no SavedModel, it is damaged, not a translator's, or made to do
-            more than to translate.
+        ValueError: if there is no SavedModel, it is corrupted, not a translator's, or does more
+            than translate.
 
     Example:
 
@@ -131,8 +157,6 @@ def load_saved_model(
     """
     directory = version_dir(os.fspath(path))
     inspect_version(directory, allow_ops)
-    if is_supported():
-        _try_to_load(directory)
     run = load_signatures(directory)
 
     def translate(texts):
@@ -142,18 +166,8 @@ def load_saved_model(
     return translate
 
 
-def _try_to_load(directory):
-    """Loads a version in a process of its own, which native code may end."""
-    try:
-        ServerProcess(directory).close()
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
-        ) from error
-
-
 def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
-    """Loads an exported model as a function of what is asked and of the name of a signature.
+    """Loads an exported model as a function of a request and the name of a signature.
 
     Args:
         directory: a version directory.
@@ -165,10 +179,12 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
     Raises:
         ValueError: if it is incomplete or not a translator's.
     """
-    # Imported for its side effect: it registers the tokenizers' ops the graph is made of.
+    # Imported for its side effect: it registers the tokenizers' ops that the graph contains.
     from keras_transformer.tokenizers import text_ops  # noqa: F401
 
     try:
+        if is_supported():
+            ServerProcess(directory).close()  # native code may end that process, not this one
         with loadable_path(directory) as path:
             loaded = tf.saved_model.load(path)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
@@ -183,21 +199,14 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
         function = loaded.signatures[name]
         specs = function.structured_input_signature[1]
         outputs = function(**{key: tf.constant(x, specs[key].dtype) for key, x in inputs.items()})
-        return {key: _to_lists(value.numpy()) for key, value in outputs.items()}
+        return {key: to_lists(value.numpy()) for key, value in outputs.items()}
 
     return run
 
 
-def _to_lists(array):
-    """An array as nested lists, byte strings as str."""
-    if array.dtype == object:
-        array = np.vectorize(lambda text: text.decode(errors="replace"), otypes=[object])(array)
-    return array.tolist()
-
-
 def _save(module, functions, directory):
     signatures = {name: function.get_concrete_function() for name, function in functions.items()}
-    # Nobody trains an export: with gradients it would be two and a half times as many functions.
+    # Nobody trains an export: gradients would make it two and a half times as many functions.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, directory, signatures=signatures, options=options)
 
@@ -210,17 +219,18 @@ def _warm_up_requests(functions, pairs):
         for rows in (1, 32) if SIGNATURES[name].batchable else ():
             inputs = make_inputs(name, sources[:rows], targets[:rows])
             specs = SIGNATURES[name].inputs
-            tensors = {key: tf.constant(inputs[key], specs[key].dtype) for key in specs}
+            tensors = {key: tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()}
             requests.append((name, tensors))
     return requests
 
 
 def _try_out(functions, directory):
     """The `Finding`s on a version that is not published yet."""
-    answers = [
-        model_card.answer(functions, name, make_inputs(name, HOSTILE_ROWS)) for name in functions
-    ]
-    # What it computes is the caller's own affair, as long as a server can.
+    answers = []
+    for name in functions:
+        inputs = make_inputs(name, ADVERSARIAL_INPUTS)
+        answers.append(Answer(name, inputs, run_signature(functions, name, inputs)))
+    # A caller's own module may compute anything that a server can.
     return check(directory, answers, CORE_OPS)
 
 
@@ -236,7 +246,7 @@ def _refuse_problems(findings):
 
 
 def _free_version(base, version):
-    """The version to publish, after making sure that it is one and that it is not there."""
+    """The version to publish, after checking that it is valid and does not exist."""
     taken = versions(base)
     if version is None:
         version = max(taken, default=0) + 1
@@ -257,7 +267,7 @@ def _free_version(base, version):
 
 
 def _publish(temporary, target):
-    """Moves a finished directory into place; a version that is there by now stays as it is."""
+    """Moves a finished directory into place; a version that exists by now stays as it is."""
     try:
         os.rename(temporary, target)
     except OSError as error:
@@ -274,3 +284,69 @@ def _flush_tree(directory):
         for name in names:
             flush(os.path.join(parent, name))
         flush(parent)
+
+
+@contextlib.contextmanager
+def temporary_version(base: str, version: int) -> Iterator[str]:
+    """A directory that servers ignore, on the same file system as its final place; removed again.
+
+    Leftovers of killed exports are removed too.
+
+    Args:
+        base: The directory that holds all versions.
+        version: Number of the new one.
+
+    Raises:
+        ValueError: If it cannot be created or written to.
+    """
+    try:
+        os.makedirs(base, exist_ok=True)
+        _remove_leftovers(base)
+        temporary, lock = _make_locked(base, version)
+    except OSError as error:
+        raise ValueError(
+            f"{base} is not a directory that can be written to ({error.strerror}); pass the one "
+            "that is to hold the model's versions."
+        ) from error
+    try:
+        yield temporary
+    except (OSError, tf.errors.OpError) as error:
+        message = str(error)
+        reason = next((words for words in DISK_ERRORS if words in message), None)
+        if reason is None and temporary not in message:
+            raise  # not about the disk
+        raise ValueError(
+            f"The version could not be written into {base} ({reason or message.splitlines()[0]}): "
+            "mend that and export again; nothing was published."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # after publishing, it is gone already
+        os.close(lock)
+
+
+def _make_locked(base, version):
+    """An empty directory, and the file descriptor that locks it as long as this process lives."""
+    while True:
+        temporary = os.path.join(base, f"{PREFIX}{version}-{uuid.uuid4().hex}")
+        # Not by tempfile, whose directories are closed to other users: a server often is one.
+        os.mkdir(temporary)
+        lock = os.open(temporary, os.O_RDONLY)
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(temporary):
+            return temporary, lock
+        os.close(lock)  # another export has removed it as a leftover before it was locked
+
+
+def _remove_leftovers(base):
+    """Removes the temporary directories that no living process has locked."""
+    for entry in os.scandir(base) if fcntl is not None else ():
+        if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
+            lock = os.open(entry.path, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path, ignore_errors=True)
+            except BlockingIOError:
+                continue  # an export under way
+            finally:
+                os.close(lock)

@@ -1,63 +1,126 @@
-"""A translator as a server sees it: one graph function for each signature.
+"""What an export saves: the weights, the tokenizers and one graph function for each signature.
 
-Shapes: B batch, N hypotheses for each text, S source length, T target length.
+Shapes: B batch, S source length, T target length, P tokens of the prefix, K ranked tokens.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+import keras
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.kernels.tensorflow.machines import on_any_machine
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.exploration import explore
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
-from keras_transformer.serving.stored_weights import StoredWeights
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.divergence import check_weights
-from keras_transformer.translation.scoring import attention_to_source
+from keras_transformer.translation.results import LEAST_LOG_PROB
+from keras_transformer.translation.scoring import all_attention, attention_to_source, rank_tokens
 from keras_transformer.translation.translator import Translator
 
-COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # policies of Keras
-COLDEST = 0.01  # at lower temperatures, the most probable token wins in any case
+PRECISIONS = ("float32", "bfloat16", "int8")
+COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
+MIN_TEMPERATURE = 0.01  # below, the most probable token wins in any case
+MAX_RANKED = 100  # tokens of each step that `explore` returns
+
+
+class StoredWeights(tf.Module):
+    """Holds a model's weights in a smaller type; the model computes with their float32 values.
+
+    Only matrices are stored in the smaller type. The computation stays that of the model's layers:
+    each request first converts the stored weights to float32. `"int8"` keeps for every output
+    channel of a matrix (every row of an embedding) the scale max|w| / 127 and rounds to the nearest
+    multiple of it.
+
+    Args:
+        model: A built Keras model.
+        precision: `"float32"`, `"bfloat16"` or `"int8"`.
+
+    Raises:
+        ValueError: If the precision is unknown.
+    """
+
+    def __init__(self, model: keras.Model, precision: str = "float32") -> None:
+        super().__init__(name="stored_weights")
+        if precision not in PRECISIONS:
+            raise ValueError(
+                f"precision must be one of {', '.join(PRECISIONS)}, received {precision!r}."
+            )
+        # Their names are those in the checkpoint of an export.
+        self.as_they_are, self.bfloat16, self.quantized, self.scales = [], [], [], []
+        stored: list[tuple[Any, tf.Variable, tf.Variable | None]] = []
+        for weight in model.weights:
+            axes = _input_axes(weight)
+            if precision == "float32" or not axes:
+                self.as_they_are.append(weight.value)
+            elif precision == "bfloat16":
+                self.bfloat16.append(tf.Variable(tf.cast(weight.value, tf.bfloat16)))
+                stored.append((weight, self.bfloat16[-1], None))
+            else:
+                largest = tf.reduce_max(tf.abs(weight.value), axis=axes, keepdims=True)
+                scale = tf.maximum(largest, 1e-12) / 127
+                self.scales.append(tf.Variable(scale))
+                steps = tf.cast(tf.round(weight.value / scale), tf.int8)
+                self.quantized.append(tf.Variable(steps))
+                stored.append((weight, self.quantized[-1], self.scales[-1]))
+        self._get_stored = lambda: stored  # hidden from tf.saved_model.save
+
+    def in_use(self) -> keras.StatelessScope:
+        """Context in which the model computes with the stored values."""
+        values = []
+        for weight, variable, scale in self._get_stored():
+            value = tf.cast(variable, tf.float32)
+            values.append((weight, value if scale is None else value * scale))
+        return keras.StatelessScope(values)
+
+
+def _input_axes(weight):
+    """The axes of a matrix that its output channels sum over; none if it is not a matrix."""
+    if weight.name.endswith("embeddings"):  # a row is an input, or an output of the softmax
+        return (1,)
+    if weight.name != "kernel" or weight.dtype == "int8":  # weights that Keras quantized stay so
+        return ()
+    output = weight.path.endswith("attention_output/kernel")  # (H, K, D)
+    return tuple(range(len(weight.shape) - 1)) if output else (0,)
 
 
 class ServedTranslator(tf.Module):
     """The module that `tf.saved_model.save` writes: tokenizers, weights and functions.
 
-    No function raises on content: texts are cut, numbers out of range are moved into it, and ids
-    the model does not know become UNK. Rows do not depend on the rows beside them.
+    No function raises on content: texts are truncated, numbers out of range are clipped, and
+    unknown ids become UNK. Rows do not depend on other rows.
 
     Args:
         translator: `Translator`.
         config: `ExportConfig`.
 
     Raises:
-        ValueError: If there is no such signature, precision or computation, the beam is wider than
-            the target vocabulary, or the weights are not finite.
+        ValueError: If a signature, the precision or the computation is unknown, the beam is wider
+            than the target vocabulary, or the weights are not finite.
     """
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
         super().__init__(name="served_translator")
-        search = config.search
         check_weights(translator.model, "The model")
-        check_beam_size(search.beam_size, translator.model.target_vocabulary_size)
+        check_beam_size(config.beam_size, translator.model.target_vocabulary_size)
         if config.computation not in COMPUTATIONS:
             raise ValueError(
                 f"computation must be one of {', '.join(COMPUTATIONS)}, received "
                 f"{config.computation!r}."
             )
         translator = translator.in_precision(COMPUTATIONS[config.computation])
-        self._dtype = config.computation
         tokenizers = translator.source_tokenizer, translator.target_tokenizer
         self.tokenizers = list(tokenizers)
         self.weights = StoredWeights(translator.model, config.precision)
         if config.longest_output is not None:
             translator = Translator(translator.model, *tokenizers, config.longest_output)
-        # A Keras model that tf.saved_model.save met would be traced on its own terms.
+        # tf.saved_model.save would trace the Keras model in its own way.
         self._get_translator = lambda: translator
-        self._search = search
+        self._config = config
         functions = {name: self._function(name) for name in check_names(config.signatures)}
-        # Out of sight as well: an attribute would be saved beside the signatures, once more.
+        # Hidden as well: an attribute would be saved beside the signatures, a second time.
         self._get_functions = lambda: functions
 
     @property
@@ -67,37 +130,40 @@ class ServedTranslator(tf.Module):
 
     def _function(self, name):
         """The tf.function of a signature."""
-        signature = SIGNATURES[name]
-        answer = getattr(self, f"_{name}")
+        inputs, outputs, _ = SIGNATURES[name]
+        specs = [tf.TensorSpec(shape, dtype, key) for key, (shape, dtype) in inputs.items()]
+        compute = getattr(self, f"_{name}")
 
         def serve(*tensors):
-            # Servers do not compare what comes in with the signature's shapes.
+            # Servers do not compare requests with the signature's shapes.
             tensors = [
                 tf.ensure_shape(tensor, spec.shape)
-                for tensor, spec in zip(tensors, signature.inputs.values(), strict=True)
+                for tensor, spec in zip(tensors, specs, strict=True)
             ]
-            # The answer waits for the check, else what it runs into might be raised instead.
-            with tf.control_dependencies(_check_rows(signature.inputs, tensors)):
+            # The computation waits for the check; otherwise it might raise another error first.
+            with tf.control_dependencies(_check_rows(inputs, tensors)):
                 tensors = [tf.identity(tensor) for tensor in tensors]
             with self.weights.in_use():
-                outputs = on_any_machine(lambda: answer(*tensors), self._dtype, tensors[0])
+                computation = self._config.computation
+                results = on_any_machine(lambda: compute(*tensors), computation, tensors[0])
             return {
-                key: tf.ensure_shape(outputs[key], spec.shape, name=key)
-                for key, spec in signature.outputs.items()
+                key: tf.ensure_shape(results[key], shape, name=key)
+                for key, (shape, _) in outputs.items()
             }
 
-        return tf.function(serve, input_signature=list(signature.inputs.values()), autograph=False)
+        return tf.function(serve, input_signature=specs, autograph=False)
 
     def _serving_default(self, text):
         return self._get_translator().translate_batch(text)
 
     def _beam(self, text):
-        answer = self._get_translator().search_batch(text, search=self._search)
+        answer = self._get_translator().search_batch(text, search=self._config.search)
         return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
     def _sample(self, text, temperature, top_k, top_p, seed):
+        temperature = _finite(temperature, 1.0)
         options = {
-            "temperature": tf.clip_by_value(_finite(temperature, 1.0), COLDEST, 1 / COLDEST),
+            "temperature": tf.clip_by_value(temperature, MIN_TEMPERATURE, 1 / MIN_TEMPERATURE),
             "top_k": tf.maximum(top_k, 0),
             "top_p": tf.clip_by_value(_finite(top_p, 1.0), 0.0, 1.0),
             "seed": seed,
@@ -106,8 +172,8 @@ class ServedTranslator(tf.Module):
 
     def _score(self, source, target):
         translator = self._get_translator()
-        ids, _ = translator.close(translator.target_tokenizer(translator.clean(target)))
-        log_prob, tokens = translator.score_batch(source, ids)
+        target = translator.target_tokenizer(translator.clean(target))
+        log_prob, tokens = translator.score_batch(source, translator.truncate_and_pad(target)[0])
         return {"log_prob": log_prob, "tokens": tokens}
 
     def _attention(self, text):
@@ -117,35 +183,97 @@ class ServedTranslator(tf.Module):
         tokens, answer = translator.translate_ids(source, empty)
         layers, heads = (translator.default_layer,), range(model.num_heads)
         attention = attention_to_source(model, source, tokens, layers, heads)
-        filled = tf.logical_not(empty)[:, tf.newaxis]
-        of_source = tf.not_equal(source, PAD) & filled  # (B, S)
-        of_target = tf.not_equal(tokens, PAD) & filled  # (B, T)
+        in_source, in_target = _masks(source, tokens, empty)
         return {
             "text": answer["text"],
-            "source_tokens": tf.where(of_source, translator.source_tokenizer.pieces(source), ""),
-            "target_tokens": tf.where(of_target, translator.target_tokenizer.pieces(tokens), ""),
+            **_pieces(translator, source, in_source, tokens, in_target),
             "attention": tf.where(
-                of_target[:, :, tf.newaxis] & of_source[:, tf.newaxis], attention, 0.0
+                in_target[:, :, tf.newaxis] & in_source[:, tf.newaxis], attention, 0.0
             ),
         }
-
-    def _explore(self, text, prefix, k):
-        translator = self._get_translator()
-        prefix = _known(prefix, translator.model.target_vocabulary_size)
-        return explore(translator, text, prefix, k)
 
     def _tokens(self, ids):
         translator = self._get_translator()
         ids = _known(ids, translator.model.source_vocabulary_size)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
-        source, empty = translator.close(tf.ragged.boolean_mask(ids, tf.logical_not(marks)))
+        ids = tf.ragged.boolean_mask(ids, tf.logical_not(marks))
+        source, empty = translator.truncate_and_pad(ids)
         tokens, answer = translator.translate_ids(source, empty)
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)
         return {"ids": tokens, "log_prob": answer["log_prob"]}
 
+    def _explore(self, text, prefix, k):
+        """Translates greedily after given tokens, with the model's probabilities at each step.
+
+        A row's results do not depend on other rows, which only make its tables wider: there, tokens
+        are `""`, ids PAD, weights and the log-probabilities of the target's tokens 0, and those of
+        ranked tokens `LEAST_LOG_PROB`.
+
+        Args:
+            text: String tensor `(B,)`.
+            prefix: int32 ids of the target vocabulary `(B, P)`, padded: what the translations begin
+                with, truncated to their maximum length.
+            k: int32 `(B,)`: number of most probable tokens of each step, from 1 to `MAX_RANKED` or
+                the vocabulary size.
+
+        Returns:
+            See `SIGNATURES`: `text` and `log_prob` as in `serving_default`, END and prefix
+            included; `source_tokens` `(B, S)`; of the target's tokens, END included,
+            `target_tokens`, `target_ids` and `target_log_prob` `(B, T)`; of the most probable ones,
+            the best first, `best_tokens`, `best_ids` and `best_log_prob` `(B, T, K)`; and the maps
+            of `all_attention`. All are empty for a text without tokens.
+        """
+        translator = self._get_translator()
+        model = translator.model
+        prefix = _known(prefix, model.target_vocabulary_size)
+        source, empty = translator.read_source(text)
+        given = tf.ragged.boolean_mask(prefix, tf.not_equal(prefix, PAD)).to_tensor(PAD)
+        options = {"prefix": given[:, : translator.longest_output]}
+        tokens, answer = translator.translate_ids(source, empty, options=options)
+        most = min(MAX_RANKED, model.target_vocabulary_size)
+        k = tf.clip_by_value(k, 1, most)
+        widest = tf.clip_by_value(tf.reduce_max(k), 1, most)  # without rows, the maximum is minimal
+        logits, attention = all_attention(model, source, tokens)
+        log_prob, ids, best = rank_tokens(logits, tokens, widest)
+
+        in_source, in_target = _masks(source, tokens, empty)
+        ranked = (tf.range(widest) < k[:, tf.newaxis])[:, tf.newaxis] & in_target[:, :, tf.newaxis]
+        sides = {
+            "encoder": (in_source, in_source),
+            "decoder": (in_target, in_target),
+            "cross": (in_target, in_source),
+        }
+        answer |= _pieces(translator, source, in_source, tokens, in_target)
+        answer |= {
+            "target_ids": tf.where(in_target, tokens, PAD),
+            "target_log_prob": tf.where(in_target, tf.maximum(log_prob, LEAST_LOG_PROB), 0.0),
+            "best_tokens": tf.where(ranked, translator.target_tokenizer.pieces(ids), ""),
+            "best_ids": tf.where(ranked, ids, PAD),
+            "best_log_prob": tf.where(ranked, tf.maximum(best, LEAST_LOG_PROB), LEAST_LOG_PROB),
+        }
+        for kind, weights in attention.items():
+            queries, keys = sides[kind]
+            cells = queries[:, :, tf.newaxis] & keys[:, tf.newaxis]  # (B, queries, keys)
+            answer[kind] = tf.where(cells[:, tf.newaxis, tf.newaxis], weights, 0.0)
+        return answer
+
+
+def _masks(source, tokens, empty):
+    """Where source `(B, S)` and target `(B, T)` have tokens: nowhere in an empty row."""
+    filled = tf.logical_not(empty)[:, tf.newaxis]
+    return tf.not_equal(source, PAD) & filled, tf.not_equal(tokens, PAD) & filled
+
+
+def _pieces(translator, source, in_source, tokens, in_target):
+    """The outputs `source_tokens` and `target_tokens`: the strings that the ids stand for."""
+    return {
+        "source_tokens": tf.where(in_source, translator.source_tokenizer.pieces(source), ""),
+        "target_tokens": tf.where(in_target, translator.target_tokenizer.pieces(tokens), ""),
+    }
+
 
 def _check_rows(names, tensors):
-    """Operations that fail where inputs have other numbers of rows than the first."""
+    """Operations that fail if inputs have other numbers of rows than the first."""
     (first, *others), (rows, *counts) = names, [tf.shape(tensor)[0] for tensor in tensors]
     return [
         tf.debugging.assert_equal(count, rows, f"There must be one {name} for each {first}.")
@@ -164,18 +292,18 @@ def _finite(values, otherwise):
 def functions_of(
     translator: Translator | tf.Module, config: ExportConfig
 ) -> tuple[tf.Module, Functions]:
-    """Makes what is to be saved, and its functions.
+    """Makes the module to save, and its functions.
 
     Args:
         translator: `Translator`; or any tf.Module whose `serve` is a tf.function with the inputs
-            and outputs of `serving_default`, which then is its one signature.
+            and outputs of `serving_default`, which then is its only signature.
         config: `ExportConfig`.
 
     Returns:
         A tf.Module and {name of a signature: tf.function}.
 
     Raises:
-        ValueError: If `translator` is none, or as `ServedTranslator` does.
+        ValueError: If `translator` is neither; see `ServedTranslator`.
     """
     if hasattr(translator, "translate_batch"):
         served = ServedTranslator(translator, config)
@@ -186,3 +314,28 @@ def functions_of(
             "tf.function; pass a keras_transformer.Translator."
         )
     return translator, {DEFAULT: translator.serve}
+
+
+def run_signature(functions: Functions, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs a signature in memory.
+
+    Args:
+        functions: {name of a signature: tf.function}.
+        name: Of the signature.
+        inputs: {name of an input: nested lists}.
+
+    Returns:
+        {name of an output: nested lists of strings or numbers}.
+    """
+    specs = SIGNATURES[name].inputs
+    tensors = [tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()]
+    return {key: to_lists(value.numpy()) for key, value in functions[name](*tensors).items()}
+
+
+def to_lists(value: Any) -> Any:
+    """An array as nested lists, byte strings as str."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return [to_lists(item) for item in value] if isinstance(value, list) else value

@@ -9,9 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD
-from keras_transformer.translation.attention_maps import AttentionMaps
+from keras_transformer.translation.results import AttentionMaps, TokenStep
 from keras_transformer.translation.scoring import all_attention, rank_tokens
-from keras_transformer.translation.token_step import TokenStep
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Tensor
 

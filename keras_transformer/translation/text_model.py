@@ -1,40 +1,48 @@
-"""A model and its tokenizers: reads text, and says what it makes of given translations.
+"""A model with its tokenizers: what signatures compute, tensors of text in and tensors out.
 
-Shapes: B batch, S source length, T target length.
+Shapes: B batch, N hypotheses for each source, S source length, T target length.
 """
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from keras_transformer.decoding.beam import rank_by
+from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.kernels.backend import require_tensorflow
+from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
+from keras_transformer.translation.results import LEAST_LOG_PROB
 from keras_transformer.translation.scoring import log_prob, most_attended
-from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
-from keras_transformer.typing import Tensor, Texts
+from keras_transformer.typing import SearchOutputs, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
-TARGET = tf.TensorSpec([None, None], tf.int32, "target")
+# A part of a batch has at least so many rows: with fewer, reading the weights costs more than
+# another core saves.
+MIN_PART_ROWS = 12
+PARTS = 1, 2, 4
 
 
 class TextModel(tf.Module):
-    """Answers questions about pairs of texts; a `Translator` writes translations too.
+    """Translates and scores batches of text in a graph; a `Translator` takes lists of any length.
 
     Args:
         model: A built `Transformer`.
         source_tokenizer, target_tokenizer: `Tokenizer`s, the same object when shared.
-        longest_output: Tokens that a translation may have; the model's `max_length` when left out
-            or larger.
+        longest_output: Maximum number of tokens of a translation; the model's `max_length` when
+            left out or larger.
 
     Raises:
-        ValueError: If what should be a tokenizer is none, a vocabulary is not of the size that the
-            model was built for, `longest_output` is not positive, or Keras has another backend than
+        ValueError: If a tokenizer is invalid, a vocabulary is not of the size that the model was
+            built for, `longest_output` is not positive, or Keras has another backend than
             TensorFlow.
     """
 
@@ -44,9 +52,8 @@ class TextModel(tf.Module):
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         longest_output: int | None = None,
-        name: str | None = None,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name="translator")
         require_tensorflow(type(self).__name__)
         sides = (
             ("source", source_tokenizer, model.source_vocabulary_size),
@@ -66,19 +73,11 @@ class TextModel(tf.Module):
         if longest_output is not None and longest_output < 1:
             raise ValueError(f"longest_output must be at least 1, received {longest_output}.")
         self.longest_output = min(longest_output or model.max_length, model.max_length)
-        # tf.saved_model.save would trace a Keras model on its own terms; it only has to know the
-        # variables, so the model itself stays out of sight in a function.
+        # tf.saved_model.save would trace a Keras model in its own way; it only has to know the
+        # variables, so a function hides the model itself.
         self.variables_to_save = [weight.value for weight in model.weights]
         self._get_model = lambda: model
-        # What it makes is no part of what is saved.
-        self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
-        self.compiled: Callable[..., Callable[..., Any]] = self._graphs
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Keras pickles the model as a `.keras` file; graphs are made anew.
-        arguments = self.model, self.source_tokenizer, self.target_tokenizer, self.longest_output
-        state = {"card": self.card} if hasattr(self, "card") else None
-        return type(self), arguments, state
+        self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
 
     @property
     def model(self) -> "Transformer":
@@ -87,198 +86,178 @@ class TextModel(tf.Module):
 
     @property
     def default_layer(self) -> int:
-        """The decoder layer whose attention to the source is looked at; see `align`."""
+        """The decoder layer whose cross-attention aligns best; see `Translator.align`."""
         return max(self.model.num_layers - 2, self.model.num_layers // 2)
 
-    def run_eagerly(self, eagerly: bool = True) -> None:
-        """Has no graphs made from now on: for a few sentences, that takes longer than they do.
-
-        Args:
-            eagerly: False: graphs are made again, or those are taken that there are.
-        """
-        self.compiled = _eager if eagerly else self._graphs
-
-    def score(
-        self, sources: Texts, targets: Texts, batch_size: int = 64
-    ) -> list[tuple[float, int]]:
-        """Computes how probable given translations are.
-
-        Args:
-            sources: Strings; cut as `translate` cuts them.
-            targets: As many strings, the translations.
-            batch_size: Number of pairs scored at once.
-
-        Returns:
-            For each pair (log_prob, number of tokens), END included in both: natural logarithm,
-            not normalised by length, of the target as the tokenizer cuts it into pieces. Of an
-            empty line to an empty line (0.0, 0), for the model is not asked.
-
-        Raises:
-            ValueError: If there are not as many targets as sources, or one has more tokens than
-                the model's `max_length`.
-        """
-        rows = as_bytes(sources)
-        ids = self.read_targets("target", targets, len(rows), end=True)
-        lengths = ids.row_lengths().numpy()
-        score = self.compiled(self.score_batch, (TEXT, TARGET))
-
-        def score_batch(chosen):
-            target = tf.gather(ids, chosen).to_tensor(PAD)
-            values, counts = score([rows[i] for i in chosen], target)
-            return list(zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True))
-
-        return in_batches(score_batch, lengths, batch_size)
-
-    def align(
-        self,
-        sources: Texts,
-        targets: Texts,
-        layers: Iterable[int] | None = None,
-        heads: Iterable[int] | None = None,
-        batch_size: int = 64,
-    ) -> list[tuple[list[str], list[str], list[int]]]:
-        """Finds which source token each target token attends to most while it is predicted.
-
-        Args:
-            sources, targets, batch_size: As `score` has them.
-            layers: Numbers of the decoder layers, from 0, whose attention to the source is
-                averaged. By default the last but one, whose attention comes closest to alignments
-                made by hand (Garg et al., 2019, "Jointly Learning to Align and Translate with
-                Transformer Models", six layers); of fewer than three layers, the last.
-            heads: Numbers of the heads, from 0; all by default.
-
-        Returns:
-            For each pair (source pieces, target pieces, positions): lists of strings, without
-            END, and for each target piece the position of a source piece. No positions when there
-            is no source piece.
-
-        Raises:
-            ValueError: As `score` does, or if there is no such layer or head.
-        """
-        model = self.model
-        layers = (self.default_layer,) if layers is None else layers
-        layers = check_numbers("layer", layers, model.num_layers)
-        heads = check_numbers(
-            "head", range(model.num_heads) if heads is None else heads, model.num_heads
-        )
-        rows = as_bytes(sources)
-        ids = self.read_targets("target", targets, len(rows), end=True)
-        lengths = ids.row_lengths().numpy() - 1
-        align = self.compiled(self._align_batch, (TEXT, TARGET), layers=layers, heads=heads)
-
-        def align_batch(chosen):
-            target = tf.gather(ids, chosen)
-            source, positions = align([rows[i] for i in chosen], target.to_tensor(PAD))
-            source = tf.RaggedTensor.from_tensor(source, padding=PAD)[:, :-1]  # without END
-            source, target = (
-                [[piece.decode("utf-8") for piece in row] for row in tokenizer.pieces(x).to_list()]
-                for tokenizer, x in (
-                    (self.source_tokenizer, source),
-                    (self.target_tokenizer, target[:, :-1]),
-                )
-            )
-            positions = positions.numpy().tolist()
-            return [
-                (a, b, where[: len(b)] if a else [])
-                for a, b, where in zip(source, target, positions, strict=True)
-            ]
-
-        return in_batches(align_batch, lengths, batch_size)
-
     def clean(self, text: Tensor) -> Tensor:
-        """Text `(B,)` as it is: a tensor of another rank is refused, what is no UTF-8 replaced."""
+        """Text `(B,)` in valid UTF-8; a tensor of another rank is refused."""
         text = tf.ensure_shape(text, [None])
         return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
-    def close(self, ids: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
-        """Ragged ids to `(B, T)`, cut, closed by END and padded; and which rows had no token."""
+    def truncate_and_pad(self, ids: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
+        """Ragged ids to `(B, T)`, truncated, END appended, padded; and which rows were empty."""
         empty = tf.equal(ids.row_lengths(), 0)
         ids = tf.cast(ids[:, : self.model.max_length - 1], tf.int32)
         ids = tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
         return ids.to_tensor(PAD), empty
 
     def read_source(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids `(B, S)`, cut, closed by END and padded; and which rows have no token."""
-        return self.close(self.source_tokenizer(self.clean(text)))
+        """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
+        return self.truncate_and_pad(self.source_tokenizer(self.clean(text)))
+
+    def translate_batch(
+        self,
+        text: Tensor,
+        search_fn: Callable[..., SearchOutputs] = greedy_search,
+        options: dict[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Translates a batch: what `serve` computes.
+
+        Args:
+            text: String tensor `(B,)`.
+            search_fn: Function called like `greedy_search`.
+            options: Its keyword arguments, tensors `(B, ...)`.
+
+        Returns:
+            `{"text": (B,), "log_prob": (B,)}`.
+        """
+        return self.translate_ids(*self.read_source(text), search_fn, options)[1]
+
+    def translate_ids(
+        self,
+        source: Tensor,
+        empty: Tensor,
+        search_fn: Callable[..., SearchOutputs] = greedy_search,
+        options: dict[str, Tensor] | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Translates what `read_source` returns: target ids `(B, T)`, and what `translate_batch`
+        returns."""
+        tokens, _, log_prob = self._search(search_fn, source, self.longest_output, options or {})
+        output = self._detokenize(tokens)
+        return tokens, {
+            "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
+            "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
+        }
+
+    def search_batch(
+        self,
+        text: Tensor,
+        seeds: Tensor | None = None,
+        prefix: Tensor | None = None,
+        search: SearchConfig = GREEDY,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Translations, their log-probabilities and scores, see `Hypothesis`, each `(B, N)`: empty
+        and `LEAST_LOG_PROB` for a missing one."""
+        source, empty = self.read_source(text)
+        rows, beam_size = tf.shape(source)[0], search.beam_size
+        options = {"prefix": prefix, "seeds": seeds}
+        options = {name: x for name, x in options.items() if x is not None}
+        search_fn = functools.partial(search_tokens, config=search)
+        longest = self.max_output_length(search)
+        tokens, lengths, log_prob = self._search(search_fn, source, longest, options)
+        ranked = beam_size > 1
+        score = rank_by(log_prob, lengths, search.length_penalty) if ranked else log_prob
+        output = self._detokenize(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
+        output = tf.reshape(output, [rows, beam_size])
+        only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
+        empty = empty[:, tf.newaxis]
+        log_prob, score = (
+            tf.where(empty, only, tf.maximum(x, LEAST_LOG_PROB)) for x in (log_prob, score)
+        )
+        return tf.where(empty | (log_prob == LEAST_LOG_PROB), "", output), log_prob, score
 
     def score_batch(self, text: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities `(B,)` of target ids `(B, T)`, closed by END; and their numbers."""
+        """Log-probabilities `(B,)` of target ids `(B, T)`, END included; and their numbers."""
         source, empty = self.read_source(text)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
         asked = tf.logical_not(empty & tf.equal(lengths, 1))
         values = tf.where(asked, log_prob(self.model, source, target), 0.0)
         return values, tf.where(asked, lengths, 0)
 
-    def read_targets(
-        self,
-        name: str,
-        texts: Texts,
-        count: int,
-        end: bool = False,
-        longest: int | None = None,
-        first: int = 0,
-    ) -> tf.RaggedTensor:
-        """Cuts texts that the target has to hold whole into pieces.
-
-        Args:
-            name: What they are called when one is too long.
-            texts: Strings.
-            count: How many there have to be.
-            end: Whether END closes them.
-            longest: Tokens that each may have; the model's `max_length` when left out.
-            first: Number of the first, from 0, where they are some of many.
-
-        Returns:
-            Ragged int32 `(B, None)`.
-
-        Raises:
-            ValueError: If there are more or fewer, or one has too many tokens.
-        """
-        texts, limit = as_bytes(texts), longest or self.model.max_length
-        bound = "longest_output" if limit < self.model.max_length else "the model's max_length"
-        check_count(name, texts, count)
-        ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
-        for number, length in enumerate(ids.row_lengths().numpy(), first + 1):
-            if length > limit:
-                raise ValueError(
-                    f"{name.capitalize()} {number} has {length} tokens, but {bound} is {limit}: "
-                    "shorten it."
-                )
-        return ids
-
-    def _align_batch(self, text, target, layers, heads):
+    def align_batch(
+        self, text: Tensor, target: Tensor, layers: tuple[int, ...], heads: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Source ids `(B, S)`, and which position each target token attends to most `(B, T)`."""
         source, _ = self.read_source(text)
         return source, most_attended(self.model, source, target, layers, heads)
 
+    def bound(self, source: Tensor, longest: int) -> int | Tensor:
+        """Maximum number of steps for source ids `(B, S)`; `longest`, unless a subclass knows."""
+        return longest
 
-def _compile(function, inputs, **options):
-    # Nothing here needs autograph, which takes a third of the time of tracing.
-    function = functools.partial(function, **options)
-    function = tf.function(function, input_signature=inputs, autograph=False)
-    function.get_concrete_function()  # traced before threads share it
-    return function
+    def max_output_length(self, search: SearchConfig) -> int:
+        """Maximum number of tokens of a translation that is searched for like this."""
+        return min(search.longest_output or self.longest_output, self.longest_output)
+
+    def _search(self, search_fn, source, longest, options):
+        """Tokens `(B, ..., T)`, lengths and log-probabilities `(B, ...)` for ids `(B, S)`."""
+
+        def search_rows(source, **options):
+            state = self.model.initial_state(source)
+            rows = tf.shape(source)[0]
+            steps = self.bound(source, longest)
+            return search_fn(self.model.make_step(), state, rows, steps, **options)
+
+        return search_in_parts(search_rows, {"source": source} | options)
+
+    def _detokenize(self, tokens):
+        """Ids `(B, T)` to text `(B,)`."""
+        output = self.target_tokenizer.detokenize(tokens)
+        # Byte pieces can form invalid UTF-8, which JSON cannot hold.
+        return tf.strings.unicode_transcode(output, "UTF-8", "UTF-8", errors="replace")
 
 
-def _eager(function, inputs, **options):
-    def call(*values):
-        pairs = zip(values, inputs, strict=True)
-        return function(*(tf.convert_to_tensor(x, spec.dtype) for x, spec in pairs), **options)
+def search_in_parts(
+    search_rows: Callable[..., SearchOutputs], inputs: Mapping[str, Tensor]
+) -> SearchOutputs:
+    """Splits a batch into parts that are searched at the same time, in as many threads.
 
-    return call
+    A decoding loop runs one small operation after another. Where each operation has one core, as is
+    recommended for servers (`TF_NUM_INTRAOP_THREADS=1`), one large request would leave the other
+    cores idle.
 
+    Args:
+        search_rows: Function from some rows of all inputs to tokens `(B, ..., T)`, lengths and
+            log-probabilities `(B, ...)`. What it finds for a row must depend on that row only.
+            Nothing in it may have side effects, as tokenizers have: TensorFlow would run it part by
+            part.
+        inputs: {name: tensor with B rows}, its keyword arguments.
 
-def check_numbers(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:
-    """Numbers of layers or heads as a tuple of ints.
-
-    Raises:
-        ValueError: If there is none, or one that the model does not have.
+    Returns:
+        What `search_rows` returns for all rows.
     """
-    numbers = tuple(numbers)
-    for number in numbers:
-        if number not in range(count):
-            raise ValueError(
-                f"There is no {name} {number}: the model has {count}, numbered from 0."
-            )
-    if not numbers:
-        raise ValueError(f"There is nothing to look at: name one {name} or several.")
-    return numbers
+    if tf.executing_eagerly():
+        return search_rows(**inputs)
+    # Several calls of one function, which the graph holds once. The iterations of a `tf.while_loop`
+    # would not run at the same time.
+    search_rows = tf.function(
+        search_rows,
+        autograph=False,
+        reduce_retracing=True,
+        experimental_attributes={"_noinline": True},
+    )
+    rows = tf.shape(next(iter(inputs.values())))[0]
+
+    def search_parts(parts):
+        bounds = [rows * part // parts for part in range(parts + 1)]
+        outputs = [
+            search_rows(**{name: _slice_rows(x, i, j) for name, x in inputs.items()})
+            for i, j in itertools.pairwise(bounds)
+        ]
+        tokens, lengths, log_probs = zip(*outputs, strict=True)
+        length = tf.reduce_max([tf.shape(x)[-1] for x in tokens])
+        tokens = [_pad(x, length) for x in tokens]
+        return tf.concat(tokens, 0), tf.concat(lengths, 0), tf.concat(log_probs, 0)
+
+    choice = tf.reduce_sum([tf.cast(rows >= MIN_PART_ROWS * n, tf.int32) for n in PARTS[1:]])
+    return tf.switch_case(choice, [functools.partial(search_parts, parts) for parts in PARTS])
+
+
+def _slice_rows(x, start, end):
+    """Some rows, with the same static shape for every part: one function serves them all."""
+    return tf.ensure_shape(x[start:end], [None] * x.shape.rank)
+
+
+def _pad(tokens, length):
+    missing = length - tf.shape(tokens)[-1]
+    return tf.pad(tokens, [*[[0, 0]] * (tokens.shape.rank - 1), [0, missing]], constant_values=PAD)

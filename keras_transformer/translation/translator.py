@@ -1,38 +1,30 @@
-"""Text to text: tokenizers, model and decoding in one graph.
+"""Text to text: translates, scores and aligns lists of sentences.
 
-Shapes: B batch, N hypotheses for each source, S source length, T target length.
+Shapes: B batch.
 """
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.beam import check_beam_size, rank_by
-from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.translation.hypotheses import (
-    LEAST_LOG_PROB,
-    Hypothesis,
-    check_n_best,
-    draw_seed,
-)
-from keras_transformer.translation.request_parts import in_parts
-from keras_transformer.translation.sentence_batches import as_bytes, in_batches
-from keras_transformer.translation.string_tensors import translate_tensor, with_options
-from keras_transformer.translation.text_model import TARGET, TEXT, TextModel
-from keras_transformer.typing import SearchOutputs, Tensor, Texts
+from keras_transformer.translation.results import Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
+from keras_transformer.translation.text_model import TEXT, TextModel
+from keras_transformer.typing import Texts
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
+TARGET = tf.TensorSpec([None, None], tf.int32, "target")
 
 
 class Translator(TextModel):
@@ -40,20 +32,20 @@ class Translator(TextModel):
 
     `serve` is the `serving_default` signature: `text`, string `[B]`, to `text`, string `[B]`, and
     `log_prob`, float32 `[B]`, the sum of the natural-log probabilities of the generated tokens,
-    END included. It takes any batch, an empty one too, and any content: bytes that are no UTF-8
-    count as U+FFFD, a source is cut at the model's `max_length` tokens, decoding stops after as
+    END included. It takes any batch, an empty one too, and any content: invalid UTF-8 is read as
+    U+FFFD, a source is truncated to the model's `max_length` tokens, decoding stops after as
     many, and an empty line gives an empty line with log_prob 0.
 
     Args:
         model: A built `Transformer`.
         source_tokenizer, target_tokenizer: `SubwordTokenizer`s or others (`Tokenizer`), the same
             object when shared.
-        longest_output: Tokens that a translation may have; the model's `max_length` when left out
-            or larger.
+        longest_output: Maximum number of tokens of a translation; the model's `max_length` when
+            left out or larger.
 
     Raises:
-        ValueError: If what should be a tokenizer is none, a vocabulary is not of the size that the
-            model was built for, or `longest_output` is not positive.
+        ValueError: If a tokenizer is invalid, a vocabulary is not of the size that the model was
+            built for, or `longest_output` is not positive.
 
     Example:
 
@@ -69,10 +61,16 @@ class Translator(TextModel):
         target_tokenizer: Tokenizer,
         longest_output: int | None = None,
     ) -> None:
-        super().__init__(
-            model, source_tokenizer, target_tokenizer, longest_output, name="translator"
-        )
-        self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
+        super().__init__(model, source_tokenizer, target_tokenizer, longest_output)
+        # Hidden from tf.saved_model.save like the model.
+        self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
+        self.compiled: Callable[..., Callable[..., Any]] = self._graphs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keras pickles the model as a `.keras` file; graphs are traced again.
+        arguments = self.model, self.source_tokenizer, self.target_tokenizer, self.longest_output
+        state = {"card": self.card} if hasattr(self, "card") else None
+        return type(self), arguments, state
 
     @overload
     def __call__(self, texts: str | bytes, **options: Any) -> str: ...
@@ -89,40 +87,45 @@ class Translator(TextModel):
         prefixes: Any = None,
         **options: Any,
     ) -> Any:
-        """Translates text of whatever kind.
+        """Translates text of any kind.
 
         Args:
-            texts: A string; several, as `translate` has them; or a string tensor, `()` or `(B,)`,
-                also in a `tf.function` or the `map` of a dataset.
-            batch_size, search: As `translate` has them; in a graph, all texts are one batch.
+            texts: A string; several, see `translate`; or a string tensor, `()` or `(B,)`, also in a
+                `tf.function` or the `map` of a dataset.
+            batch_size, search: See `translate`; in a graph, all texts are one batch.
             prefixes: What the translations begin with: a string, strings, or a string tensor of
-                the same shape, of which a graph cuts off what is too long.
-            **options: Fields of `SearchConfig`, instead of those of `search`: `beam_size=5`.
+                the same shape. In a graph, a prefix that is too long is truncated.
+            **options: Fields of `SearchConfig` that replace those of `search`: `beam_size=5`.
 
         Returns:
-            Of a string, a string; of several, a list of strings; of a tensor, a string tensor of
+            For a string, a string; for several, a list of strings; for a tensor, a string tensor of
             the same shape.
 
         Raises:
-            ValueError: As `translate` does, if there is no such option, or if a tensor is no
-                string tensor of rank 0 or 1.
+            ValueError: See `translate`; or if an option is unknown, or a tensor is not a string
+                tensor of rank 0 or 1.
         """
-        search = with_options(search, options)
+        fields = [field.name for field in dataclasses.fields(search)]
+        for name in options:
+            if name not in fields:
+                known = ", ".join(["batch_size", "search", "prefixes", *fields])
+                raise ValueError(f"Unknown option {name}: choose from {known}.")
+        search = dataclasses.replace(search, **options)
         if tf.is_tensor(texts):
-            return translate_tensor(self, texts, batch_size, search, prefixes)
+            return self._translate_tensor(texts, batch_size, search, prefixes)
         if not isinstance(texts, (str, bytes)):
             return self.translate(texts, batch_size, search, prefixes)
         prefixes = [prefixes] if isinstance(prefixes, (str, bytes)) else prefixes
         return self.translate([texts], batch_size, search, prefixes)[0]
 
     def in_precision(self, policy: str) -> "Translator":
-        """The same translator, computing in another precision.
+        """The same translator with another dtype policy.
 
         Args:
             policy: Name of a Keras dtype policy, such as `"float32"` or `"mixed_bfloat16"`.
 
         Returns:
-            `Translator` with equal weights; itself, if it computes so already.
+            `Translator` with equal weights; itself if it has this policy already.
         """
         model = self.model
         if model.dtype_policy.name == policy:
@@ -132,6 +135,14 @@ class Translator(TextModel):
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return Translator(twin, *tokenizers, self.longest_output)
+
+    def run_eagerly(self, eagerly: bool = True) -> None:
+        """Traces no graphs from now on: for a few sentences, tracing takes longer than decoding.
+
+        Args:
+            eagerly: False to use graphs again.
+        """
+        self.compiled = _eager if eagerly else self._graphs
 
     def translate(
         self,
@@ -146,11 +157,11 @@ class Translator(TextModel):
         Args:
             texts: Strings, in any order and of any content.
             batch_size: Number of sentences translated at once, those of similar length together;
-                a beam search of N beams takes an N-th of it.
-            search: `SearchConfig`: greedily unless said otherwise. What is drawn for a sentence
-                depends on the seed and its number, not on `batch_size`.
+                for a beam search of N beams, divided by N.
+            search: `SearchConfig`; greedy search by default. What is sampled for a sentence depends
+                on the seed and its index, not on `batch_size`.
             prefixes: Strings, one for each text, that the translations begin with.
-            first: Number of the first text, where these are some of many; the others follow it.
+            first: Index of the first text, where these are some of many.
 
         Returns:
             List of as many strings, in the same order.
@@ -171,39 +182,38 @@ class Translator(TextModel):
         n_best: int | None = None,
         first: int = 0,
     ) -> list[list[Hypothesis]]:
-        """Translates a list of sentences, each in several ways.
+        """Finds several translations of each sentence of a list.
 
         Args:
-            texts, batch_size, search, prefixes, first: As `translate` has them.
-            n_best: How many translations of each; as many as the beam is wide when left out.
-                Samples are drawn so many times, the k-th as `search.seed + k` draws the first.
+            texts, batch_size, search, prefixes, first: See `translate`.
+            n_best: Number of translations of each; the beam size when left out. When sampling, the
+                k-th sample is the first sample of the seed `search.seed + k`.
 
         Returns:
-            For each text, a list of `n_best` times `Hypothesis`: (text, log_prob, score). Those
-            of a beam come best first. Where it has fewer, as of an empty line, which has one, the
-            rest are empty, with log_prob and score -1e9: as the signature `beam` answers.
+            For each text, a list of `n_best` times `Hypothesis`: (text, log_prob, score). A beam's
+            come best first. Where it has fewer, such as one for an empty line, the rest are empty,
+            with log_prob and score -1e9, as in the signature `beam`.
 
         Raises:
-            ValueError: As `translate` does, or if the beam is not so wide.
+            ValueError: See `translate`; or if `n_best` is larger than the beam.
         """
         n_best = check_n_best(n_best, search)
         draws = n_best if search.sample else 1
         rows = as_bytes(texts)
-        check_beam_size(search.beam_size, self.model.target_vocabulary_size)
         if prefixes is not None:
-            options = dict(longest=self._longest(search), first=first)
-            prefixes = self.read_targets("prefix", prefixes, len(rows), **options)
+            longest = self.max_output_length(search)
+            prefixes = self.read_targets("prefix", prefixes, len(rows), False, longest, first)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
-        translate = self.compiled(self.search_batch, inputs, search=search)
+        search_batch = self.compiled(self.search_batch, inputs, search=search)
 
-        def translate_batch(chosen):
+        def run(chosen):
             numbers, draw = np.divmod(chosen, draws)
             pairs = zip(numbers + first, draw, strict=True)
             seeds = [draw_seed(search, *pair) for pair in pairs]
             batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
-            outputs = (tensor.numpy() for tensor in translate(*batch))
+            outputs = (tensor.numpy() for tensor in search_batch(*batch))
             return [
                 [
                     Hypothesis(text.decode("utf-8"), float(log_prob), float(score))
@@ -212,95 +222,193 @@ class Translator(TextModel):
                 for row in zip(*outputs, strict=True)
             ]
 
-        sentences = max(1, batch_size // search.beam_size)
         lengths = [len(row) for row in rows for _ in range(draws)]
-        found = in_batches(translate_batch, lengths, sentences)
+        found = in_batches(run, lengths, max(1, batch_size // search.beam_size))
         return [
             list(itertools.chain(*found[i : i + draws]))[:n_best]
             for i in range(0, len(found), draws)
         ]
 
-    def translate_batch(
-        self,
-        text: Tensor,
-        search_fn: Callable[..., SearchOutputs] = greedy_search,
-        options: dict[str, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
-        """Does what `serve` does.
+    def score(
+        self, sources: Texts, targets: Texts, batch_size: int = 64
+    ) -> list[tuple[float, int]]:
+        """Computes how probable given translations are.
 
         Args:
-            text: String tensor `(B,)`.
-            search_fn: Function called like `greedy_search`.
-            options: Its keyword arguments, tensors `(B, ...)`.
+            sources: Strings; truncated as in `translate`.
+            targets: As many strings, the translations.
+            batch_size: Number of pairs scored at once.
 
         Returns:
-            `{"text": (B,), "log_prob": (B,)}`.
+            For each pair (log_prob, number of tokens), END included in both: natural logarithm,
+            not normalised by length, of the target as the tokenizer splits it into pieces. (0.0, 0)
+            for an empty line with an empty translation, for which the model is not run.
+
+        Raises:
+            ValueError: If there are not as many targets as sources, or one has more tokens than
+                the model's `max_length`.
         """
-        return self.translate_ids(*self.read_source(text), search_fn, options)[1]
+        rows = as_bytes(sources)
+        ids = self.read_targets("target", targets, len(rows), end=True)
+        score_batch = self.compiled(self.score_batch, (TEXT, TARGET))
 
-    def translate_ids(
-        self,
-        source: Tensor,
-        empty: Tensor,
-        search_fn: Callable[..., SearchOutputs] = greedy_search,
-        options: dict[str, Tensor] | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same from ids `(B, S)`, as `close` makes them: target ids `(B, T)`, and what
-        `translate_batch` returns."""
-        tokens, _, log_prob = self._search(search_fn, source, self.longest_output, options or {})
-        output = self._write(tokens)
-        return tokens, {
-            "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
-            "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
-        }
+        def run(chosen):
+            target = tf.gather(ids, chosen).to_tensor(PAD)
+            values, counts = score_batch([rows[i] for i in chosen], target)
+            return list(zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True))
 
-    def search_batch(
+        return in_batches(run, ids.row_lengths().numpy(), batch_size)
+
+    def align(
         self,
-        text: Tensor,
-        seeds: Tensor | None = None,
-        prefix: Tensor | None = None,
-        search: SearchConfig = GREEDY,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Translations, their log-probabilities and scores, as `Hypothesis` has them, `(B, N)`
-        each; empty and `LEAST_LOG_PROB` where there is none."""
-        source, empty = self.read_source(text)
-        rows, beam_size = tf.shape(source)[0], search.beam_size
-        options = {"prefix": prefix, "seeds": seeds}
-        options = {name: x for name, x in options.items() if x is not None}
-        search_fn = functools.partial(search_tokens, config=search)
-        tokens, lengths, log_prob = self._search(search_fn, source, self._longest(search), options)
-        ranked = beam_size > 1
-        score = rank_by(log_prob, lengths, search.length_penalty) if ranked else log_prob
-        output = self._write(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
-        output = tf.reshape(output, [rows, beam_size])
-        only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
-        empty = empty[:, tf.newaxis]
-        log_prob, score = (
-            tf.where(empty, only, tf.maximum(x, LEAST_LOG_PROB)) for x in (log_prob, score)
+        sources: Texts,
+        targets: Texts,
+        layers: Iterable[int] | None = None,
+        heads: Iterable[int] | None = None,
+        batch_size: int = 64,
+    ) -> list[tuple[list[str], list[str], list[int]]]:
+        """Finds which source token each target token attends to most while it is predicted.
+
+        Args:
+            sources, targets, batch_size: See `score`.
+            layers: Numbers of the decoder layers, from 0, whose cross-attention is averaged. By
+                default the last but one, whose attention comes closest to alignments made by hand
+                (Garg et al., 2019, "Jointly Learning to Align and Translate with Transformer
+                Models", six layers); with fewer than three layers, the last.
+            heads: Numbers of the heads, from 0; all by default.
+
+        Returns:
+            For each pair (source pieces, target pieces, positions): lists of strings, without
+            END, and for each target piece the position of a source piece. No positions when there
+            is no source piece.
+
+        Raises:
+            ValueError: See `score`; or if a layer or head does not exist.
+        """
+        model = self.model
+        layers = (self.default_layer,) if layers is None else layers
+        layers = check_numbers("layer", layers, model.num_layers)
+        heads = check_numbers(
+            "head", range(model.num_heads) if heads is None else heads, model.num_heads
         )
-        return tf.where(empty | (log_prob == LEAST_LOG_PROB), "", output), log_prob, score
+        rows = as_bytes(sources)
+        ids = self.read_targets("target", targets, len(rows), end=True)
+        align_batch = self.compiled(self.align_batch, (TEXT, TARGET), layers=layers, heads=heads)
 
-    def bound(self, source: Tensor, longest: int) -> int | Tensor:
-        """Steps that a search may take for ids `(B, S)`; here `longest`, whatever these are."""
-        return longest
+        def pieces(tokenizer, ids):
+            return [[x.decode("utf-8") for x in row] for row in tokenizer.pieces(ids).to_list()]
 
-    def _search(self, search_fn, source, longest, options):
-        """Tokens `(B, ..., T)`, lengths and log-probabilities `(B, ...)` for ids `(B, S)`."""
+        def run(chosen):
+            target = tf.gather(ids, chosen)
+            source, positions = align_batch([rows[i] for i in chosen], target.to_tensor(PAD))
+            source = tf.RaggedTensor.from_tensor(source, padding=PAD)
+            # Without END.
+            sources = pieces(self.source_tokenizer, source[:, :-1])
+            targets = pieces(self.target_tokenizer, target[:, :-1])
+            return [
+                (a, b, row[: len(b)] if a else [])
+                for a, b, row in zip(sources, targets, positions.numpy().tolist(), strict=True)
+            ]
 
-        def search_rows(source, **options):
-            state = self.model.initial_state(source)
-            rows = tf.shape(source)[0]
-            steps = self.bound(source, longest)
-            return search_fn(self.model.make_step(), state, rows, steps, **options)
+        return in_batches(run, ids.row_lengths().numpy() - 1, batch_size)
 
-        return in_parts(search_rows, {"source": source} | options)
+    def read_targets(
+        self,
+        name: str,
+        texts: Texts,
+        count: int,
+        end: bool = False,
+        longest: int | None = None,
+        first: int = 0,
+    ) -> tf.RaggedTensor:
+        """Tokenizes target texts, of which none may be truncated.
 
-    def _longest(self, search):
-        """Tokens that a translation may have when searched for like this."""
-        return min(search.longest_output or self.longest_output, self.longest_output)
+        Args:
+            name: What one is called in errors.
+            texts: Strings.
+            count: Required number of texts.
+            end: Whether END is appended.
+            longest: Maximum number of tokens of each; the model's `max_length` when left out.
+            first: Index of the first, where they are some of many.
 
-    def _write(self, tokens):
-        """Ids `(B, T)` to text `(B,)`."""
-        output = self.target_tokenizer.detokenize(tokens)
-        # Byte pieces may spell anything, and JSON takes only UTF-8.
-        return tf.strings.unicode_transcode(output, "UTF-8", "UTF-8", errors="replace")
+        Returns:
+            Ragged int32 `(B, None)`.
+
+        Raises:
+            ValueError: If there are more or fewer, or one has too many tokens.
+        """
+        texts, limit = as_bytes(texts), longest or self.model.max_length
+        bound = "longest_output" if limit < self.model.max_length else "the model's max_length"
+        check_count(name, texts, count)
+        ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
+        for number, length in enumerate(ids.row_lengths().numpy(), first + 1):
+            if length > limit:
+                raise ValueError(
+                    f"{name.capitalize()} {number} has {length} tokens, but {bound} is {limit}: "
+                    "shorten it."
+                )
+        return ids
+
+    def _translate_tensor(self, text, batch_size, search, prefix):
+        """Translates a string tensor `()` or `(B,)`, eagerly or as part of a graph."""
+        if text.dtype != tf.string or text.shape.rank not in (0, 1):
+            raise ValueError(
+                f"Expected a string tensor of shape () or (B,), received {text.dtype.name} of "
+                f"shape {text.shape}."
+            )
+        rows, prefixes = tf.reshape(text, [-1]), None
+        if prefix is not None:
+            prefix = tf.convert_to_tensor(prefix, tf.string)
+            if not prefix.shape.is_compatible_with(text.shape):
+                raise ValueError(
+                    "Expected a prefix for each source, received prefixes of shape "
+                    f"{prefix.shape} for sources of shape {text.shape}."
+                )
+            prefixes = tf.reshape(prefix, [-1])
+        if tf.executing_eagerly():
+            given = None if prefixes is None else prefixes.numpy().tolist()
+            found = self.translate(rows.numpy().tolist(), batch_size, search, given)
+            found = tf.constant(found, tf.string, [len(found)])
+        else:
+            seeds = (search.seed << 32) + tf.range(tf.size(rows, tf.int64))
+            if prefixes is not None:
+                message = "There must be one prefix for each source."
+                check = tf.debugging.assert_equal(tf.size(prefixes), tf.size(rows), message)
+                with tf.control_dependencies([check]):
+                    prefixes = tf.identity(prefixes)
+                prefixes = self.target_tokenizer(self.clean(prefixes)).to_tensor(PAD)
+            found = self.search_batch(rows, seeds, prefixes, search)[0][:, 0]
+        return tf.reshape(found, tf.shape(text))
+
+
+def _compile(function, inputs, **options):
+    # Nothing here needs autograph, which takes a third of the time of tracing.
+    function = functools.partial(function, **options)
+    function = tf.function(function, input_signature=inputs, autograph=False)
+    function.get_concrete_function()  # traced before threads share it
+    return function
+
+
+def _eager(function, inputs, **options):
+    def call(*values):
+        pairs = zip(values, inputs, strict=True)
+        return function(*(tf.convert_to_tensor(x, spec.dtype) for x, spec in pairs), **options)
+
+    return call
+
+
+def check_numbers(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:
+    """Numbers of layers or heads as a tuple of ints.
+
+    Raises:
+        ValueError: If there is none, or one that the model does not have.
+    """
+    numbers = tuple(numbers)
+    for number in numbers:
+        if number not in range(count):
+            raise ValueError(
+                f"There is no {name} {number}: the model has {count}, numbered from 0."
+            )
+    if not numbers:
+        raise ValueError(f"Expected the number of a {name} or several, received none.")
+    return numbers

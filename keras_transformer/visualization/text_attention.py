@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from keras_transformer.runs.load import open_model
 from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.translation.attention_maps import KINDS
+from keras_transformer.translation.results import KINDS
 from keras_transformer.typing import Path
 from keras_transformer.visualization.figures import check_output, save_figure
 
@@ -70,7 +70,7 @@ def save_attention_plot(
 def _of_run(translator, text, target, kind, layers, heads):
     """`AttentionMaps`, those to be drawn and their titles."""
     from keras_transformer.translation.inspection import attention_maps
-    from keras_transformer.translation.text_model import check_numbers
+    from keras_transformer.translation.translator import check_numbers
 
     translator.run_eagerly()
     counts = translator.model.num_layers, translator.model.num_heads

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from keras_transformer.translation.token_step import TokenStep
+from keras_transformer.translation.results import TokenStep
 from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, WEIGHTS, new_figure
 from keras_transformer.visualization.labels import readable
 

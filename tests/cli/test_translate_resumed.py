@@ -9,7 +9,7 @@ import pytest
 
 from keras_transformer.cli.text import _write
 from keras_transformer.runs import load
-from keras_transformer.translation import translate_stream
+from keras_transformer.translation import sentence_batches
 from tests.support.command_line import run
 from tests.support.toy_translator import random_translator, toy_pairs
 
@@ -31,8 +31,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    monkeypatch.setattr(translate_stream, "FIRST", 2)
-    monkeypatch.setattr(translate_stream, "WINDOW", 5)
+    monkeypatch.setattr(sentence_batches, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(sentence_batches, "WINDOW", 5)
     monkeypatch.setattr(load, "FEW", 100)  # graphs would take longer to make
 
 

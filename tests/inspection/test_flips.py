@@ -11,8 +11,8 @@ import pytest
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
 from keras_transformer.runs import opening as run_opening
 from keras_transformer.runs.opening import inspect_run
-from keras_transformer.serving.acceptance import opening as version_opening
-from keras_transformer.serving.acceptance.opening import inspect_version
+from keras_transformer.serving.acceptance import structure
+from keras_transformer.serving.acceptance.structure import inspect_version
 from tests.support.sealing import reseal
 from tests.support.trials.corpora import manifest
 from tests.support.trials.doing import sound
@@ -53,7 +53,7 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
         raise AssertionError("something was loaded")
 
     monkeypatch.setattr(run_opening, "Probe", loaded)
-    monkeypatch.setattr(version_opening, "Probe", loaded)
+    monkeypatch.setattr(structure, "Probe", loaded)
     copy, generator = sound(tmp_path, kind), random.Random(count)
     for _ in range(count):
         path, undo = flip(copy, generator)

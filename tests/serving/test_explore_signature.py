@@ -8,15 +8,14 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.operations import OURS, SAVER
+from keras_transformer.serving.acceptance.graph import OURS, SAVER
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.acceptance.structure import check_structure
-from keras_transformer.serving.exploration import MOST_TOKENS
 from keras_transformer.serving.saved_model import export
-from keras_transformer.serving.served_translator import functions_of
+from keras_transformer.serving.served_translator import MAX_RANKED, functions_of
 from keras_transformer.serving.signatures import SIGNATURES, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.translation.hypotheses import LEAST_LOG_PROB
+from keras_transformer.translation.results import LEAST_LOG_PROB
 from tests.support.command_line import run
 from tests.support.exported_operations import operations_of
 from tests.support.toy_translator import MAX_LENGTH, random_translator, toy_pairs
@@ -81,7 +80,7 @@ def by_hand(translator, text, prefix, k):
     ids = np.array([one for one, _ in best])
     written = translator.target_tokenizer
     return {
-        "text": translator._write(tf.constant([target])).numpy()[0].decode(),
+        "text": translator._detokenize(tf.constant([target])).numpy()[0].decode(),
         "log_prob": np.sum(taken),
         "source_tokens": pieces(translator.source_tokenizer, source[0]),
         "target_tokens": pieces(written, target),
@@ -200,7 +199,7 @@ def test_any_number_is_taken(translator, server):
     ids = reply["target_ids"].tolist()
     assert ids[0][:3] == [UNK, UNK, 5] and ids[1] == [6] * MAX_LENGTH and ids[2][0] == 5
     assert ids[3][:4] == [START, UNK, END, PAD]
-    assert reply["best_ids"].shape[2] == min(size, MOST_TOKENS) == 100
+    assert reply["best_ids"].shape[2] == min(size, MAX_RANKED) == 100
     told = (reply["best_log_prob"] > LEAST_LOG_PROB).sum(-1)[:, 0]
     assert told.tolist() == [1, 100, 1, 100]
     for name in ("log_prob", "target_log_prob", "best_log_prob", *MAPS):

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.serving.lasting_server import LastingServer
+from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
 from tests.support.toy_translator import SOURCES, trained_translator
 
 DRAWN = SearchConfig(sample=True, temperature=1.5, seed=7)
@@ -41,7 +40,7 @@ def test_draws_follow_from_the_numbers_of_lines(toy_version):
 
 
 def test_a_process_that_has_died_is_replaced(toy_version):
-    server = LastingServer(toy_version)
+    server = PersistentServer(toy_version)
     requests = [({"text": [source] * 3}, "serving_default") for source in SOURCES]
     expected = server.predict_all(requests, 30)
     process = server._run.__self__._process

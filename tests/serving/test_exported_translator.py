@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.serving import lasting_server
+from keras_transformer.serving import exported_translator
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
 from tests.support.command_line import run
@@ -44,7 +44,7 @@ def test_translations_are_those_in_memory(exported, translator, search):
 
 
 def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, translator, monkeypatch):
-    monkeypatch.setattr(lasting_server, "is_supported", lambda: False)
+    monkeypatch.setattr(exported_translator, "is_supported", lambda: False)
     exported = ExportedTranslator(toy_version)
     found = exported.translate_n_best(SOURCES, search=BEAM)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=BEAM))
@@ -148,7 +148,7 @@ def test_an_older_export_and_one_without_a_card(toy_version, tmp_path):
     exported = ExportedTranslator(toy_version)
     signature, outputs = exported.signatures["beam"]
     del outputs["score"]
-    with pytest.raises(ValueError, match="tells no scores: export the run anew"):
+    with pytest.raises(ValueError, match="returns no scores: export the run anew"):
         exported.translate_n_best(["a"], search=BEAM)
     assert exported.translate(["a"], search=BEAM)  # which needs none
     copy = shutil.copytree(toy_version, tmp_path / "copy")

@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.load import open_translator
-from keras_transformer.serving import lasting_server
+from keras_transformer.serving import exported_translator
 from keras_transformer.serving.acceptance.server_process import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import export
@@ -39,15 +39,15 @@ print(open_translator(sys.argv[1])({SOURCES!r}))
 
 
 def test_many_sentences_have_their_graph_rewritten(exported, monkeypatch):
-    monkeypatch.setattr(lasting_server, "FEW", 2)
+    monkeypatch.setattr(exported_translator, "OPTIMIZE_THRESHOLD", 2)
     optimized = []
 
-    class Observed(lasting_server.ServerProcess):
+    class Observed(exported_translator.ServerProcess):
         def __init__(self, *args, optimize, **options):
             super().__init__(*args, optimize=optimize, **options)
             optimized.append(optimize)
 
-    monkeypatch.setattr(lasting_server, "ServerProcess", Observed)
+    monkeypatch.setattr(exported_translator, "ServerProcess", Observed)
     expected = trained_translator().translate(SOURCES)
     translator = ExportedTranslator(exported)
     found = [translator.translate(SOURCES[i:j]) for i, j in [(0, 0), (0, 1), (1, 2), (2, 3)]]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_transformer.serving.acceptance.operations import OURS, SAVER
+from keras_transformer.serving.acceptance.graph import OURS, SAVER
 from tests.support.exported_operations import exported_operations, operations_of
 
 # Whatever files, connections, other programs and Python are reached by.

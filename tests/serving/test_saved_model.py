@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.serving import saved_model
 from keras_transformer.serving.acceptance import trial
-from keras_transformer.serving.saved_model import CORE_OPS, export
-from keras_transformer.serving.temporary_version import temporary_version
+from keras_transformer.serving.saved_model import CORE_OPS, export, temporary_version
 from tests.support import stand_in_translator as stand_ins
 from tests.support.toy_translator import random_translator
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.saved_model import export
-from keras_transformer.serving.stored_weights import StoredWeights
+from keras_transformer.serving.served_translator import StoredWeights
 from keras_transformer.serving.versions import CARD
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator

@@ -8,9 +8,14 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.acceptance.trial import (
+    MAX_RECORDS,
+    WARM_UP,
+    read_warm_up,
+    write_warm_up,
+)
 from keras_transformer.serving.saved_model import export
 from keras_transformer.serving.signatures import SIGNATURES
-from keras_transformer.serving.warm_up import MOST_RECORDS, PATH, read_warm_up, write_warm_up
 from tests.support.toy_translator import toy_pairs, trained_translator
 
 
@@ -41,7 +46,7 @@ def test_server_answers_every_request(version_dir):
 
 
 def test_file_is_an_uncompressed_record_file_of_prediction_logs(version_dir):
-    with open(f"{version_dir}/{PATH}", "rb") as file:
+    with open(f"{version_dir}/{WARM_UP}", "rb") as file:
         content = file.read()
     # TFRecord: length, its checksum, the record, its checksum.
     (length,) = struct.unpack("<Q", content[:8])
@@ -54,14 +59,14 @@ def test_file_is_an_uncompressed_record_file_of_prediction_logs(version_dir):
 
 def test_a_server_takes_a_thousand_records_at_most(tmp_path):
     write_warm_up(tmp_path, [("serving_default", {"text": tf.constant(["a"])})] * 1001)
-    assert len(read_warm_up(tmp_path)) == MOST_RECORDS == 1000
+    assert len(read_warm_up(tmp_path)) == MAX_RECORDS == 1000
 
 
 def test_other_logs_are_refused(tmp_path):
-    (tmp_path / PATH).parent.mkdir()
-    with tf.io.TFRecordWriter(str(tmp_path / PATH)) as writer:
+    (tmp_path / WARM_UP).parent.mkdir()
+    with tf.io.TFRecordWriter(str(tmp_path / WARM_UP)) as writer:
         writer.write(prediction_log_pb2.PredictionLog().SerializeToString())
-    with pytest.raises(ValueError, match="a record that is no prediction"):
+    with pytest.raises(ValueError, match="a record that is not a prediction"):
         read_warm_up(tmp_path)
 
 

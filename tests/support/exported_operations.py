@@ -2,16 +2,19 @@
 
 All signatures, with every choice that an export or an architecture has, each at least once; and the
 exports of earlier versions, which this one reads. What is opened unasked may hold these and no
-others (`keras_transformer/serving/acceptance/operations.py`).
+others (`keras_transformer/serving/acceptance/graph.py`).
 """
 
+import pathlib
+import re
 import tempfile
+import textwrap
 
 from keras_transformer.inspection.model_config import ACTIVATIONS
 from keras_transformer.position_schemes import RELATIVE
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance import operations
-from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs, scopes
+from keras_transformer.serving.acceptance import graph
+from keras_transformer.serving.acceptance.graph import read_meta_graphs, scopes
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.tokenizers.subword import SubwordTokenizer
@@ -68,16 +71,7 @@ CHOICES = [
         if name not in ("glu", "threshold")
     ),
 ]
-HEAD = '''"""The ops that exports of this package are made of.
-
-`python -m tests.support.exported_operations` writes this file, from exports.
-
-None of them reads or writes a file, opens a connection or runs Python, but for those of `SAVER`:
-these belong in the functions that a SavedModel's saver names, and nowhere else.
-"""
-
-SAVER = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
-'''
+LIST = re.compile(r'(?<=OURS = frozenset\(\n    """\n).*?(?=    """)', re.DOTALL)
 
 
 def operations_of(version_dir):
@@ -102,9 +96,11 @@ def exported_operations(choices=CHOICES):
 
 
 def main():
-    lines = [f'        "{name}",\n' for name in sorted(exported_operations() - operations.SAVER)]
-    with open(operations.__file__, "w", encoding="utf-8") as file:
-        file.write(f"{HEAD}\nOURS = frozenset(\n    {{\n{''.join(lines)}    }}\n)\n")
+    names = sorted(exported_operations() - graph.SAVER)
+    lines = textwrap.wrap(" ".join(names), 100, initial_indent="    ", subsequent_indent="    ")
+    path = pathlib.Path(graph.__file__)
+    text = LIST.sub("".join(f"{line}\n" for line in lines), path.read_text(encoding="utf-8"))
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

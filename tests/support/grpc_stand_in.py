@@ -58,9 +58,9 @@ class GrpcStandIn(prediction_service_pb2_grpc.PredictionServiceServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, outputs["error"])
         reply = predict_pb2.PredictResponse()
         reply.model_spec.name = spec.name
-        for key, spec in SIGNATURES[name].outputs.items():
-            values = np.array(outputs[key], dtype=object if spec.dtype == tf.string else None)
-            reply.outputs[key].CopyFrom(tf.make_tensor_proto(values, spec.dtype))
+        for key, (_, dtype) in SIGNATURES[name].outputs.items():
+            values = np.array(outputs[key], dtype=object if dtype == "string" else None)
+            reply.outputs[key].CopyFrom(tf.make_tensor_proto(values, tf.as_dtype(dtype)))
         return reply
 
 

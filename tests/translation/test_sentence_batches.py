@@ -1,29 +1,197 @@
-"""Sentences in batches: of similar length, several at once, and back in order."""
+"""Sentences: every line read once and soon, translated in windows and batches, back in order."""
 
+import itertools
+import queue
 import threading
+import tracemalloc
 
+import numpy as np
 import pytest
 
 from keras_transformer.kernels.tensorflow import threads
 from keras_transformer.presets import SearchConfig
-from keras_transformer.translation.sentence_batches import translate_sorted
-from tests.support.toy_translator import SOURCES, trained_translator
+from keras_transformer.translation import sentence_batches
+from keras_transformer.translation.sentence_batches import (
+    IncomingLines,
+    in_batches,
+    translate_stream,
+)
+from tests.support.toy_translator import SOURCES, random_translator, toy_pairs, trained_translator
+
+SAMPLING = SearchConfig(sample=True, temperature=1.3, seed=3)
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    monkeypatch.setattr(sentence_batches, "FIRST_WINDOW", 3)
+    monkeypatch.setattr(sentence_batches, "WINDOW", 5)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return random_translator()
+
+
+def reading(blocks):
+    """A function that returns these blocks of bytes, one a call."""
+    blocks = iter(blocks)
+    return lambda size: next(blocks, b"")
+
+
+def windows_of(lines, most):
+    return list(iter(lambda: lines.take(most), []))
+
+
+# Lines as they arrive.
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\n", b"a", b"a\n\nb\r\n c \n", b"\xef\xbb\xbfa\r\nb", b"\r\n\xff"]
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_lines_of_any_blocks(text, size):
+    blocks = [text[i : i + size] for i in range(0, len(text), size)]
+    expected = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    for most in (1, 2, 50):
+        windows = windows_of(IncomingLines(reading(blocks)), most)
+        assert all(len(window) <= most for window in windows)
+        assert list(itertools.chain(*windows)) == expected
+
+
+def test_lines_are_handed_out_while_more_may_come():
+    pipe = queue.Queue()
+    lines = IncomingLines(lambda size: pipe.get(timeout=60))  # instead of b"", an error ends it
+    pipe.put(b"one\ntwo\nthr")
+    assert lines.take(100) == [b"one", b"two"]
+    assert not lines.ended
+    pipe.put(b"ee\n")
+    assert lines.take(100) == [b"three"] and lines.bytes_taken == 14
+    pipe.put(b"four")
+    pipe.put(b"")
+    assert lines.take(100) == [b"four"] and lines.ended and lines.take(100) == []
+
+
+def test_skipped_lines():
+    lines = IncomingLines(reading([b"a\nb\n", b"c\nd\ne\n"]))
+    assert lines.skip(3) == 3 and lines.take(1) == [b"d"] and lines.skip(0) == 0
+    assert lines.skip(2) == 1 and lines.ended
+
+
+def test_few_bytes_together(monkeypatch):
+    monkeypatch.setattr(sentence_batches, "MAX_WINDOW_BYTES", 100)
+    lines = IncomingLines(reading([b"x" * 40 + b"\n"] * 7 + [b"y" * 500 + b"\n"] * 2))
+    assert [len(window) for window in windows_of(lines, 50)] == [3, 3, 2, 1]
+
+
+def test_unreadable_lines():
+    def read(size):
+        raise IsADirectoryError(21, "Is a directory")
+
+    with pytest.raises(ValueError, match="cannot be read: .*Is a directory"):
+        IncomingLines(read).take(5)
+
+
+def test_memory_is_bounded(monkeypatch):
+    """Half a million lines, 100 MB, pass through; a few windows are in memory."""
+    monkeypatch.setattr(sentence_batches, "WINDOW", 8192)  # as with two cores, on any machine
+    block = (b"a line of text, " * 12 + b"\n") * 300
+    count = 100_000_000 // len(block)
+    lines = IncomingLines(reading(itertools.repeat(block, count)))
+
+    def translate(texts, prefixes, first):
+        return [text.decode().upper() for text in texts]
+
+    tracemalloc.start()
+    try:
+        found = sum(map(len, translate_stream(translate, lines)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == 300 * count > 500_000
+    assert peak < 24_000_000
+
+
+# Windows.
+
+
+def stream(translate, texts, prefixes=None, first=0):
+    lines = IncomingLines(reading([f"{text}\n".encode() for text in texts]))
+    prefixes = None if prefixes is None else iter(prefixes)
+    return list(translate_stream(translate, lines, prefixes, first))
+
+
+def test_windows_translate_as_one_list(translator, small_windows):
+    texts = [source for source, _ in toy_pairs(19, seed=2)]
+    prefixes = [text[: i % 3].upper() for i, text in enumerate(texts)]
+
+    def sample(texts, prefixes, first):
+        return translator.translate_n_best(texts, 4, SAMPLING, prefixes, n_best=2, first=first)
+
+    def rounded(rows):
+        return [[(one.text, round(one.log_prob, 3)) for one in row] for row in rows]
+
+    expected = rounded(sample(texts, prefixes, 0))
+    windows = stream(sample, texts, prefixes)
+    assert [len(window) for window in windows] == [3, 5, 5, 5, 1]
+    assert rounded(itertools.chain(*windows)) == expected
+    # From the middle on, as when a killed command is resumed.
+    later = list(itertools.chain(*stream(sample, texts[7:], prefixes[7:], first=7)))
+    assert [row[0].text for row in later] == [row[0][0] for row in expected[7:]]
+    other = translator.translate_n_best(texts[7:], 4, SAMPLING, prefixes[7:], n_best=2)
+    assert [row[0].text for row in other] != [row[0][0] for row in expected[7:]]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 11])
+def test_prefixes_are_as_many_as_lines(small_windows, count):
+    calls = []
+
+    def translate(texts, prefixes, first):
+        calls.append(first)
+        return texts
+
+    assert len(stream(translate, "abc" * 20, "x" * 60)) == 13
+    with pytest.raises(ValueError, match=f"Received {count - 1} prefix(es)?, but more lines"):
+        stream(translate, "a" * count, "x" * (count - 1))
+    calls.clear()
+    with pytest.raises(ValueError, match=f"Received {count} lines to translate, but more pref"):
+        stream(translate, "a" * count, "x" * (count + 1))
+    # A window that is not full is known to be the last: nothing of it is translated in vain.
+    assert calls == {2: [], 3: [0], 8: [0, 3], 11: [0, 3]}[count]
+    assert stream(translate, [], "") == []
+    with pytest.raises(ValueError, match="Received 0 lines"):
+        stream(translate, [], "x")
+
+
+def test_errors_name_the_line(translator, small_windows):
+    def translate(texts, prefixes, first):
+        return translator.translate(texts, prefixes=prefixes, first=first)
+
+    with pytest.raises(ValueError, match="Prefix 7 has 13 tokens"):
+        stream(translate, "a" * 9, ["B"] * 6 + ["B" * 12] + ["B"] * 2)
+    # An integer of any kind.
+    assert (
+        translator.translate(["abc"], search=SAMPLING, first=np.int64(5))
+        == translator.translate(["hgf"] * 5 + ["abc"], search=SAMPLING)[5:]
+    )
+
+
+# Batches.
 
 
 def test_similar_lengths_are_translated_together():
-    batches = []
+    texts, batches = ["ccc", "a", "dddd", "bb", ""], []
 
-    def record(rows):
-        batches.append(rows)
-        return [row.decode().upper() for row in rows]
+    def upper(chosen):
+        batches.append([texts[i] for i in chosen])
+        return [texts[i].upper() for i in chosen]
 
-    assert translate_sorted(record, ["ccc", "a", "dddd", "bb", ""], 2) == [
-        *("CCC", "A", "DDDD", "BB", "")
-    ]
-    assert batches == [[b"dddd", b"ccc"], [b"bb", b"a"], [b""]]
+    assert in_batches(upper, list(map(len, texts)), 2) == ["CCC", "A", "DDDD", "BB", ""]
+    assert batches == [["dddd", "ccc"], ["bb", "a"], [""]]
 
 
-def test_cores_that_work_apart_share_the_sentences(monkeypatch):
+def test_threads_share_the_sentences(monkeypatch):
     """Batches are translated at once, small enough that each core has one; nothing else changes."""
     translator = trained_translator()
     expected = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
@@ -31,21 +199,20 @@ def test_cores_that_work_apart_share_the_sentences(monkeypatch):
     found = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
     assert [[x.text for x in row] for row in found] == [[x.text for x in row] for row in expected]
 
-    together = threading.Barrier(3)  # no thread goes on before three have come
+    together = threading.Barrier(3)  # no thread continues before three have come
 
-    def wait(rows):
+    def wait(chosen):
         together.wait(timeout=60)
-        return [row.decode() for row in rows]
+        return chosen
 
-    texts = ["ccc", "a", "dddd", "bb", ""]
-    assert translate_sorted(wait, texts) == texts
+    assert in_batches(wait, [3, 1, 4, 2, 0], 256) == [0, 1, 2, 3, 4]
 
 
 def test_an_error_in_one_of_many_batches_is_the_callers(monkeypatch):
     monkeypatch.setattr(threads, "operations_at_once", lambda: 2)
 
-    def fail(rows):
+    def fail(chosen):
         raise KeyError("lost")
 
     with pytest.raises(KeyError, match="lost"):
-        translate_sorted(fail, ["a", "b"])
+        in_batches(fail, [1, 1], 1)

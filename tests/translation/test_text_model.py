@@ -1,22 +1,17 @@
-"""What the model says about given pairs: how probable they are, what a token attends to."""
+"""Scores of given pairs: how probable they are, what a token attends to, and other tokens."""
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.presets import GREEDY, SearchConfig
-from keras_transformer.special_ids import END, START
-from keras_transformer.translation.translator import Translator
+import keras_transformer as kt
+from keras_transformer.presets import SearchConfig
+from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.translation.text_model import MIN_PART_ROWS, PARTS, search_in_parts
 from tests.support.toy_steps import log_softmax
-from tests.support.toy_translator import (
-    SOURCES,
-    random_translator,
-    toy_tokenizer,
-    trained_translator,
-)
+from tests.support.toy_translator import SOURCES, random_translator, trained_translator
 
 TARGETS = ["ABC", "HGFA", "", "x", "BBBB", "東", "H", "HB", "GFEDCBA", ""]
 
@@ -127,7 +122,7 @@ def test_sources_are_cut_as_in_translation():
         (lambda t: t.align(["a"], ["A"], layers=[1]), "no layer 1: the model has 1, numbered from"),
         (lambda t: t.align(["a"], ["A"], layers=[-1]), "no layer -1"),
         (lambda t: t.align(["a"], ["A"], heads=[0, 2]), "no head 2: the model has 2"),
-        (lambda t: t.align(["a"], ["A"], heads=[]), "name one head or several"),
+        (lambda t: t.align(["a"], ["A"], heads=[]), "number of a head"),
     ],
 )
 def test_mistakes(call, message):
@@ -135,21 +130,124 @@ def test_mistakes(call, message):
         call(trained_translator())
 
 
+# Attention maps and token probabilities.
+
+LAYERS = dict(num_layers=2, num_heads=4)
+
+
+def test_attention_maps():
+    translator = random_translator(deviation=0.3, **LAYERS)
+    maps = kt.attention_maps(translator, "abc", "ABCD")
+    assert maps.source_tokens[-3:] == ["b", "c", "</s>"]
+    assert maps.target_tokens[-3:] == ["C", "D", "</s>"]
+    sizes = len(maps.source_tokens), len(maps.target_tokens)
+    shapes = {"encoder": sizes[:1] * 2, "decoder": sizes[1:] * 2, "cross": sizes[::-1]}
+    for kind, shape in shapes.items():
+        assert maps.scores[kind].shape == (2, 4, *shape)
+        np.testing.assert_allclose(maps.scores[kind].sum(axis=-1), 1, atol=1e-5)
+        assert tuple(map(len, maps.labels(kind))) == shape[::-1], "keys, then queries"
+    assert np.triu(maps.scores["decoder"][0, 0], 1).max() == 0, "nothing of what is to come"
+    keys, queries = maps.labels("decoder")
+    assert keys == queries == ["<s>", *maps.target_tokens[:-1]]
+    aligned = translator.align(["abc"], ["ABCD"], layers=[1])[0][2]
+    mean = maps.scores["cross"][1].mean(axis=0)[:-1, :-1]
+    assert np.argmax(mean, axis=1).tolist() == aligned
+
+
+def test_probabilities_are_those_of_the_score():
+    translator = trained_translator()
+    ((log_prob, tokens),) = translator.score(["cafe"], ["CAGE"])
+    steps = kt.token_probabilities(translator, "cafe", "CAGE", number=7)
+    assert len(steps) == tokens and steps[-1].token == "</s>"
+    assert sum(step.log_prob for step in steps) == pytest.approx(log_prob, abs=1e-4)
+    for step in steps:
+        log_probs = [value for _, value in step.best]
+        assert len(log_probs) == 7 and log_probs == sorted(log_probs, reverse=True)
+        assert step.log_prob <= log_probs[0] and np.exp(log_probs).sum() <= 1 + 1e-5
+        for piece, value in step.best:
+            assert piece != step.token or value == pytest.approx(step.log_prob)
+
+
+def test_greedy_search_takes_the_first_of_each():
+    translator = trained_translator()
+    source = translator.source_tokenizer(["abcd"], end=True).to_tensor()
+    model = translator.model
+    tokens, _, log_prob = kt.greedy_search(model.make_step(), model.initial_state(source), 1, 12)
+    padded = [*tokens[0].numpy().tolist(), PAD, PAD]
+    steps = kt.token_probabilities(translator, "abcd", padded, number=2)
+    assert all(step.token == step.best[0][0] for step in steps)
+    assert sum(step.log_prob for step in steps) == pytest.approx(float(log_prob[0]), abs=1e-4)
+    assert len(steps) == padded.index(END) + 1
+
+
+def test_ids_without_an_end_stay_open():
+    ids = trained_translator().target_tokenizer("AB").numpy()
+    steps = kt.token_probabilities(trained_translator(), "ab", ids)
+    assert [step.token for step in steps] == ["▁", "A", "B"]
+
+
 @pytest.mark.parametrize(
-    "search", [GREEDY, SearchConfig(beam_size=3), SearchConfig(sample=True)], ids=str
+    "target, number, message",
+    [
+        ("A", 0, "number must be from 1 to 277, the vocabulary, received 0"),
+        ("A", 278, "received 278"),
+        ("A" * 20, 5, "max_length is 12: shorten it"),
+        ([5] * 13, 5, "Expected 1 to 12 ids of a vocabulary of 277"),
+        ([277], 5, r"received \[277\]"),
+        ([], 5, "a text or the ids of one|1 to 12 ids"),
+        ([[5]], 5, "a text or the ids of one"),
+        ([0.5], 5, "a text or the ids of one"),
+    ],
 )
-def test_translations_have_a_longest_length(search):
-    model, tokenizer = random_translator(seed=1).model, toy_tokenizer()
-    bounded = Translator(model, tokenizer, tokenizer, longest_output=3)
-    whole = Translator(model, tokenizer, tokenizer, longest_output=10**6)
-    short = bounded.translate(SOURCES, search=search)
-    long = whole.translate(SOURCES, search=search)
-    assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
-    assert long == random_translator(seed=1).translate(SOURCES, search=search)
-    asked = dataclasses.replace(search, longest_output=3)
-    assert whole.translate(SOURCES, search=asked) == short
-    assert bounded.translate(SOURCES, search=dataclasses.replace(search, longest_output=4)) == short
-    with pytest.raises(ValueError, match="Prefix 1 has 5 tokens, but longest_output is 3: shorten"):
-        whole.translate(["abc"], search=asked, prefixes=["ABCD"])
-    with pytest.raises(ValueError, match="longest_output must be at least 1, received 0"):
-        Translator(model, tokenizer, tokenizer, longest_output=0)
+def test_what_does_not_fit(target, number, message):
+    with pytest.raises(ValueError, match=message):
+        kt.token_probabilities(trained_translator(), "a", target, number)
+
+
+# Batches are searched in parts.
+
+
+@pytest.mark.parametrize(
+    "rows", [0, 1, MIN_PART_ROWS - 1, 2 * MIN_PART_ROWS, 4 * MIN_PART_ROWS + 3]
+)
+def test_parts_have_lengths_of_their_own(rows):
+    """Row i has i tokens, all i + 1; each part is as wide as its longest row."""
+    sizes = []
+
+    def find(numbers):
+        widest = tf.reduce_max(tf.concat([numbers, [0]], 0))
+        sizes.append(len(sizes))
+        used = tf.range(widest) < numbers[:, tf.newaxis]
+        tokens = tf.where(used, numbers[:, tf.newaxis] + 1, PAD)
+        return tokens, numbers, tf.cast(numbers, tf.float32)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)])
+    def search(numbers):
+        return search_in_parts(find, {"numbers": numbers})
+
+    numbers = np.arange(rows)
+    tokens, lengths, log_probs = search(numbers)
+    assert len(sizes) == 1  # one function, however many parts
+    assert tokens.shape == (rows, max(0, rows - 1))
+    np.testing.assert_array_equal(np.count_nonzero(tokens, axis=1), numbers)
+    np.testing.assert_array_equal(lengths, numbers)
+    np.testing.assert_array_equal(log_probs, numbers)
+
+
+def test_parts_are_calls_of_one_function():
+    """As many as it says, of which none waits for another."""
+
+    def calls(graph):
+        names = [f"{op.get_attr('f').name}" for op in graph.get_operations() if "Call" in op.type]
+        return names
+
+    function = tf.function(
+        lambda x: search_in_parts(lambda x: (x[:, tf.newaxis], x, x), {"x": x}),
+        input_signature=[tf.TensorSpec([None], tf.int32)],
+    )
+    graph = function.get_concrete_function().graph
+    (choice,) = (op for op in graph.get_operations() if op.type in ("Case", "StatelessCase"))
+    branches = [graph._get_function(f.name).graph for f in choice.get_attr("branches")]
+    found = [calls(branch) for branch in branches]
+    assert [len(names) for names in found] == list(PARTS)
+    assert len({name for names in found for name in names}) == 1

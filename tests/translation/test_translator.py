@@ -1,7 +1,11 @@
 """Text to text: the parts put together by hand give the same, and any content is taken."""
 
+import copy
 import dataclasses
+import doctest
 import math
+import multiprocessing
+import pickle
 
 import keras
 import numpy as np
@@ -9,12 +13,14 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
+import keras_transformer as kt
 from keras_transformer.decoding import greedy_search, search
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.transformer import Transformer
-from keras_transformer.translation.hypotheses import LEAST_LOG_PROB
+from keras_transformer.translation.results import LEAST_LOG_PROB
 from keras_transformer.translation.translator import Translator
 from tests.support.sample_text import BYTES, LINES, TEXTS
 from tests.support.toy_translator import (
@@ -28,6 +34,7 @@ from tests.support.toy_translator import (
 
 WORDS = SubwordTokenizer.train(LINES, 30, "word")
 PIECES = SubwordTokenizer.train(LINES, 350, "bpe")
+WORDPIECE = WordPieceTokenizer.train(["anna und bob", "bob"] * 50, 19, lowercase=True)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +69,15 @@ def by_hand(translator, text):
 # One configuration after the other.
 
 
+def check_by_hand(translator, texts):
+    outputs, log_probs = serve(translator, texts)
+    for text, output, log_prob in zip(texts, outputs, log_probs, strict=True):
+        expected, expected_log_prob = by_hand(translator, text)
+        assert output == expected
+        assert log_prob == pytest.approx(expected_log_prob, abs=1e-4)
+    return outputs
+
+
 @pytest.mark.parametrize(
     "source_tokenizer, target_tokenizer, options",
     [
@@ -74,20 +90,11 @@ def test_two_tokenizers(source_tokenizer, target_tokenizer, options):
     translator = random_translator(source_tokenizer, target_tokenizer, seed=3, **options)
     texts = ["the lazy fox", "unheard of fox", "große", "", "the", "東京 は 夜", "x y z"]
     assert UNK in WORDS("unheard of fox")
-    outputs, log_probs = serve(translator, texts)
-    assert len(set(outputs)) > 3
-    for text, output, log_prob in zip(texts, outputs, log_probs, strict=True):
-        expected, expected_log_prob = by_hand(translator, text)
-        assert output == expected
-        assert log_prob == pytest.approx(expected_log_prob, abs=1e-4)
+    assert len(set(check_by_hand(translator, texts))) > 3
 
 
 def test_trained_model_by_hand(translator):
-    outputs, log_probs = serve(translator, SOURCES)
-    for text, output, log_prob in zip(SOURCES, outputs, log_probs, strict=True):
-        expected, expected_log_prob = by_hand(translator, text)
-        assert output == expected
-        assert log_prob == pytest.approx(expected_log_prob, abs=1e-4)
+    outputs = check_by_hand(translator, SOURCES)
     assert len(set(outputs)) > 6 and len({len(output) for output in outputs}) > 3
 
 
@@ -110,9 +117,10 @@ def test_order_is_kept(translator):
     expected = [alone[text] for text in texts]
     for batch_size in (1, 3, 64):
         assert translator.translate(texts, batch_size=batch_size) == expected
-    assert translator.translate(tuple(texts)) == expected
     assert translator.translate(text for text in texts) == expected
     assert translator.translate([text.encode() for text in texts]) == expected
+    # Parts of a batch that are searched at the same time.
+    assert serve(translator, texts + texts)[0] == expected + expected
 
 
 def test_rows_do_not_depend_on_their_batch(translator):
@@ -128,7 +136,18 @@ def test_no_rows(translator):
     assert translator.translate([]) == []
 
 
-# Other ways of searching.
+def test_a_few_sentences_are_translated_without_a_graph(translator, monkeypatch):
+    expected = translator.translate_n_best(SOURCES[:2])
+    monkeypatch.setattr(translator, "compiled", None)  # put back at the end
+    translator.run_eagerly()
+    monkeypatch.setattr(tf, "function", None)  # none is made
+    assert translator.translate_n_best(SOURCES[:2]) == [
+        [(text, *(pytest.approx(value, abs=1e-5) for value in numbers)) for text, *numbers in row]
+        for row in expected
+    ]
+
+
+# Other searches.
 
 SEARCHES = {
     "greedy": GREEDY,
@@ -142,7 +161,7 @@ def test_n_best_by_hand(translator, name):
     config = SEARCHES[name]
     found = translator.translate_n_best(SOURCES, search=config)
     assert translator.translate(SOURCES, search=config) == [n_best[0][0] for n_best in found]
-    # As many together as fit, or few: the same, also of what is drawn.
+    # Small batches return the same, samples included.
     alone = translator.translate_n_best(SOURCES, batch_size=3, search=config)
     for i, (text, n_best, others) in enumerate(zip(SOURCES, found, alone, strict=True)):
         assert [one.text for one in n_best] == [one.text for one in others]
@@ -161,14 +180,36 @@ def test_n_best_by_hand(translator, name):
         assert [one.score for one in n_best] == pytest.approx(scores.tolist(), abs=1e-4)
         assert sorted(n_best, key=lambda one: -one.score) == n_best
     assert {len(n_best) for n_best in found} == {config.beam_size}
+    if config.beam_size > 1:
+        two = translator.translate_n_best(SOURCES, search=config, n_best=2)
+        assert [[one.text for one in row] for row in two] == [
+            [one.text for one in row[:2]] for row in found
+        ]
 
 
-def test_draws_differ(translator):
+def test_samples_differ(translator):
     config = SEARCHES["sampling"]
     first = translator.translate(["abcdefg"] * 8, search=config)
-    assert len(set(first)) > 4  # each place in the list has draws of its own
+    assert len(set(first)) > 4  # each index has samples of its own
     other = translator.translate(["abcdefg"] * 8, search=dataclasses.replace(config, seed=4))
     assert not set(enumerate(first)) & set(enumerate(other))
+
+
+def test_several_samples_are_those_of_the_seeds_that_follow():
+    translator = random_translator()
+    translator.run_eagerly()
+    config = SearchConfig(sample=True, temperature=1.5, seed=2**31 - 1)
+    prefixes = ["", "B"] * 5
+    found = translator.translate_n_best(SOURCES, 4, config, prefixes, n_best=2)
+    by_seed = [
+        translator.translate(SOURCES, 256, dataclasses.replace(config, seed=seed), prefixes)
+        for seed in (2**31 - 1, 0)
+    ]
+    assert [[one.text for one in samples] for samples in found] == [
+        list(texts) for texts in zip(*by_seed, strict=True)
+    ]
+    assert sum(len({one.text for one in samples}) > 1 for samples in found) > 4
+    assert all(one.score == one.log_prob for samples in found for one in samples)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -184,21 +225,20 @@ def test_prefixes(translator, name):
     assert nothing == translator.translate(SOURCES, search=SEARCHES[name])
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (
-            {"search": SearchConfig(beam_size=278)},
-            "beam of 278 is wider than the vocabulary of 277",
-        ),
-        ({"prefixes": ["A", "A" * 12]}, "Prefix 2 has 13 tokens, but the model's max_length is 12"),
-        ({"prefixes": ["A"]}, "a prefix for each source, received 1 for 2 sources"),
-        ({"prefixes": "AB"}, "a list of sentences, received one string"),
-    ],
-)
-def test_searches_that_cannot_be(translator, options, message):
-    with pytest.raises(ValueError, match=message):
-        translator.translate(["ab", "c"], **options)
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_maximum_output_length(search):
+    model, tokenizer = random_translator(seed=1).model, toy_tokenizer()
+    bounded = Translator(model, tokenizer, tokenizer, longest_output=3)
+    whole = Translator(model, tokenizer, tokenizer, longest_output=10**6)
+    short = bounded.translate(SOURCES, search=search)
+    long = whole.translate(SOURCES, search=search)
+    assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
+    assert long == random_translator(seed=1).translate(SOURCES, search=search)
+    asked = dataclasses.replace(search, longest_output=3)
+    assert whole.translate(SOURCES, search=asked) == short
+    assert bounded.translate(SOURCES, search=dataclasses.replace(search, longest_output=4)) == short
+    with pytest.raises(ValueError, match="Prefix 1 has 5 tokens, but longest_output is 3"):
+        whole.translate(["abc"], search=asked, prefixes=["ABCD"])
 
 
 # Content.
@@ -223,9 +263,6 @@ def test_any_content(translator):
     served, log_probs = serve(translator, rows)
     assert served == outputs
     assert all(math.isfinite(log_prob) and log_prob <= 0 for log_prob in log_probs)
-
-
-def test_what_is_no_text_counts_as_replaced(translator):
     for raw in BYTES:
         replaced = raw.decode("utf-8", errors="replace")
         assert serve(translator, [raw]) == serve(translator, [replaced])
@@ -239,18 +276,205 @@ def test_output_is_utf8_whatever_the_model_spells():
     assert any("\ufffd" in output.decode("utf-8") for output in outputs)
 
 
-def test_sources_are_cut_at_the_models_length(translator):
+def test_sources_are_truncated_at_the_models_length(translator):
     # ▁ and ten characters, then END.
     kept = "abcdefgabc"
     outputs, log_probs = serve(translator, [kept, kept + "d", kept + "h" * 10_000, kept[:-1]])
     assert outputs[0] == outputs[1] == outputs[2]
-    assert log_probs[1] == pytest.approx(log_probs[0], abs=1e-4)
-    assert log_probs[2] == pytest.approx(log_probs[0], abs=1e-4)
+    assert log_probs[1:3] == pytest.approx([log_probs[0]] * 2, abs=1e-4)
     assert abs(log_probs[3] - log_probs[0]) > 1e-3
     assert max(map(len, outputs)) <= MAX_LENGTH
 
 
+# Calls: a string, strings or a string tensor, and a search by keywords.
+
+CALLED = ["abc", "", "hgf", "bbbbbbb", "cafe"]
+OPTIONS = {"beam_size": 3, "length_penalty": 0.0}
+BEAM = SearchConfig(**OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    return random_translator(seed=3)
+
+
+@pytest.fixture(scope="module")
+def expected(untrained):
+    """The beam's answers, of which some are not the greedy ones."""
+    found = untrained.translate(CALLED, search=BEAM)
+    assert found != untrained.translate(CALLED) and len(set(found)) > 3
+    return found
+
+
+def decoded(tensor):
+    """A string tensor as a string or a list of them."""
+    assert tensor.dtype == tf.string
+    found = tensor.numpy()
+    return found.decode() if tensor.shape.rank == 0 else [text.decode() for text in found]
+
+
+def test_strings(untrained, expected):
+    assert untrained("abc") == untrained(b"abc") == untrained.translate(["abc"])[0]
+    assert untrained("") == "" and untrained([]) == []
+    assert untrained("abc", **OPTIONS) == expected[0]
+    for texts in (CALLED, tuple(CALLED), np.array(CALLED)):
+        assert untrained(texts, **OPTIONS) == expected
+    assert untrained(CALLED, batch_size=2, search=BEAM) == expected
+    wider = untrained.translate(CALLED, search=SearchConfig(beam_size=5, length_penalty=0.0))
+    assert untrained(CALLED, search=BEAM, beam_size=5) == wider
+
+
+def test_tensors(untrained, expected):
+    for call in (untrained, tf.function(untrained, autograph=False)):
+        assert decoded(call(tf.constant(CALLED), **OPTIONS)) == expected
+        assert decoded(call(tf.constant("abc"), **OPTIONS)) == expected[0]
+    assert untrained(tf.zeros([0], tf.string)).shape == (0,)
+    dataset = tf.data.Dataset.from_tensor_slices(CALLED).batch(3)
+    dataset = dataset.map(lambda text: untrained(text, search=BEAM))
+    assert dataset.element_spec == tf.TensorSpec([None], tf.string)
+    assert [text for batch in dataset for text in decoded(batch)] == expected
+
+
+def test_samples_are_the_same_in_a_graph(untrained):
+    options = {"sample": True, "seed": 7}
+    found = untrained(CALLED, **options)
+    for call in (untrained, tf.function(untrained, autograph=False)):
+        assert decoded(call(tf.constant(CALLED), **options)) == found
+
+
+def test_prefixes_of_a_call(untrained):
+    prefixes = ["GG", "", "B", "H", ""]
+    expected = untrained.translate(CALLED, prefixes=prefixes)
+    assert untrained(CALLED, prefixes=prefixes) == expected
+    assert untrained("abc", prefixes="GG") == untrained("abc", prefixes=["GG"]) == expected[0]
+    call = tf.function(untrained, autograph=False)
+    assert decoded(call(tf.constant(CALLED), prefixes=tf.constant(prefixes))) == expected
+    assert decoded(untrained(tf.constant(CALLED), prefixes=prefixes)) == expected
+    assert decoded(untrained(tf.constant("abc"), prefixes="GG")) == expected[0]
+    texts = tf.TensorSpec([None], tf.string)
+    call = tf.function(lambda x, p: untrained(x, prefixes=p), [texts, texts], autograph=False)
+    for rows in [(2, 1), (1, 2)]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="one prefix for each source"):
+            call(*(tf.constant(["a"] * number) for number in rows))
+
+
+# A script of one's own, a copy, another process.
+
+
+def decode(source, length):
+    """What a script does with ids `(B, S)`."""
+    model = trained_translator().model
+    state = model.initial_state(source)
+    return kt.greedy_search(model.make_step(), state, len(source), length)
+
+
+def test_a_script_decodes_as_the_translator_does(translator):
+    texts = [text for text in SOURCES if text]
+    tokenizer = translator.source_tokenizer
+    source = tokenizer(texts, end=True).to_tensor()
+    tokens, _, log_prob = decode(source, translator.longest_output)
+    same, answer = translator.translate_ids(*translator.read_source(tf.constant(texts)))
+    assert tokens.numpy().tolist() == same.numpy().tolist()
+    np.testing.assert_allclose(log_prob, answer["log_prob"], rtol=1e-5)
+    outputs = [text.decode() for text in tokenizer.detokenize(tokens).numpy()]
+    assert outputs == translator.translate(texts)
+    # One by one, from the ids of a single text.
+    for text, row in zip(texts, tokens.numpy(), strict=True):
+        alone, lengths, _ = decode(tokenizer(text, end=True)[tf.newaxis], translator.longest_output)
+        assert alone[0].numpy().tolist() == row[: lengths[0]].tolist()
+    # END is needed.
+    without = decode(tokenizer(texts).to_tensor(), translator.longest_output)
+    assert tokenizer.detokenize(without[0]).numpy().tolist() != [text.encode() for text in outputs]
+
+
+@pytest.mark.parametrize("name", ["greedy_search", "search"])
+def test_examples_run(translator, name):
+    known = vars(kt) | {"tf": tf, "model": translator.model, name: getattr(kt, name)}
+    known |= {"tokenizer": translator.source_tokenizer, "SearchConfig": kt.SearchConfig}
+    shown = 0
+    for example in doctest.DocTestParser().get_examples(getattr(kt, name).__doc__):
+        if not example.want:
+            exec(example.source, known)
+            continue
+        (text,) = eval(example.source, known)  # of another model, of course
+        shown += isinstance(text, bytes) and len(text) > 0
+    assert shown
+
+
+def pickled(value):
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, WORDPIECE], ids=["subword", "wordpiece"])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_a_copied_tokenizer_is_the_same(tokenizer, copied):
+    twin = copied(tokenizer)
+    assert type(twin) is type(tokenizer) and twin.model == tokenizer.model
+    texts = ["anna und bob", "", "unbekannt"]
+    assert twin(texts).to_list() == tokenizer(texts).to_list()
+    assert twin.detokenize(twin(texts[0])) == tokenizer.detokenize(tokenizer(texts[0]))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copied_translator_is_the_same(copied):
+    made = random_translator()
+    translator = Translator(made.model, made.source_tokenizer, made.target_tokenizer, 5)
+    translator.card = {"data": {"pairs": 3}}
+    twin = copied(translator)
+    assert twin.source_tokenizer is twin.target_tokenizer
+    assert twin.longest_output == 5 and twin.card == translator.card
+    assert twin.translate(SOURCES, search=BEAM) == translator.translate(SOURCES, search=BEAM)
+
+
+def ids_and_translations(tokenizer, translator):
+    return tokenizer(SOURCES).to_list(), translator.translate(SOURCES)
+
+
+def test_another_process():
+    sent = WORDPIECE, random_translator()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(ids_and_translations, sent) == ids_and_translations(*sent)
+
+
 # Mistakes.
+
+MANY_SAMPLES = dict(search=SearchConfig(sample=True), n_best=0)
+MISTAKES = {
+    "one string": (lambda t: t.translate("abc"), "a list of sentences, received one string"),
+    "empty string": (lambda t: t.translate(""), "a list of sentences, received one string"),
+    "wide beam": (lambda t: t("abc", beam_size=278), "beam of 278 is wider than the vocabulary of"),
+    "long prefix": (
+        lambda t: t.translate(["ab", "c"], prefixes=["A", "A" * 12]),
+        "Prefix 2 has 13 tokens, but the model's max_length is 12",
+    ),
+    "one prefix": (lambda t: t(["a", "b"], prefixes=["A"]), "received 1 for 2 sources"),
+    "two prefixes": (lambda t: t("a", prefixes=["A", "B"]), "received 2 for 1 source"),
+    "prefix string": (lambda t: t.translate(["a"], prefixes="A"), "received one string"),
+    "n_best": (lambda t: t.translate_n_best(["a"], search=BEAM, n_best=5), "received n_best=5"),
+    "no samples": (lambda t: t.translate_n_best(["a"], **MANY_SAMPLES), "received n_best=0"),
+    "option": (lambda t: t("abc", beams=5), "option beams: choose from batch_size, search"),
+    "out of range": (lambda t: t("abc", beam_size=0), "beam_size must be at least 1, received 0"),
+    "not sampled": (lambda t: t("abc", temperature=2.0), "temperature is 2.0"),
+    "no text": (lambda t: t(["abc", 5]), "Expected sentences as strings, received 5 among them."),
+    "numbers": (lambda t: t(tf.zeros([2])), r"shape \(\) or \(B,\), received float32"),
+    "table": (lambda t: t(tf.constant([["a"]])), r"received string of shape \(1, 1\)."),
+    "ragged": (lambda t: t(tf.ragged.constant([["a"], []])), "received string of shape"),
+    "prefix tensor": (
+        lambda t: t(tf.constant(["a", "b"]), prefixes=["A"]),
+        r"received prefixes of shape \(1,\) for sources of shape \(2,\)",
+    ),
+    "length": (
+        lambda t: Translator(t.model, toy_tokenizer(), toy_tokenizer(), 0),
+        "longest_output must be at least 1, received 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(untrained, name):
+    call, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=message):
+        call(untrained)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -260,12 +484,6 @@ def test_tokenizer_of_another_size(side):
     tokenizers = (PIECES, tokenizer) if side == "source" else (tokenizer, PIECES)
     with pytest.raises(ValueError, match=f"The {side} tokenizer has 350 ids, .* built for 277"):
         Translator(model, *tokenizers)
-
-
-@pytest.mark.parametrize("text", ["abc", b"abc", ""])
-def test_one_string_is_no_list(translator, text):
-    with pytest.raises(ValueError, match="a list of sentences, received one string"):
-        translator.translate(text)
 
 
 def test_model_is_built_and_kept():

@@ -1,6 +1,5 @@
-"""An exported version in the hands of TensorFlow's C++ loader, in a process without Python ops."""
+"""Runs an exported version with TensorFlow's C++ loader, in a process without Python ops."""
 
-import base64
 import contextlib
 import importlib.util
 import json
@@ -13,22 +12,24 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Self, TypeAlias, cast
 
+from keras_transformer.serving.acceptance import c_api
+from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
 from keras_transformer.typing import Path
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_api.py")
-NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # in errors: what only TensorFlow's authors know
+PROGRAM = os.path.abspath(c_api.__file__)
+NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # in errors, for TensorFlow's authors only
 PATTERN = re.compile(r"[*?\[\\]")
-LONGEST_REASON = 300  # characters
-# Libraries of tensorflow-text's kernels, and what the ops in them are called. A server has all.
+MAX_REASON = 300  # characters
+# Libraries of tensorflow-text's kernels, and what their ops' names begin with. A server has all.
 TEXT_OPS = {
     "tensorflow_text/python/ops/_sentencepiece_tokenizer.so": b"Sentencepiece",
     "tensorflow_text/python/ops/_fast_wordpiece_tokenizer.so": b"FastWordpiece",
     "tensorflow_text/python/ops/_normalize_ops.so": b"NormalizeUTF8",
 }
-# As export/ configures a server: oneDNN lays weights out for bfloat16 units once, not for every
-# product again. Right only where weights do not change, as in a version that is served. And each
-# operation is done by one core, for requests come at the same time; see threads.py.
-# And oneDNN is on, which TensorFlow leaves off where there is AVX2 only.
+# As export/ configures a server: oneDNN reorders weights for bfloat16 units once, not for every
+# product again, which is right only where weights do not change, as in a version that is served.
+# Each operation runs on one core, because requests come at the same time; see threads.py. And
+# oneDNN is on, which TensorFlow leaves off where there is AVX2 only.
 ENVIRONMENT = {
     "TF_ENABLE_ONEDNN_OPTS": "1",
     "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1",
@@ -45,10 +46,10 @@ class ServerProcess:
 
     Args:
         version_dir: path of the directory that holds saved_model.pb.
-        ops: whether the kernels of tensorflow-text that the version names are loaded, all of which
-            a server has.
-        xla: whether XLA is allowed, which a server does not unless told to.
-        threads: number of requests run at once by `predict_all`.
+        ops: whether to load the kernels of tensorflow-text that the version names; a server has
+            all of them.
+        xla: whether XLA is allowed; in a server it is off by default.
+        threads: number of requests that `predict_all` runs at once.
         optimize: whether TensorFlow rewrites the graph at the first request, as in a server: for
             few sentences, that takes longer than they do.
 
@@ -58,7 +59,7 @@ class ServerProcess:
 
     Raises:
         ValueError: with TensorFlow's message, if the model cannot be loaded; or on a system where
-            TensorFlow's libraries go by other names than on Linux.
+            TensorFlow's libraries have other names than on Linux.
 
     Example:
 
@@ -84,7 +85,8 @@ class ServerProcess:
             self._start(path, ops, xla, threads, optimize)
             signatures = read_signatures(version_dir)
             self.signatures = tuple(signatures)
-            first = self._ask(signatures)
+            self._write(signatures)
+            first = self._read()
         if "load_error" in first:
             self.close()
             raise ValueError(f"{version_dir} cannot be loaded: {one_line(first['load_error'])}.")
@@ -112,16 +114,16 @@ class ServerProcess:
             env=ENVIRONMENT | os.environ,
             cwd=os.path.sep,  # so that no relative path of the model can be right by chance
         )
-        # Popen's own are None where no pipe was asked for.
+        # Popen's own are None without a pipe.
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)
 
-    def predict(self, inputs: Any, signature: str = "serving_default") -> dict[str, Any]:
+    def predict(self, inputs: Any, signature: str = c_api.DEFAULT) -> dict[str, Any]:
         """Runs one batch.
 
         Args:
-            inputs: {name: value}, the values str, bytes, numbers, or nested lists of them; of a
-                signature with one input, the value alone will do.
+            inputs: {name: value}, the values str, bytes, numbers, or nested lists of them; for a
+                signature with one input, the value alone is enough.
             signature: its name.
 
         Returns:
@@ -129,9 +131,10 @@ class ServerProcess:
             or {"error": message}.
 
         Raises:
-            RuntimeError: if the process has died, with what it wrote last.
+            RuntimeError: if the process has died, with the end of its log.
         """
-        reply = self._ask({"signature_name": signature, "inputs": inputs})
+        self._write({"signature_name": signature, "inputs": inputs})
+        reply = self._read()
         return reply.get("outputs", reply)
 
     def predict_all(self, requests: Sequence[tuple[Any, str]]) -> list[dict[str, Any]]:
@@ -146,18 +149,23 @@ class ServerProcess:
         Raises:
             RuntimeError: as `predict` does.
         """
-        # Written beside the reading: a pipe takes only so much before the other is emptied.
-        writer = threading.Thread(target=self._write_all, args=(requests,))
+
+        def write():
+            for inputs, signature in requests:
+                self._write({"signature_name": signature, "inputs": inputs})
+
+        # In a thread: a pipe is full after a while, unless the other one is emptied.
+        writer = threading.Thread(target=write)
         writer.start()
         try:
             replies = [self._read() for _ in requests]
-        finally:  # a process that has been killed lets the writer end too
+        finally:  # the writer ends too if the process has been killed
             writer.join()
         return [reply.get("outputs", reply) for reply in replies]
 
     @property
     def log(self) -> str:
-        """The text that the process has written to stderr; last, the largest memory it had."""
+        """The process's stderr; its last line is the largest memory it had."""
         if not self._log.closed:
             self._log.seek(0)
             self._text = self._log.read().decode(errors="replace")
@@ -165,7 +173,7 @@ class ServerProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        with contextlib.suppress(BrokenPipeError):  # what is not sent yet, to one that has died
+        with contextlib.suppress(BrokenPipeError):  # unsent requests, if it has died
             self._requests.close()
         self._process.wait()
         self._replies.close()
@@ -178,22 +186,15 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, request):
-        self._write(request)
-        return self._read()
-
-    def _write_all(self, requests):
-        for inputs, signature in requests:
-            self._write({"signature_name": signature, "inputs": inputs})
-
     def _write(self, request):
-        with contextlib.suppress(BrokenPipeError):  # that it has died, reading says
-            self._requests.write(_to_json(request))
+        line = json.dumps(request, default=c_api.bytes_to_json).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # reading raises if the process has died
+            self._requests.write(line)
             self._requests.flush()
 
     def _read(self):
         if reply := self._replies.readline():
-            return _from_json(reply)
+            return json.loads(reply, object_hook=c_api.bytes_from_json)
         self._process.kill()
         status = self._process.wait()
         self.close()
@@ -202,9 +203,9 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def loadable_path(directory: Path) -> Iterator[str]:
-    """A name of a version for TensorFlow, which reads weights by a pattern: without `*?[` and `\\`.
+    """A path of a version for TensorFlow, which reads weights by a pattern: without `*?[` and `\\`.
 
-    Needed until it is loaded: a link to the version where its own name holds one of them.
+    Needed until it is loaded: a link to the version if its own path holds one of them.
     """
     directory = os.path.abspath(os.fspath(directory))
     if not PATTERN.search(directory):
@@ -217,31 +218,29 @@ def loadable_path(directory: Path) -> Iterator[str]:
 
 
 def is_supported() -> bool:
-    """Tells whether this system has TensorFlow's C library under the names that are known here."""
+    """Whether this system has TensorFlow's C library under the names that are known here."""
     return sys.platform.startswith("linux")
 
 
 def _libraries(version_dir):
-    """Libraries of the ops that a version may have: loading one that it has not takes time."""
+    """Libraries of the ops that a version may have: loading an unused one takes time."""
     try:
-        with open(os.path.join(version_dir, "saved_model.pb"), "rb") as file:
+        with open(os.path.join(version_dir, NAME), "rb") as file:
             content = file.read()
     except OSError:
-        return []  # what is wrong, the loader says
+        return []  # the loader reports what is wrong
     return [library for library, name in TEXT_OPS.items() if name in content]
 
 
 def read_signatures(version_dir: Path) -> Signatures:
     """{name: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}.
 
-    Read without TensorFlow, whose import takes seconds.
+    Read without TensorFlow, whose import takes seconds. Empty for an invalid version.
     """
-    from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs
-
     try:
         (meta_graph,) = read_meta_graphs(version_dir)
     except ValueError:
-        return {}  # what is wrong, the loader says
+        return {}  # the loader reports what is wrong
     return {
         name: [
             {key: (tensor.name, tensor.dtype) for key, tensor in tensors.items()}
@@ -251,22 +250,6 @@ def read_signatures(version_dir: Path) -> Signatures:
     }
 
 
-def _to_json(value):
-    return json.dumps(value, default=_bytes_to_json).encode() + b"\n"
-
-
-def _from_json(line):
-    return json.loads(line, object_hook=_bytes_from_json)
-
-
-def _bytes_to_json(value):
-    return {"b64": base64.b64encode(value).decode()}
-
-
-def _bytes_from_json(value):
-    return base64.b64decode(value["b64"]) if set(value) == {"b64"} else value
-
-
 def one_line(error: object) -> str:
     """An error of TensorFlow's, or of a process that died, as the end of a sentence."""
-    return " ".join(NOISE.sub("", str(error)).split())[:LONGEST_REASON].rstrip(".: ")
+    return " ".join(NOISE.sub("", str(error)).split())[:MAX_REASON].rstrip(".: ")

@@ -2,47 +2,129 @@
 
 TF Serving links TensorFlow's core ops and tensorflow-text's, runs with XLA switched off, has no
 Python, and never sees the machine that wrote the model. A graph that breaks one of these rules
-often loads, and fails on the first request; so the rules are read off the file before it is
-published. And loading runs what a graph says, its initializers and its saver: so the same rules are
-read off before one that others have made is loaded. Nothing is executed here, TensorFlow is not
+often loads, and fails on the first request; so the rules are checked in the file before it is
+published. And loading runs parts of a graph, its initializers and its saver: so the same rules are
+checked before a version made by others is loaded. Nothing is executed here, TensorFlow is not
 imported, and no op library has to be loaded.
+
+usage: python -m keras_transformer.serving.acceptance.structure [--allow=OP,OP] saved_model.pb
+
+prints, like `inspection.probe`, {"signatures": …, "problems": [sentences], "ops": [names of those
+that are not allowed]}: `inspect_version` runs it in a process with limited memory and time.
 """
 
 import os
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from tensorboard.compat.proto import types_pb2
 
-from keras_transformer.serving.acceptance.graph import graph_problems
-from keras_transformer.serving.acceptance.objects import object_problems
-from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs
-from keras_transformer.serving.acceptance.saver import ancestors, saver_problems
-from keras_transformer.serving.contract import CONTRACT
-from keras_transformer.serving.versions import DEFAULT
+from keras_transformer.inspection.checksums import check_files
+from keras_transformer.inspection.probing import Probe
+from keras_transformer.serving.acceptance.graph import (
+    NAME,
+    SAVER,
+    graph_problems,
+    read_meta_graphs,
+    unknown_ops,
+)
+from keras_transformer.serving.acceptance.server_process import Signatures, read_signatures
+from keras_transformer.serving.signatures import SIGNATURES
+from keras_transformer.serving.versions import CARD, DEFAULT, read_card, refuse_other
 from keras_transformer.typing import Path
 
+PROGRAM = "keras_transformer.serving.acceptance.structure"
+MAX_PROBLEMS = 1000
+MAX_NAMES = 20  # of ops, in a sentence
+LOADED = ("variables", "assets", "assets.extra")  # directories that a loader reads
 NOT_FOR_REQUESTS = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+INITIALIZERS = ("saved_model_main_op", "legacy_init_op")  # collections that a loader runs
 OTHER_FORMATS = ("saved_model.cpb", "saved_model.pbtxt")
-# Whose names in protocol buffers are not NumPy's.
+# Types that protocol buffers name differently from NumPy.
 TYPES = {"float": "float32", "double": "float64", "half": "float16"}
+# The object graph: `tf.saved_model.load` looks these names up, and creates what it finds. Those of
+# tf.Module, of containers that hold its parts, and of TensorFlow's signatures.
+IDENTIFIERS = frozenset(
+    {
+        "_generic_user_object",
+        "signature_map",
+        "trackable_dict_wrapper",
+        "trackable_list_wrapper",
+        "trackable_tuple_wrapper",
+    }
+)
+# What TensorFlow itself registers and saves: tables and constants, such as a tokenizer's.
+REGISTERED = frozenset({"", "tf.StaticHashTable", "tf.TrackableConstant"})
+
+
+def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signatures:
+    """Refuses a version that is corrupted, or does more than translate.
+
+    Its files are compared with the checksums in its card; `check_structure` reads its graph in a
+    process of its own. TensorFlow is not imported.
+
+    Args:
+        version_dir: Path of the directory that holds `saved_model.pb`.
+        allow_ops: See `check_structure`.
+
+    Returns:
+        See `read_signatures`.
+
+    Raises:
+        ValueError: If it must not be loaded.
+    """
+    check_checksums(version_dir)
+    allow = [f"--allow={','.join(allow_ops)}"] if allow_ops else []
+    (found,) = Probe([os.path.join(version_dir, NAME)], *allow, program=PROGRAM).answers()
+    signatures, problems = found["signatures"], found["problems"]
+    if DEFAULT in signatures:
+        refuse_other(version_dir, signatures[DEFAULT][1])
+    if ops := found.get("ops"):
+        named = ", ".join(ops[:MAX_NAMES]) + (" …" if len(ops) > MAX_NAMES else "")
+        raise ValueError(
+            f"{version_dir} holds the ops {named}, which exports of this package do not contain: "
+            "if you know who made it, and why, name them by --allow-ops, in a program by allow_ops."
+        )
+    if problems:
+        more = f" And {len(problems) - 1} more." if len(problems) > 1 else ""
+        raise ValueError(
+            f"{version_dir} is not a SavedModel that can be opened here: {problems[0]}{more} "
+            "keras-transformer check names them all."
+        )
+    return signatures
+
+
+def check_checksums(version_dir: Path) -> None:
+    """Refuses a version whose files have changed; without checksums, logs a warning.
+
+    Raises:
+        ValueError: If a file is missing, corrupted or unknown.
+    """
+    names = [NAME]
+    for folder in LOADED:
+        for place, _, found in os.walk(os.path.join(version_dir, folder)):
+            inner = os.path.relpath(place, version_dir).replace(os.sep, "/")
+            names += [f"{inner}/{name}" for name in found]
+    check_files(version_dir, read_card(version_dir), CARD, names)
 
 
 def check_structure(version_dir: Path, allow_ops: Collection[str] = ()) -> list[str]:
     """Lists what keeps a version directory from being served by a stock TF Serving, or opened.
 
-    What is looked at: `saved_model.pb` holds one MetaGraph, tagged `serve`; `serving_default` has
-    the inputs and outputs of the contract; in the graph and in every function of its library the
-    ops are those that exports of this package are made of, none of them Python's or XLA's, no
-    function or call is to be compiled by XLA, devices are the CPU or none, loops are bounded, and
-    no string constant or string attribute is an absolute path or a URL; what reads and writes
-    checkpoints stands in the saver and is out of reach of signatures and initializers; asset names
-    are relative and the assets are there; the variables' index and all its shards are there, and
-    every variable that `serving_default` reads is among those that a server restores.
+    It checks that `saved_model.pb` holds one MetaGraph, tagged `serve`; that `serving_default` has
+    the inputs and outputs of the contract; that the ops in the graph and in every function of its
+    library are those of this package's exports, none of them Python's or XLA's, that XLA compiles
+    no function or call, devices are the CPU or none, loops are bounded, and no string constant or
+    string attribute is an absolute path or a URL; that only the saver reads and writes
+    checkpoints, out of reach of signatures and initializers; that asset names are relative and the
+    assets are there; that the variables' index and all its shards are there, and every variable
+    that a signature reads is among those that a server restores.
 
     Args:
         version_dir: path of the directory that holds `saved_model.pb`.
         allow_ops: names of other ops that the graph may hold, such as those of a tokenizer of your
-            own. `ReadFile` and `WriteFile` are such, too: allow what you know.
+            own. `ReadFile` and `WriteFile` are such, too: allow only ops that you know.
 
     Returns:
         A list of sentences, one per problem; empty when the directory is sound.
@@ -53,7 +135,7 @@ def check_structure(version_dir: Path, allow_ops: Collection[str] = ()) -> list[
     []
     """
     version_dir = os.fspath(version_dir)
-    path = os.path.join(version_dir, "saved_model.pb")
+    path = os.path.join(version_dir, NAME)
     if not os.path.isfile(path):
         return [f"There is no saved_model.pb in {version_dir}."]
     try:
@@ -74,8 +156,8 @@ def check_structure(version_dir: Path, allow_ops: Collection[str] = ()) -> list[
         problems += _signature_problems(meta_graph)
         problems += _asset_problems(meta_graph, os.path.join(version_dir, "assets"))
         problems += graph_problems(meta_graph, allow_ops)
-        problems += saver_problems(meta_graph)
-        problems += object_problems(meta_graph)
+        problems += _saver_problems(meta_graph)
+        problems += _object_problems(meta_graph)
         problems += _restore_problems(meta_graph)
     return problems
 
@@ -99,25 +181,20 @@ def _signature_problems(meta_graph):
         return [f"Expected a signature named {DEFAULT!r}, got {names}."]
     problems = []
     for name in names:
-        if name not in CONTRACT:
-            problems.append(f"The signature {name!r} is none of {', '.join(CONTRACT)}.")
+        if name not in SIGNATURES:
+            problems.append(f"The signature {name!r} is none of {', '.join(SIGNATURES)}.")
             continue
         signature = meta_graph.signature_def[name]
         for kind, tensors, specs in (
-            ("inputs", signature.inputs, CONTRACT[name].inputs),
-            ("outputs", signature.outputs, CONTRACT[name].outputs),
+            ("inputs", signature.inputs, SIGNATURES[name].inputs),
+            ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
-            tensors = {key: (_type(info.dtype), _shape(info)) for key, info in tensors.items()}
-            if tensors.keys() != specs.keys() or not all(
-                _fits(*tensors[key], spec) for key, spec in specs.items()
+            found = {key: (_shape(info), _type(info.dtype)) for key, info in tensors.items()}
+            if found.keys() != specs.keys() or not all(
+                _fits(*found[key], *spec) for key, spec in specs.items()
             ):
-                expected = {
-                    key: (dtype, [-1 if size is None else size for size in shape])
-                    for key, (shape, dtype) in specs.items()
-                }
                 problems.append(
-                    f"The {kind} of {name!r} are {_describe(tensors)}, "
-                    f"expected {_describe(expected)}."
+                    f"The {kind} of {name!r} are {_describe(found)}, expected {_describe(specs)}."
                 )
         if signature.method_name != "tensorflow/serving/predict":
             problems.append(
@@ -127,15 +204,14 @@ def _signature_problems(meta_graph):
     return problems
 
 
-def _fits(dtype, shape, spec):
-    """Tells whether a tensor is what the contract says; the width of a beam is the export's."""
-    expected, expected_dtype = spec
-    same_rank = shape is not None and len(shape) == len(expected)
-    return dtype == expected_dtype and same_rank and shape[0] == -1
+def _fits(shape, dtype, expected_shape, expected_dtype):
+    """Whether a tensor meets the contract; the beam size is the export's choice."""
+    same_rank = shape is not None and len(shape) == len(expected_shape)
+    return dtype == expected_dtype and same_rank and shape[0] is None
 
 
 def _type(number):
-    """The name of a type, of one that is none its number."""
+    """The name of a type; for an unknown one, its number."""
     if number not in types_pb2.DataType.values():
         return str(number)
     name = types_pb2.DataType.Name(number).removeprefix("DT_").lower()
@@ -143,13 +219,18 @@ def _type(number):
 
 
 def _shape(tensor_info):
-    """The sizes of a TensorInfo, -1 for an open one; None when even the rank is open."""
+    """The sizes of a TensorInfo, None for an unknown one; None if the rank is unknown."""
     shape = tensor_info.tensor_shape
-    return None if shape.unknown_rank else [dim.size for dim in shape.dim]
+    if shape.unknown_rank:
+        return None
+    return [None if dim.size == -1 else dim.size for dim in shape.dim]
 
 
 def _describe(tensors):
-    described = [f"{key}: {dtype} {shape}" for key, (dtype, shape) in sorted(tensors.items())]
+    described = []
+    for key, (shape, dtype) in sorted(tensors.items()):
+        sizes = shape and [-1 if size is None else size for size in shape]
+        described.append(f"{key}: {dtype} {sizes}")
     return "{" + ", ".join(described) + "}"
 
 
@@ -164,6 +245,17 @@ def _asset_problems(meta_graph, directory):
     return problems
 
 
+def _object_problems(meta_graph):
+    """Objects that Python would create besides modules, variables and functions."""
+    for number, node in enumerate(meta_graph.object_graph_def.nodes):
+        name = node.user_object.identifier
+        if node.WhichOneof("kind") == "user_object" and name not in IDENTIFIERS:
+            yield f"Object {number} is a {name!r}, which TensorFlow would look up by that name."
+        if node.registered_name not in REGISTERED or node.registered_saver:
+            name = node.registered_saver or node.registered_name
+            yield f"Object {number} names the registered class {name!r}."
+
+
 def _restore_problems(meta_graph):
     """A server restores the variables that the saver lists, and no others.
 
@@ -174,11 +266,116 @@ def _restore_problems(meta_graph):
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     signatures = meta_graph.signature_def.values()
     outputs = [info for signature in signatures for info in signature.outputs.values()]
-    restored = ancestors(nodes, [meta_graph.saver_def.restore_op_name])
-    read = ancestors(nodes, [info.name for info in outputs])
+    restored = _ancestors(nodes, [meta_graph.saver_def.restore_op_name])
+    read = _ancestors(nodes, [info.name for info in outputs])
     return [
         f"The variable {name!r} is read but not restored by a server; let the module track "
         "tf.Variables instead of a Keras model, as in [v.value for v in model.variables]."
         for name in sorted(read - restored)
         if nodes[name].op == "VarHandleOp"
     ]
+
+
+# The saver. A loader feeds it the version's own `variables/variables` and runs its restoring half;
+# nobody runs the other half, which writes files.
+
+
+def _saver_problems(meta_graph):
+    saver = meta_graph.saver_def
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    functions = {one.signature.name: one for one in meta_graph.graph_def.library.function}
+    own = [_node_name(name) for name in (saver.save_tensor_name, saver.restore_op_name)]
+    filename = nodes.get(_node_name(saver.filename_tensor_name))
+    if any(own) and (filename is None or filename.op != "Placeholder"):
+        name = saver.filename_tensor_name
+        yield f"The saver's {name!r} is not a placeholder: it names files itself."
+    called = {name for node in map(nodes.get, own) if node for name in _called(node)}
+    called &= functions.keys()
+    for name in sorted(called):
+        yield from _prefix_problems(functions[name])
+    yield from _place_problems(meta_graph, own, called)
+    yield from _reach_problems(meta_graph, nodes, own)
+
+
+def _place_problems(meta_graph, own, called):
+    """Ops of a saver anywhere but in the functions that it calls; others that call these."""
+    scopes = [("in the graph", None, meta_graph.graph_def.node)]
+    for function in meta_graph.graph_def.library.function:
+        name = function.signature.name
+        scopes.append((f"in function {name!r}", name, function.node_def))
+    for where, function_name, nodes in scopes:
+        for node in nodes:
+            if node.op in SAVER and function_name not in called:
+                yield f"Node {node.name!r} ({node.op}) {where} is outside of the saver."
+            is_own = function_name is None and node.name in own
+            if not is_own and called & _called(node):
+                yield f"Node {node.name!r} ({node.op}) {where} calls the saver."
+
+
+def _prefix_problems(function):
+    """The checkpoint that is read must be the one that the loader names, the argument."""
+    arguments = {one.name for one in function.signature.input_arg}
+    for node in function.node_def:
+        if node.op == "RestoreV2" and not arguments.intersection(node.input[:1]):
+            where = f"in function {function.signature.name!r}"
+            yield f"Node {node.name!r} (RestoreV2) {where} names the file that it reads itself."
+
+
+def _reach_problems(meta_graph, nodes, own):
+    """Whatever runs for a request, or when the graph is loaded, must not reach the saver."""
+    asked = {
+        f"signature {name!r}": [info.name for info in signature.outputs.values()]
+        for name, signature in meta_graph.signature_def.items()
+    }
+    for name in INITIALIZERS:
+        if name in meta_graph.collection_def:
+            asked[f"initializer {name!r}"] = list(meta_graph.collection_def[name].node_list.value)
+    for what, names in asked.items():
+        if set(own) & _ancestors(nodes, names):
+            yield f"The {what} reaches the saver, which reads and writes files."
+
+
+def _ancestors(nodes: Mapping[str, Any], names: Sequence[str]) -> set[str]:
+    """The names of all nodes that the named tensors depend on, of `nodes` {name: NodeDef}."""
+    reached, pending = set(), list(names)
+    while pending:
+        name = _node_name(pending.pop())
+        if name in nodes and name not in reached:
+            reached.add(name)
+            pending += nodes[name].input
+    return reached
+
+
+def _node_name(tensor):
+    return tensor.lstrip("^").partition(":")[0]
+
+
+def _called(node):
+    """Names of the functions that a node calls; its op itself may be one."""
+    names = {node.op}
+    for attribute in node.attr.values():
+        names |= {attribute.func.name, *(one.name for one in attribute.list.func)}
+    return names - {""}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Inspects the version that holds a file, in this process, which then is limited."""
+    from keras_transformer.inspection import probe
+
+    allow = [x for one in arguments if one.startswith("--allow=") for x in one[8:].split(",")]
+
+    def look(path: str) -> dict[str, Any]:
+        directory = os.path.dirname(path)
+        problems = check_structure(directory, allow)[:MAX_PROBLEMS]
+        signatures = read_signatures(directory)
+        answer: dict[str, Any] = {"signatures": signatures, "problems": problems}
+        if problems and signatures:
+            graphs = read_meta_graphs(directory)
+            answer["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
+        return answer
+
+    probe.main([one for one in arguments if not one.startswith("--")], look)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,29 +1,38 @@
-"""Tries an exported version before anyone relies on it: what a server would answer, and to what.
+"""Tries an exported version before it is published: what a server would answer, and to what.
 
 Everything here goes through TensorFlow's C++ loader in a process of its own (`ServerProcess`), the
 way TF Serving runs a model. `check` is what `export` and `keras-transformer check` call.
+
+The first requests that a server runs are those of the version itself, its warm-up: TF Serving reads
+them from `assets.extra/tf_serving_warmup_requests`, an uncompressed TFRecord file of
+`PredictionLog`s, after loading and before it offers the version. If one fails, the load fails.
 """
 
 import json
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_transformer.inspection.checksums import FILES
 from keras_transformer.inspection.model_config import MOST
-from keras_transformer.serving.acceptance.opening import check_checksums
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
-from keras_transformer.serving.acceptance.structure import check_structure
+from keras_transformer.serving.acceptance.structure import check_checksums, check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card
-from keras_transformer.serving.warm_up import read_warm_up
-from keras_transformer.typing import Path
+from keras_transformer.typing import Path, Tensor
 from keras_transformer.wording import counted
 
+WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
+MAX_RECORDS = 1000  # of that file; TF Serving refuses more
+FRAME_BYTES = 16  # around every record of a TFRecord file: its length and checksums
 # They need not make sense in the model's language: empty, short, long, another script, unknown
 # symbols, control characters, not even UTF-8.
-HOSTILE_ROWS = (
+ADVERSARIAL_INPUTS = (
     b"",
     b"   \t\n",
     b"a",
@@ -36,27 +45,85 @@ HOSTILE_ROWS = (
     b"</s><s><pad>",
     b"x" * 10_000,
 )
-LOG_PROB_TOLERANCE = 1e-3
-LONGEST_TRIED = 4096  # of longer sources, attention alone would take gigabytes
-LONGEST_PIECE = 40  # characters that a token stands for, at most, on average
+TOLERANCE = 1e-3  # of floats, absolute and relative
+MAX_LENGTH_TRIED = 4096  # for longer sources, attention alone would take gigabytes
+MAX_PIECE = 40  # characters of a token, at most, on average
 NOT_TRIED = "left out: TensorFlow's C library is tried on Linux only, so check it there"
 
 
 class Finding(NamedTuple):
     """One row of a report."""
 
-    check: str  # what was looked at
-    problems: list[str]  # sentences; empty when all is well
-    detail: str = ""  # what was seen
-    left_out: bool = False  # not looked at, for the reason that the detail gives
+    check: str  # what was checked
+    problems: list[str]  # sentences; empty if there are none
+    detail: str = ""  # what was found
+    left_out: bool = False  # not checked, for the reason in `detail`
 
 
 class Answer(NamedTuple):
-    """An answer that a signature has to give."""
+    """The expected outputs of a request."""
 
     signature: str
     inputs: dict[str, Any]
     outputs: dict[str, Any]
+
+
+def write_warm_up(version_dir: Path, requests: Sequence[tuple[str, Mapping[str, Tensor]]]) -> None:
+    """Writes warm-up requests where a server looks for them.
+
+    Args:
+        version_dir: path of the directory that holds saved_model.pb.
+        requests: list of (signature's name, {input's name: tensor}), at most 1000.
+    """
+    path = os.path.join(version_dir, WARM_UP)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tf.io.TFRecordWriter(path) as writer:
+        for signature, inputs in requests[:MAX_RECORDS]:
+            request = predict_pb2.PredictRequest()
+            # A server knows the model by its directory, not by this name.
+            request.model_spec.name = "model"
+            request.model_spec.signature_name = signature
+            for name, tensor in inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
+            log = prediction_log_pb2.PredictLog(request=request)
+            record = prediction_log_pb2.PredictionLog(predict_log=log)
+            writer.write(record.SerializeToString())
+
+
+def read_warm_up(version_dir: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Reads the warm-up requests of a version.
+
+    Args:
+        version_dir: path of the directory that holds saved_model.pb.
+
+    Returns:
+        List of (signature's name, {input's name: nested lists}); empty without such a file.
+
+    Raises:
+        ValueError: If the file is corrupted or holds what a server would not run.
+    """
+    path = os.path.join(version_dir, WARM_UP)
+    if not os.path.exists(path):
+        return []
+    requests, size = [], 0
+    try:
+        for record in tf.data.TFRecordDataset(path):
+            size += FRAME_BYTES + len(record.numpy())
+            log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+            if log.WhichOneof("log_type") != "predict_log":
+                raise ValueError(f"{WARM_UP} holds a record that is not a prediction.")
+            request = log.predict_log.request
+            inputs = {
+                name: tf.make_ndarray(tensor).tolist() for name, tensor in request.inputs.items()
+            }
+            requests.append((request.model_spec.signature_name, inputs))
+    except (tf.errors.OpError, DecodeError) as error:
+        raise ValueError(f"{WARM_UP} is damaged: {error}.") from error
+    if size != os.path.getsize(path):  # readers take a cut-off record for the end
+        raise ValueError(f"{WARM_UP} is damaged: it ends within a record.")
+    if len(requests) > MAX_RECORDS:
+        raise ValueError(f"{WARM_UP} holds {len(requests)} records; a server takes {MAX_RECORDS}.")
+    return requests
 
 
 def check(
@@ -66,13 +133,13 @@ def check(
 
     Args:
         version_dir: path of the directory that holds `saved_model.pb`.
-        answers: `Answer`s of the model in memory. Those that the model card holds are always
-            compared: texts to the letter, unless the card says that the model computes in half
-            precision, which may decide a tie differently in a larger batch.
-        allow_ops: As `check_structure` has them.
+        answers: `Answer`s of the model in memory. Those in the model card are always compared:
+            texts must be equal, unless the card says that the model computes in half precision,
+            which may decide a tie differently in a larger batch.
+        allow_ops: See `check_structure`.
 
     Returns:
-        List of `Finding`s. On another system than Linux, of the structure alone, and one that says
+        List of `Finding`s. On systems other than Linux, of the structure alone, and one that says
         that the rest was left out.
 
     Example:
@@ -81,8 +148,9 @@ def check(
     >>> [finding.check for finding in findings if finding.problems]
     []
     """
-    findings = [_files(version_dir), Finding("structure", check_structure(version_dir, allow_ops))]
-    if any(finding.problems for finding in findings):  # what is not sound is not loaded
+    findings = [_check_files(version_dir)]
+    findings.append(Finding("structure", check_structure(version_dir, allow_ops)))
+    if any(finding.problems for finding in findings):  # then it is not loaded
         return findings
     if not is_supported():
         return [*findings, Finding("trial as a server", [], NOT_TRIED, left_out=True)]
@@ -95,8 +163,8 @@ def check(
         return [*findings, Finding("loads and runs", [str(error)])]
 
 
-def _files(version_dir):
-    """The row on the files: they are what was written."""
+def _check_files(version_dir):
+    """Whether the files are those that were written."""
     if not os.path.exists(os.path.join(version_dir, CARD)):
         return Finding("files", [f"There is no {CARD}, by which damage would show: export anew."])
     try:
@@ -110,7 +178,7 @@ def _files(version_dir):
 
 
 class _Trial:
-    """A conversation with one server process."""
+    """Requests to one server process."""
 
     def __init__(self, server, version_dir):
         self.server = server
@@ -129,7 +197,7 @@ class _Trial:
         ]
         rows = [
             ("answers as in memory", self._compare, [*recorded, *answers]),
-            ("hostile rows, finite and UTF-8", self._hostile, self.names),
+            ("hostile rows, finite and UTF-8", self._adversarial, self.names),
             ("alone as in a batch", self._alone, self.names),
             ("no rows", self._no_rows, self.names),
             ("wrong shapes refused", self._wrong_shapes, self.names),
@@ -142,36 +210,36 @@ class _Trial:
             if function in (self._compare, self._alone) and not self.precise:
                 what += ", number of rows only: half precision"
             findings.append(Finding(title, problems, f"{len(items)} {what}"))
-        return [*findings, self.cut()]
+        return [*findings, self._truncation()]
 
-    def cut(self):
-        """The row on sources longer than the model reads: answered as what it reads of them is."""
+    def _truncation(self):
+        """The row on sources longer than `max_length`: answered like what is left of them."""
         title, architecture = "long sources are cut", self.card.get("architecture", {})
         longest = architecture.get("max_length")
         if longest is None:
             return Finding(title, [], "left out: the model card names no max_length", left_out=True)
-        if not 1 <= longest <= LONGEST_TRIED:
+        if not 1 <= longest <= MAX_LENGTH_TRIED:
             if 1 <= longest <= MOST["max_length"]:
                 return Finding(title, [], f"left out: max_length is {longest}", left_out=True)
             return Finding(title, [f"The model card names a max_length of {longest}."])
         example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"
-        text = f"{example} " * (1 + longest * LONGEST_PIECE // len(example))
+        text = f"{example} " * (1 + longest * MAX_PIECE // len(example))
         ids = [4 + k % (self.card["vocabulary"]["source"]["ids"] - 4) for k in range(2 * longest)]
         trials = {DEFAULT: ("text", text + example[::-1], text)}
         if "tokens" in self.names:
             trials["tokens"] = ("ids", ids, ids[: longest - 1])
         problems = []
-        for name, (key, whole, read) in trials.items():
-            answers = [self._run(name, {key: [row]}) for row in (whole, read)]
+        for name, (key, whole, truncated) in trials.items():
+            answers = [self._run(name, {key: [row]}) for row in (whole, truncated)]
             found = [sentence for _, sentences in answers for sentence in sentences]
-            problems += found or _differences(
-                name, {key: [whole]}, answers[1][0], answers[0][0], self.precise
+            problems += found or self._differences(
+                name, {key: [whole]}, answers[1][0], answers[0][0]
             )
-        read = f"only the first {longest - 1} tokens of more than that are read"
-        return Finding(title, problems, f"{counted(len(trials), 'signature')}: {read}")
+        detail = f"only the first {longest - 1} tokens of more than that are read"
+        return Finding(title, problems, f"{counted(len(trials), 'signature')}: {detail}")
 
     def _run(self, name, inputs):
-        """Runs one request: (outputs, sentences that say what is wrong with them)."""
+        """Runs one request: (outputs, sentences on what is wrong with them)."""
         outputs = self.server.predict(inputs, name)
         if "error" in outputs:
             return None, [f"{name} answers {_short(inputs)} with an error: {outputs['error']}"]
@@ -194,30 +262,30 @@ class _Trial:
         outputs, problems = self._run(answer.signature, answer.inputs)
         if problems:
             return problems
-        return _differences(answer.signature, answer.inputs, answer.outputs, outputs, self.precise)
+        return self._differences(answer.signature, answer.inputs, answer.outputs, outputs)
 
-    def _hostile(self, name):
-        return self._run(name, make_inputs(name, HOSTILE_ROWS))[1]
+    def _adversarial(self, name):
+        return self._run(name, make_inputs(name, ADVERSARIAL_INPUTS))[1]
 
     def _alone(self, name):
         if not SIGNATURES[name].batchable:
             return []
-        inputs = make_inputs(name, HOSTILE_ROWS)
+        inputs = make_inputs(name, ADVERSARIAL_INPUTS)
         together, problems = self._run(name, inputs)
         if problems:
-            return []  # said already
-        for row in range(len(HOSTILE_ROWS)):
+            return []  # reported already
+        for row in range(len(ADVERSARIAL_INPUTS)):
             own = {key: values[row : row + 1] for key, values in inputs.items()}
             alone, problems = self._run(name, own)
             expected = {key: values[row : row + 1] for key, values in together.items()}
-            problems = problems or _differences(name, own, expected, alone, self.precise)
+            problems = problems or self._differences(name, own, expected, alone)
             if problems:
                 return problems
         return []
 
     def _no_rows(self, name):
-        if any(len(spec.shape) > 1 for spec in SIGNATURES[name].inputs.values()):
-            return []  # lists cannot say how wide a table without rows is
+        if any(len(shape) > 1 for shape, _ in SIGNATURES[name].inputs.values()):
+            return []  # lists cannot express the width of a table without rows
         return self._run(name, make_inputs(name, ()))[1]
 
     def _wrong_shapes(self, name):
@@ -232,36 +300,30 @@ class _Trial:
 
     def _warm_up(self, request):
         name, inputs = request
-        return self._run(name or "serving_default", inputs)[1]
+        return self._run(name or DEFAULT, inputs)[1]
+
+    def _differences(self, name, inputs, expected, received):
+        """Sentences on where two answers differ: other texts, or numbers out of tolerance."""
+        if set(expected) != set(received):
+            return [f"{name} answers with {sorted(received)}, expected {sorted(expected)}."]
+        if not self.precise or all(_is_close(expected[key], received[key]) for key in expected):
+            return []
+        return [
+            f"To {_short(inputs)} {name} answers {_short(received)}, expected {_short(expected)}; "
+            "an answer has to depend on nothing but its row and the weights."
+        ]
 
 
-def _differences(name, inputs, expected, received, precise):
-    """Sentences on where two answers differ: texts to the letter, numbers a little at most."""
-    if set(expected) != set(received):
-        return [f"{name} answers with {sorted(received)}, expected {sorted(expected)}."]
-    alike = _shapes(expected) == _shapes(received) and all(
-        one == other
-        if not isinstance(one, float)
-        else math.isclose(one, other, rel_tol=LOG_PROB_TOLERANCE, abs_tol=LOG_PROB_TOLERANCE)
-        for key in expected
-        for one, other in zip(_leaves(expected[key]), _leaves(received[key]), strict=True)
-    )
-    if alike or not precise:
-        return []
-    return [
-        f"To {_short(inputs)} {name} answers {_short(received)}, expected {_short(expected)}; an "
-        "answer has to depend on nothing but its row and the weights."
-    ]
+def _is_close(one, other):
+    """Whether nested lists have the same shape, equal texts and close numbers."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_close, one, other))
+    if isinstance(one, float) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return one == other
 
 
-def _shapes(outputs):
-    def shape(value):
-        return [shape(item) for item in value] if isinstance(value, list) else None
-
-    return {key: shape(value) for key, value in outputs.items()}
-
-
-def _leaves(value):
+def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, list):
         for item in value:
             yield from _leaves(item)

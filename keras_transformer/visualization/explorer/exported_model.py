@@ -4,12 +4,11 @@ import os
 import threading
 from typing import Any
 
-from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.serving.lasting_server import LastingServer
+from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
 
 
 class ExportedModel:
-    """Asks the signatures of an export, in the process that `LastingServer` keeps for it.
+    """Asks the signatures of an export, in the process that `PersistentServer` keeps for it.
 
     Args:
         exported: `ExportedTranslator`, which has looked at the version.
@@ -22,7 +21,7 @@ class ExportedModel:
     def __init__(self, exported: ExportedTranslator) -> None:
         self.name = os.path.normpath(exported.directory)
         self.signatures = frozenset(exported.signatures)
-        self._server = LastingServer(exported.directory)
+        self._server = PersistentServer(exported.directory)
         self._lock = threading.Lock()  # who closes it waits for what is being answered
         self._closed = False
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.files import is_run
-from keras_transformer.serving.model_card import answer
-from keras_transformer.serving.served_translator import ServedTranslator
+from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Path
 
@@ -41,7 +40,7 @@ class ModelInMemory:
         if not is_run(self.name):
             raise ValueError(f"{self.name} is gone: put it back, or explore another model.")
         with self._lock:
-            return answer(self._served.functions, signature, inputs).outputs
+            return run_signature(self._served.functions, signature, inputs)
 
     def close(self) -> None:
         """Nothing: the model goes with this object."""

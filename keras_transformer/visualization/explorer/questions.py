@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from keras_transformer.translation.hypotheses import LEAST_LOG_PROB
+from keras_transformer.translation.results import LEAST_LOG_PROB
 
 MOST_CHARACTERS = 10_000  # of a text
 DIGITS = 4  # after the point, of weights

@@ -12,11 +12,11 @@ from keras_transformer.cli.serving import print_report
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import server_process, trial
 from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.acceptance.trial import HOSTILE_ROWS, Answer
+from keras_transformer.serving.acceptance.trial import ADVERSARIAL_INPUTS, Answer, write_warm_up
 from keras_transformer.serving.saved_model import CORE_OPS, export
 from keras_transformer.serving.versions import CARD, read_card
-from keras_transformer.serving.warm_up import PATH, write_warm_up
 from tests.support import stand_in_translator as stand_ins
+from tests.support.rest_stand_in import PATH
 from tests.support.sealing import reseal
 
 CHECKS = [
@@ -174,6 +174,6 @@ def test_damaged_warm_up(copy, content):
 
 
 def test_hostile_rows_are_hostile():
-    assert {b"", b"\x00"} < set(HOSTILE_ROWS) and max(map(len, HOSTILE_ROWS)) >= 10_000
+    assert {b"", b"\x00"} < set(ADVERSARIAL_INPUTS) and max(map(len, ADVERSARIAL_INPUTS)) >= 10_000
     with pytest.raises(UnicodeDecodeError):
-        b"".join(HOSTILE_ROWS).decode()
+        b"".join(ADVERSARIAL_INPUTS).decode()
