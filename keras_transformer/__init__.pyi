@@ -90,5 +90,6 @@ from keras_transformer.visualization.token_probabilities import (
 
 __version__: str
 OPTIONAL: dict[str, str]
+LIGHT: str
 
 def explain_missing(what: str, error: ModuleNotFoundError) -> str | None: ...

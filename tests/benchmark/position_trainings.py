@@ -13,7 +13,7 @@ import os
 import random
 import sys
 
-from keras_transformer.position_schemes import POSITIONS
+from keras_transformer.presets import POSITIONS
 from keras_transformer.runs.files import read_state
 from tests.benchmark.ablations import BEAM, command, train
 

@@ -4,7 +4,7 @@ Aims, as ratios of medians of nine rounds (`--rounds 9`) in training and in deco
 most 1.10, of `relative` and `disentangled` 1.20. Batch 1 and memory are reported only.
 """
 
-from keras_transformer.position_schemes import POSITIONS
+from keras_transformer.presets import POSITIONS
 from tests.benchmark.side_by_side import System
 
 SCHEMES = [name for name in POSITIONS if name != "learned"]

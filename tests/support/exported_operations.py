@@ -8,8 +8,7 @@ others (`keras_transformer/serving/acceptance/operations.py`).
 import tempfile
 
 from keras_transformer.inspection.model_config import ACTIVATIONS
-from keras_transformer.position_schemes import RELATIVE
-from keras_transformer.presets import ExportConfig
+from keras_transformer.presets import RELATIVE, ExportConfig
 from keras_transformer.serving.acceptance import operations
 from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs, scopes
 from keras_transformer.serving.saved_model import _save
