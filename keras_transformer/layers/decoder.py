@@ -3,11 +3,11 @@
 Shapes: B batch, S source length, T target length, D d_model, H heads.
 """
 
-from types import ModuleType
 from typing import Any
 
 import keras
 
+from keras_transformer.kernels.products import AttentionOperations
 from keras_transformer.layers import decoder_step
 from keras_transformer.layers.arguments import check_inherits_call, check_memory
 from keras_transformer.layers.attention import MultiHeadAttention
@@ -304,18 +304,16 @@ class Decoder(Stack):
         """
         return self.make_step()(x, position, state)
 
-    def make_step(
-        self, loop: str = "graph", operations: decoder_step.Operations | ModuleType | None = None
-    ) -> Step:
+    def make_step(self, loop: str = "graph", operations: AttentionOperations | None = None) -> Step:
         """Returns a function that does the same as `step`, for loops.
 
         Kernels are joined, cast and laid out once, now: the function uses the current weights.
 
         Args:
             loop: What runs the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
-            operations: Has `multiply` and `softmax`, if others are faster in that loop.
+            operations: Other operations of attention, if they are faster in that loop.
         """
-        return decoder_step.DecoderStep(self, loop, operations or decoder_step.Operations())
+        return decoder_step.DecoderStep(self, loop, operations or AttentionOperations())
 
     def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
         return tuple(x_shape)

@@ -15,16 +15,15 @@ Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads
 import functools
 import numbers
 from collections.abc import Callable
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
 
-from keras_transformer.kernels import products
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.kernels.dense import Dense, EinsumDense, matrix_and_bias, projection
 from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.kernels.products import AttentionOperations
 from keras_transformer.layers.arguments import nan_unless
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.dot_product_attention import (
@@ -39,13 +38,6 @@ from keras_transformer.typing import State, Tensor
 
 if TYPE_CHECKING:  # decoder.py imports this module
     from keras_transformer.layers.decoder import Decoder, DecoderLayer
-
-
-class Operations(NamedTuple):
-    """Attention's operations; `kernels/tensorflow/step_attention.py` has faster ones for graphs."""
-
-    multiply: Callable[..., Tensor] = products.multiply
-    softmax: Callable[[Tensor], Tensor] = ops.softmax
 
 
 def initial_state(
@@ -105,7 +97,7 @@ class DecoderStep:
         Tensor of shape `(B, D)`, and the next state.
     """
 
-    def __init__(self, decoder: "Decoder", loop: str, operations: Operations | ModuleType) -> None:
+    def __init__(self, decoder: "Decoder", loop: str, operations: AttentionOperations) -> None:
         self.finish = decoder.finish
         self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
@@ -143,9 +135,7 @@ class DecoderStep:
 class LayerStep:
     """One position of a `DecoderLayer`."""
 
-    def __init__(
-        self, layer: "DecoderLayer", loop: str, operations: Operations | ModuleType
-    ) -> None:
+    def __init__(self, layer: "DecoderLayer", loop: str, operations: AttentionOperations) -> None:
         self.residual = layer.residual
         self.self_attention = AttentionStep(layer.self_attention, loop, operations)
         self.self_attention_norm = _make_norm(layer.self_attention_norm)
@@ -214,7 +204,7 @@ class AttentionStep:
         self,
         attention: MultiHeadAttention,
         loop: str,
-        operations: Operations | ModuleType,
+        operations: AttentionOperations,
         names: list[str] | None = None,
     ) -> None:
         names = names or ["query", "key", "value"]

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.kernels.cores import available_cores
+from keras_transformer.kernels import available_cores
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
     is_supported,

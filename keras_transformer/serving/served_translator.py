@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.sampling import sample
-from keras_transformer.kernels.tensorflow.machines import on_any_machine
+from keras_transformer.kernels.tensorflow.products import select_matmul_at_runtime
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.exploration import explore
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
@@ -80,7 +80,9 @@ class ServedTranslator(tf.Module):
             with tf.control_dependencies(_check_rows(signature.inputs, tensors)):
                 tensors = [tf.identity(tensor) for tensor in tensors]
             with self.weights.in_use():
-                outputs = on_any_machine(lambda: answer(*tensors), self._dtype, tensors[0])
+                outputs = select_matmul_at_runtime(
+                    lambda: answer(*tensors), self._dtype, tensors[0]
+                )
             return {
                 key: tf.ensure_shape(outputs[key], spec.shape, name=key)
                 for key, spec in signature.outputs.items()

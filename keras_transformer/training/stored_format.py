@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 import keras
 import numpy as np
 
-from keras_transformer.layers.changes import (
-    CHANGES,
-    find_parts,
-    parent_path,
-)
+from keras_transformer.layers.changes import CHANGES, find_parts, parent_path
 from keras_transformer.presets import ABSOLUTE, FORMAT, check_format
 from keras_transformer.typing import Config
 

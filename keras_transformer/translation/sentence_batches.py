@@ -87,7 +87,7 @@ def in_batches(
     Returns:
         List of the results, in the order of the items.
     """
-    from keras_transformer.kernels.tensorflow.threads import operations_at_once
+    from keras_transformer.kernels.tensorflow.machine import operations_at_once
 
     at_once = operations_at_once()
     batches = sorted_batches(lengths, batch_size, at_once)

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_transformer.kernels.cores import available_cores
+from keras_transformer.kernels import available_cores
 from keras_transformer.translation.incoming_lines import IncomingLines
 from keras_transformer.wording import counted
 

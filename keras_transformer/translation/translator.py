@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size, rank_by
-from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.sampling import greedy_search
 from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import PAD

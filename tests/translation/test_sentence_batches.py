@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from keras_transformer.kernels.tensorflow import threads
+from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation.sentence_batches import translate_sorted
 from tests.support.toy_translator import SOURCES, trained_translator
@@ -27,7 +27,7 @@ def test_cores_that_work_apart_share_the_sentences(monkeypatch):
     """Batches are translated at once, small enough that each core has one; nothing else changes."""
     translator = trained_translator()
     expected = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
-    monkeypatch.setattr(threads, "operations_at_once", lambda: 3)
+    monkeypatch.setattr(machine, "operations_at_once", lambda: 3)
     found = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
     assert [[x.text for x in row] for row in found] == [[x.text for x in row] for row in expected]
 
@@ -42,7 +42,7 @@ def test_cores_that_work_apart_share_the_sentences(monkeypatch):
 
 
 def test_an_error_in_one_of_many_batches_is_the_callers(monkeypatch):
-    monkeypatch.setattr(threads, "operations_at_once", lambda: 2)
+    monkeypatch.setattr(machine, "operations_at_once", lambda: 2)
 
     def fail(rows):
         raise KeyError("lost")

@@ -1,11 +1,13 @@
 """A process of its own that turns text into ids; it has no TensorFlow."""
 
+import os
 import pickle
 import signal
 import subprocess
 import sys
 from typing import IO, cast
 
+from keras_transformer import LIGHT
 from keras_transformer.corpora.parallel_text import Block
 from keras_transformer.data.prepared.encoder import EncodedSide, Encoder
 
@@ -27,7 +29,10 @@ class EncodingProcess:
     def __init__(self, models: tuple[bytes, bytes]) -> None:
         program = PROGRAM.format(path=sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {LIGHT: "1"},
         )
         # Popen's own are None where no pipe was asked for.
         self._requests = cast(IO[bytes], self._process.stdin)
