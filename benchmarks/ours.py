@@ -68,7 +68,7 @@ def translation(shape, rows, beam_size=1, apart=False, precision=None):
 
     By default in the precision that a model trained by `--precision auto` has here.
     """
-    from keras_transformer.kernels.tensorflow.precision import fastest
+    from keras_transformer.kernels.tensorflow.machine import fastest
 
     shape = SHAPES[shape]
     if apart:

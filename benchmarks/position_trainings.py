@@ -14,7 +14,9 @@ import random
 import sys
 
 from benchmarks.ablations import BEAM, command, train
-from keras_transformer.position_schemes import POSITIONS
+from keras_transformer.presets import (
+    POSITIONS,
+)
 from keras_transformer.runs.files import read_state
 
 SCHEMES = ["sinusoidal", "relative", "bucketed", "rotary"]

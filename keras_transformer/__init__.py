@@ -1,27 +1,29 @@
 """keras_transformer: the encoder–decoder Transformer as Keras 3 layers, trained and served.
 
-The public names are resolved when first used (PEP 562), so that importing a layer loads neither
-the tokenizers nor, with another Keras backend, TensorFlow.
+Importing the package imports Keras and registers its classes, so that Keras finds them in saved
+models. All other modules are imported when a public name is first used (PEP 562): importing a layer
+loads neither the tokenizers nor, with another Keras backend, TensorFlow.
 """
 
+import os as _os
+import sys as _sys
 from importlib import import_module as _import_module
-
-from keras_transformer import registration
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "layers.attention": ("MultiHeadAttention", "dot_product_attention"),
+    "layers.attention": ("MultiHeadAttention",),
     "layers.decoder": ("Decoder", "DecoderLayer"),
+    "layers.dot_product_attention": ("dot_product_attention",),
     "layers.encoder": ("Encoder", "EncoderLayer"),
     "layers.feed_forward": ("FeedForward",),
     "layers.masks": ("causal_mask", "combine", "key_mask", "padding_mask"),
+    "layers.position_scheme": ("Positions",),
     "layers.positional_embedding": ("PositionalEmbedding", "sinusoidal_encoding"),
     "layers.positions": (
         "AlibiPositions",
         "BucketedPositions",
         "DisentangledPositions",
-        "Positions",
         "RelativePositions",
         "RotaryPositions",
     ),
@@ -41,8 +43,7 @@ _HOMES = {
     ),
     "special_ids": ("END", "PAD", "START", "UNK"),
     "decoding.beam": ("beam_search",),
-    "decoding.greedy": ("greedy_search",),
-    "decoding.sampling": ("sample",),
+    "decoding.sampling": ("greedy_search", "sample"),
     "decoding.search": ("search",),
     "data.text_files": ("read_pairs",),
     "training.embedding_initialization": ("Coverage", "initialize_embeddings"),
@@ -53,7 +54,7 @@ _HOMES = {
     "data.prepared.prepare_config": ("PrepareConfig",),
     "data.prepared.prepared_corpus": ("PreparedCorpus",),
     "training.strategies": ("make_strategy",),
-    "kernels.tensorflow.threads": ("operations_at_once", "work_apart"),
+    "kernels.tensorflow.machine": ("operations_at_once", "work_apart"),
     "runs.averaging": ("average_checkpoints",),
     "runs.resume_training": ("ResumeTraining",),
     "runs.validation": ("AveragedValidation", "TranslationScores", "averaged_weights"),
@@ -81,6 +82,17 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)
+
+# The modules whose classes Keras must know to load a saved model.
+_SAVED = (
+    "layers",
+    "transformer",
+    "training.losses",
+    "training.metrics",
+    "training.optimizer",
+    "training.schedules",
+)
+LIGHT = "KERAS_TRANSFORMER_LIGHT"  # set it to 1 to import this package without Keras
 
 # What the extra `all` brings: a package for each module that is imported.
 OPTIONAL = {
@@ -116,7 +128,24 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    modules = {name for name, value in globals().items() if isinstance(value, type(_sys))}
+    return sorted({*globals(), *__all__} - modules)
 
 
-registration.register()
+def _starts_light() -> bool:
+    """Returns whether to leave out Keras, which takes seconds to import, until it is needed.
+
+    That is so in the command `keras-transformer`, in `python -m keras_transformer…`, and where the
+    environment variable `LIGHT` is set, as in processes that only read or encode files.
+    """
+    program = _os.path.basename(_sys.argv[0])  # "-m" while Python looks for the module to run
+    return (
+        bool(_os.environ.get(LIGHT))
+        or program.removesuffix(".exe") == "keras-transformer"
+        or (program == "-m" and any(x.startswith("keras_transformer") for x in _sys.orig_argv))
+    )
+
+
+if not _starts_light():
+    for _module in _SAVED:
+        _import_module(f"keras_transformer.{_module}")

@@ -8,15 +8,17 @@ from keras_transformer.data.prepared.prepare_config import PrepareConfig as Prep
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus as PreparedCorpus
 from keras_transformer.data.text_files import read_pairs as read_pairs
 from keras_transformer.decoding.beam import beam_search as beam_search
-from keras_transformer.decoding.greedy import greedy_search as greedy_search
+from keras_transformer.decoding.sampling import greedy_search as greedy_search
 from keras_transformer.decoding.sampling import sample as sample
 from keras_transformer.decoding.search import search as search
-from keras_transformer.kernels.tensorflow.threads import operations_at_once as operations_at_once
-from keras_transformer.kernels.tensorflow.threads import work_apart as work_apart
+from keras_transformer.kernels.tensorflow.machine import operations_at_once as operations_at_once
+from keras_transformer.kernels.tensorflow.machine import work_apart as work_apart
 from keras_transformer.layers.attention import MultiHeadAttention as MultiHeadAttention
-from keras_transformer.layers.attention import dot_product_attention as dot_product_attention
 from keras_transformer.layers.decoder import Decoder as Decoder
 from keras_transformer.layers.decoder import DecoderLayer as DecoderLayer
+from keras_transformer.layers.dot_product_attention import (
+    dot_product_attention as dot_product_attention,
+)
 from keras_transformer.layers.encoder import Encoder as Encoder
 from keras_transformer.layers.encoder import EncoderLayer as EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward as FeedForward
@@ -24,12 +26,12 @@ from keras_transformer.layers.masks import causal_mask as causal_mask
 from keras_transformer.layers.masks import combine as combine
 from keras_transformer.layers.masks import key_mask as key_mask
 from keras_transformer.layers.masks import padding_mask as padding_mask
+from keras_transformer.layers.position_scheme import Positions as Positions
 from keras_transformer.layers.positional_embedding import PositionalEmbedding as PositionalEmbedding
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding as sinusoidal_encoding
 from keras_transformer.layers.positions import AlibiPositions as AlibiPositions
 from keras_transformer.layers.positions import BucketedPositions as BucketedPositions
 from keras_transformer.layers.positions import DisentangledPositions as DisentangledPositions
-from keras_transformer.layers.positions import Positions as Positions
 from keras_transformer.layers.positions import RelativePositions as RelativePositions
 from keras_transformer.layers.positions import RotaryPositions as RotaryPositions
 from keras_transformer.presets import PRESETS as PRESETS
@@ -90,5 +92,6 @@ from keras_transformer.visualization.token_probabilities import (
 
 __version__: str
 OPTIONAL: dict[str, str]
+LIGHT: str
 
 def explain_missing(what: str, error: ModuleNotFoundError) -> str | None: ...

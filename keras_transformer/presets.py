@@ -13,10 +13,19 @@ True
 
 import dataclasses
 import math
+import numbers
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
 STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
+
+# Positional encodings.
+ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings
+RELATIVE = ("relative", "bucketed", "rotary", "disentangled", "alibi")  # computed by attention
+POSITIONS = (*ABSOLUTE, "none", *RELATIVE)
+# The default of max_distance, for the schemes that have one; larger distances are clipped to it.
+MAX_DISTANCES = {"relative": 16, "bucketed": 128, "disentangled": 128}
+NUM_BUCKETS = 32
 
 FORMAT = 1  # of what run directories and .keras files hold
 
@@ -35,6 +44,66 @@ def check_format(name: str, received: int | None) -> None:
         raise ValueError(
             f"{name} is of format {received or 0}, this version reads format {FORMAT}: use the "
             "version that wrote it, or train anew."
+        )
+
+
+def check_positions(
+    positions: str,
+    max_distance: int | None = None,
+    d_model: int | None = None,
+    num_heads: int | None = None,
+) -> None:
+    """Checks the name of a positional encoding, and the sizes that it is used with.
+
+    Args:
+        positions: One of `POSITIONS`.
+        max_distance: None for the default in `MAX_DISTANCES`.
+        d_model, num_heads: Sizes of the model, if they are known.
+
+    Raises:
+        ValueError: If the name is unknown, or a size does not fit.
+    """
+    if positions not in POSITIONS:
+        raise ValueError(
+            f"positions must be one of {', '.join(POSITIONS)}, received {positions!r}."
+        )
+    if max_distance is not None:
+        _check_max_distance(positions, max_distance)
+    if d_model and d_model % 2 and positions in ("sinusoidal", "alibi"):
+        subject = "Sinusoidal positions need" if positions == "sinusoidal" else "alibi needs"
+        raise ValueError(
+            f"{subject} an even d_model, received d_model={d_model}: choose an even one or "
+            "other positions."
+        )
+    if positions == "rotary" and d_model and num_heads:
+        check_rotary(d_model // num_heads)
+
+
+def _check_max_distance(positions, max_distance):
+    if positions not in MAX_DISTANCES:
+        raise ValueError(
+            f"max_distance={max_distance!r} has no effect on positions={positions!r}: leave it "
+            f"out, or choose one of {', '.join(MAX_DISTANCES)}."
+        )
+    if not isinstance(max_distance, numbers.Integral) or max_distance < 1:
+        raise ValueError(f"max_distance must be a positive integer, received {max_distance!r}.")
+    if positions == "bucketed" and max_distance <= NUM_BUCKETS // 2:
+        raise ValueError(
+            f"max_distance of bucketed positions must be more than {NUM_BUCKETS // 2}, as so many "
+            f"of the {NUM_BUCKETS} buckets hold one distance each, received {max_distance}."
+        )
+
+
+def check_rotary(key_dim: int) -> None:
+    """Checks that the entries of a head form pairs.
+
+    Raises:
+        ValueError: If its width is odd.
+    """
+    if key_dim % 2:
+        raise ValueError(
+            f"Rotary positions rotate pairs of entries, received heads of odd width {key_dim}: "
+            "choose num_heads and d_model so that d_model / num_heads is even."
         )
 
 

@@ -17,7 +17,7 @@ import keras
 
 from keras_transformer.atomic_files import creating, remove_leftovers
 from keras_transformer.data.dataset import make_dataset
-from keras_transformer.kernels.tensorflow import threads
+from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.checkpoint import RunCheckpoint
@@ -183,13 +183,13 @@ def _parallel_microbatches(config):
     # XLA takes all cores for itself; logical devices share them already.
     if parts == 1 or config.jit_compile or config.logical_devices > 1:
         return parts or 1
-    at_once = threads.work_apart(None if parts else threads.MOST_PARTS)
-    return parts or min(at_once, threads.MOST_PARTS)
+    at_once = machine.work_apart(None if parts else machine.MOST_PARTS)
+    return parts or min(at_once, machine.MOST_PARTS)
 
 
 def _choose_precision(config, output, resume, strategy):
     """The configuration with `auto` decided upon: by this machine, or by the run that goes on."""
-    from keras_transformer.kernels.tensorflow.precision import choose
+    from keras_transformer.kernels.tensorflow.machine import choose
 
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=files.read_config(output).precision)

@@ -17,8 +17,7 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.position_schemes import RELATIVE, check_positions
-from keras_transformer.presets import ModelConfig, check_sharing
+from keras_transformer.presets import RELATIVE, ModelConfig, check_positions, check_sharing
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.self_building import SelfBuilding
 from keras_transformer.training.stored_format import StoredFormat
@@ -27,9 +26,9 @@ from keras_transformer.training.trainer import Trainer
 from keras_transformer.typing import Activation, Config, Inputs, Nested, Shape, State, Step, Tensor
 
 if IS_TENSORFLOW:
-    from keras_transformer.kernels.tensorflow import step_attention
+    from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS
 else:
-    step_attention = None
+    STEP_OPERATIONS = None
 
 ARGUMENTS = [field.name for field in dataclasses.fields(ModelConfig)]
 ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
@@ -243,7 +242,7 @@ class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model
     def make_step(self, loop: str = "graph") -> Step:
         """Returns a function that does what `step` does, as `Decoder.make_step` has it."""
         self.build_if_needed()
-        operations = step_attention if loop == "graph" else None
+        operations = STEP_OPERATIONS if loop == "graph" else None
         step_of_decoder = self.decoder.make_step(loop, operations)
         project = decoder_step.make_logits(self.target_embedding, self.output_projection, loop)
 

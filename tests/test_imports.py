@@ -33,13 +33,13 @@ FLOORS = [
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
     ["kernels", "atomic_files", "inspection"],
-    ["position_schemes", "presets", "registration", "special_ids", "streams", "typing", "wording"],
+    ["presets", "special_ids", "streams", "typing", "wording"],
 ]
 BESIDE = {"training": {"data"}}  # what else
 ROOMS = [room for floor in FLOORS for room in floor]
 # These run on any backend of Keras: nothing in them imports TensorFlow.
 WITHOUT_TENSORFLOW = [
-    *("special_ids", "typing", "presets", "position_schemes", "registration"),
+    *("special_ids", "typing", "presets"),
     *("layers", "transformer"),
     *(f"training.{name}" for name in ("losses", "metrics", "schedules", "stored_format")),
     *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),
@@ -178,9 +178,18 @@ def loaded_by(code, **environment):
     return set(run.stdout.split())
 
 
-def test_package_alone_loads_nothing():
-    code = "import keras_transformer; keras_transformer.PAD, dir(keras_transformer)"
-    assert loaded_by(code) == set()
+@pytest.mark.parametrize(
+    ("start", "environment", "loaded"),
+    [
+        ("", {"KERAS_BACKEND": "tensorflow"}, {"tensorflow", "keras"}),
+        ("", {keras_transformer.LIGHT: "1"}, set()),
+        ("import sys; sys.argv[0] = '/bin/keras-transformer'", {}, set()),
+        ("import sys; sys.argv[0] = 'my-keras-transformer'", {}, {"tensorflow", "keras"}),
+    ],
+)
+def test_package_loads_keras_except_in_the_command_line(start, environment, loaded):
+    code = "import keras_transformer, keras_transformer.runs; dir(keras_transformer)"
+    assert loaded_by(f"{start}\n{code}", **environment) == loaded
 
 
 def test_dir_is_what_a_user_may_want():
@@ -189,9 +198,9 @@ import keras_transformer
 names = dir(keras_transformer)
 assert sorted(set(names)) == names and set(keras_transformer.__all__) <= set(names)
 public = {name for name in names if name[0] != "_"} - set(keras_transformer.__all__)
-assert public == {"OPTIONAL", "explain_missing", "registration"}, public
+assert public == {"LIGHT", "OPTIONAL", "explain_missing"}, public
 """
-    assert loaded_by(code) == set()
+    loaded_by(code)
 
 
 def test_layers_load_no_text_processing():

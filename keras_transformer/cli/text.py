@@ -224,7 +224,7 @@ def set_threads(*paths: Path | None, precision: str | None = None) -> None:
     for path in runs:
         inspect_run(path)
     if runs:
-        from keras_transformer.kernels.tensorflow.threads import work_apart
+        from keras_transformer.kernels.tensorflow.machine import work_apart
 
         work_apart()
 

@@ -1,9 +1,9 @@
 """Search for the best token sequence: functions of a step function and a state.
 
-No layer, no text and no tokenizer in here. A state is a nested structure of tensors, batch first;
-a state tensor that grows from step to step starts with size 0 along the axis in which it grows. One
-that does not has room for so many positions: if the state is a dict, it says so by `positions`, the
-numbers of these positions, `(B, t)`, and no search may take more steps.
+They use no layers, text or tokenizers. A state is a nested structure of tensors, batch first; a
+tensor that grows with every step has size 0 along that axis at first. A state that does not grow
+has room for t positions: if it is a dict, its entry `positions` holds their numbers, `(B, t)`, and
+no search may take more steps.
 
 Example:
 
@@ -14,8 +14,7 @@ Example:
 """
 
 from keras_transformer.decoding.beam import beam_search
-from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.decoding.sampling import sample
+from keras_transformer.decoding.sampling import greedy_search, sample
 from keras_transformer.decoding.search import search
 
 __all__ = ["beam_search", "greedy_search", "sample", "search"]

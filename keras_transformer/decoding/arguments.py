@@ -1,7 +1,7 @@
-"""What every search is given, refused where it is known to be wrong.
+"""Checks of the arguments of every search, as far as their values are known.
 
-That is always so in eager mode, and of shapes, ints and constants as a graph is traced. Nothing is
-checked in a graph that runs: a server has no use for an error.
+They always are in eager mode; while a graph is traced, shapes, ints and constants are. Nothing is
+checked in a running graph: on a server, an error would be of no use.
 
 Shapes: B batch, P tokens of the prefix, t positions that a state has room for, V vocabulary.
 """
@@ -18,14 +18,14 @@ from keras_transformer.wording import counted
 def check_arguments(
     state: State, batch_size: int | Tensor, max_length: int | Tensor, prefix: Tensor | None = None
 ) -> None:
-    """Refuses what does not fit together.
+    """Checks that the arguments of a search fit together.
 
     Args:
-        state, batch_size, max_length, prefix: As `greedy_search` has them.
+        state, batch_size, max_length, prefix: See `greedy_search`.
 
     Raises:
         ValueError: If `max_length` is not positive or more than the state has room for; the state
-            has not B rows; or the prefix is not B rows of at most `max_length` ids.
+            does not have B rows; or the prefix is not B rows of at most `max_length` ids.
     """
     steps, rows = _known(max_length), _known(batch_size)
     if steps is not None and steps < 1:
@@ -35,23 +35,22 @@ def check_arguments(
         if found is not None and rows is not None and found != rows:
             raise ValueError(
                 f"The state has {counted(found, 'row')}, but batch_size is {rows}: pass the number "
-                "of rows "
-                "that the state was made for."
+                "of rows that the state was created for."
             )
     if isinstance(state, Mapping) and "positions" in state:
         room = _size(state["positions"], 1)
         if room is not None and steps is not None and steps > room:
             raise ValueError(
                 f"The state has room for {counted(room, 'position')}, but max_length is {steps}: "
-                f"make the state with length={steps}, or search for {counted(room, 'step')} at "
-                "most."
+                f"create the state with length={steps}, or search for at most "
+                f"{counted(room, 'step')}."
             )
     if prefix is not None:
         _check_prefix(prefix, rows, steps)
 
 
 def check_ids(prefix: Tensor, vocabulary_size: int | None) -> None:
-    """Refuses a prefix with ids that are none.
+    """Checks that the ids of a prefix are in the vocabulary.
 
     Raises:
         ValueError: If one is negative, or V or more.
@@ -61,8 +60,8 @@ def check_ids(prefix: Tensor, vocabulary_size: int | None) -> None:
         return
     if ids.min() < 0 or ids.max() >= vocabulary_size:
         raise ValueError(
-            f"The prefix holds ids from {ids.min()} to {ids.max()}, but the vocabulary has those "
-            f"from 0 to {vocabulary_size - 1}: make it with the target's tokenizer."
+            f"The prefix holds ids from {ids.min()} to {ids.max()}, but the vocabulary has ids "
+            f"from 0 to {vocabulary_size - 1}: use the target's tokenizer."
         )
 
 
@@ -73,14 +72,13 @@ def _check_prefix(prefix, rows, steps):
     height, width = _size(prefix, 0), _size(prefix, 1)
     if prefix.shape.rank not in (None, 2) or not (prefix.dtype.is_integer or width == 0):
         raise ValueError(
-            "The prefix has to be integer ids of shape (B, P), received "
+            "The prefix must be integer ids of shape (B, P), received "
             f"{prefix.dtype.name} of shape {prefix.shape}."
         )
     if height is not None and rows is not None and height != rows:
         raise ValueError(
-            f"The prefix has {counted(height, 'row')}, but batch_size is {rows}: give each row of "
-            "the batch "
-            "one, all 0 where anything may follow."
+            f"The prefix has {counted(height, 'row')}, but batch_size is {rows}: pass one "
+            "for each row of the batch, all 0 if any token may follow."
         )
     if width is not None and steps is not None and width > steps:
         raise ValueError(
@@ -90,11 +88,11 @@ def _check_prefix(prefix, rows, steps):
 
 
 def _known(value: Any) -> Any:
-    """A number or array, as far as it is known by now; else None."""
+    """Returns a number or array if its value is known, else None."""
     return tf.get_static_value(value) if tf.is_tensor(value) else value
 
 
 def _size(tensor, axis):
-    """The static size of an axis; None where there is none."""
+    """Returns the static size of an axis, or None if it is unknown."""
     shape = tf.TensorShape(tensor.shape)
     return shape[axis] if shape.rank is not None and shape.rank > axis else None

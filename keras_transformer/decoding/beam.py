@@ -9,27 +9,31 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding.arguments import check_arguments
-from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.decoding.shrinking_loop import shrinking_loop
-from keras_transformer.decoding.token_loop import append, logsumexp, prefix_constraint
+from keras_transformer.decoding.sampling import greedy_search
+from keras_transformer.decoding.token_loop import (
+    append,
+    logsumexp,
+    prefix_constraint,
+    shrinking_loop,
+)
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.typing import SearchOutputs, State, Step, Tensor
 
-NEVER = float("-inf")  # the log-probability of what is no hypothesis
-PART = 100  # logits that are looked at together for the best ones
+NEVER = float("-inf")  # the log-probability of an empty hypothesis
+PART = 100  # logits of which only the maximum is compared at first
 
 
 class Hypotheses(NamedTuple):
-    """Some hypotheses for each row, all of the batch."""
+    """N hypotheses for each row of the batch."""
 
     tokens: tf.Tensor  # int32 (B, N, t)
     lengths: tf.Tensor  # int32 (B, N)
     log_prob: tf.Tensor  # float32 (B, N)
-    score: tf.Tensor  # float32 (B, N), what they are ranked by; -inf for none
+    score: tf.Tensor  # float32 (B, N), for ranking; -inf for empty ones
 
     def pick(self, index: Tensor) -> "Hypotheses":
-        """Those at the indices `(B, M)`."""
+        """Returns those at the indices `(B, M)`."""
         return Hypotheses(*(tf.gather(tensor, index, batch_dims=1) for tensor in self))
 
 
@@ -44,40 +48,41 @@ def beam_search(
     fixed_shapes: bool = False,
     beam_patience: float = SearchConfig.beam_patience,
 ) -> SearchOutputs:
-    """Follows the N most probable beginnings of each row; returns the N best that have ended.
+    """Extends the N most probable prefixes of each row; returns the N best that have ended.
 
     A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length) with
     lp(length) = ((5 + length) / 6)^α (Wu et al., 2016, "Google's Neural Machine Translation
-    System", §7). Of equals, the beam that ranked higher before comes first, then the lower id,
-    and what has ended earlier. One beam is greedy search.
+    System", §7). Ties are broken by the rank of the beam before, then by the lower id, then by the
+    earlier end. One beam is greedy search.
 
-    A row stops once enough hypotheses have ended and none alive ranks, as it is now, above the best
-    of them; or once nothing can change, which loses nothing: a log-probability only falls as tokens
-    are added and lp only grows, so no beam of a row can come to rank above
-    log_prob / lp(max_length) of its best one now. What the last step leaves open counts as ended.
+    A row stops when enough hypotheses have ended and no unfinished one ranks above the best of them
+    at its current length; or when nothing can change. The latter is exact: log-probabilities only
+    fall as tokens are added and lp only grows, so no beam of a row can rank above
+    log_prob / lp(max_length) of its current best one. Hypotheses that are unfinished after the last
+    step count as ended.
 
     Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them, but
-            that `step` is called with N beams for each row. What it returns of the state as it got
-            it, the very same tensor, it must leave alone in every step: that is taken to be equal
-            for all beams of a row, and is not reordered.
+        step, state, batch_size, max_length, prefix, fixed_shapes: See `greedy_search`, but `step`
+            is called with N beams for each row. State tensors that it returns unchanged (the very
+            same object) must be unchanged in every step: they are assumed to be equal for all
+            beams of a row, and are not reordered.
         beam_size: N, at most V.
-        length_penalty: α ≥ 0; 0 ranks by probability alone, more favours longer hypotheses.
-        beam_patience: p ≥ 1: p · N ended hypotheses are enough, those counted that came among the N
-            best (Kasai et al., 2022, "A Call for Clarity in Beam Search"). Infinity is an exact
-            search, which takes long where α or `max_length` is large, for the bound is far then.
+        length_penalty: α ≥ 0; 0 ranks by probability alone, larger values prefer longer hypotheses.
+        beam_patience: p ≥ 1: p · N ended hypotheses are enough, counting those that were among the
+            N best (Kasai et al., 2022, "A Call for Clarity in Beam Search"). Infinity is an exact
+            search, which is slow if α or `max_length` is large, as the bound is loose then.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
         `lengths`, int32 `(B, N)`, END included; and `log_prob`, float32 `(B, N)`, natural
-        logarithm, not normalised by length. Where a row has fewer than N hypotheses, the others
-        are all PAD with length 0 and log_prob -inf.
+        logarithm, not normalized by length. If a row has fewer than N hypotheses, the others are
+        all PAD with length 0 and log_prob -inf.
 
     Raises:
-        ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1,
-            or as `greedy_search` does.
+        ValueError: If the beam is empty or wider than the vocabulary, α is negative or p is below
+            1; see also `greedy_search`.
     """
-    config = SearchConfig(beam_size, length_penalty, beam_patience)  # says what is out of range
+    config = SearchConfig(beam_size, length_penalty, beam_patience)  # raises if one is out of range
     if config.beam_size == 1:
         outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
@@ -87,39 +92,39 @@ def beam_search(
     options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, enough=enough)
     options |= dict(normalise=normalise, constraint=prefix_constraint(prefix))
     alive, ended, steps = _search(step, state, batch_size, max_length, **options)
-    # Where a row could still change, the last step was taken: there, alive ones count as ended.
-    # In the other rows none of them ranks above what has ended, and of equals that comes first.
+    # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
+    # In other rows none of them ranks above the ended ones, which come first in ties.
     cut = alive._replace(score=normalise(alive.log_prob, steps))
     best = _best(beam_size, ended, cut)
     return best.tokens, best.lengths, best.log_prob
 
 
 def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
-    """Refuses a beam that is wider than the vocabulary.
+    """Checks that a beam is not wider than the vocabulary.
 
     Raises:
         ValueError: If it is.
     """
     if beam_size > vocabulary_size:
         raise ValueError(
-            f"A beam of {beam_size} is wider than the vocabulary of {vocabulary_size} ids: take a "
+            f"A beam of {beam_size} is wider than the vocabulary of {vocabulary_size} ids: use a "
             "smaller beam_size."
         )
 
 
 def rank_by(log_prob: Tensor, length: int | Tensor, length_penalty: float) -> Tensor:
-    """What hypotheses are ranked by: log_prob / ((5 + length) / 6)^α, END counted."""
+    """Returns the score for ranking, log_prob / ((5 + length) / 6)^α, END counted."""
     return log_prob / ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
 
 
 def _search(
     step, state, batch_size, max_length, beam_size, normalise, constraint, fixed_shapes, enough
 ):
-    """The loop: the N hypotheses alive, and the N best that have ended; and its steps."""
+    """Returns the N unfinished hypotheses, the N best that have ended, and the number of steps."""
 
     def running(outputs):
         _, alive, ended, _ = outputs
-        bound = normalise(alive.log_prob[:, 0], max_length)  # what the best one can come to
+        bound = normalise(alive.log_prob[:, 0], max_length)  # the best score still possible
         return ended.score[:, -1] < bound
 
     def advance(position, rows, outputs, state):
@@ -136,14 +141,14 @@ def _search(
         lengths = tf.fill(tf.shape(token), position + 1)
         ends = tf.equal(token, END)
         new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
-        # What ends below the N best is kept, but is no reason to stop: it may be any nonsense.
+        # Hypotheses that end below the N best are kept, but not counted: they may be nonsense.
         count += tf.math.count_nonzero(new[:, :beam_size] > NEVER, axis=1, dtype=tf.int32)
         if not fixed_shapes:
             padding = tf.fill(tf.shape(ended.lengths), PAD)
             ended = ended._replace(tokens=append(ended.tokens, padding))
         ended = _best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
         still = tf.where(ends, NEVER, log_prob)
-        # Where words are long, all that has ended may be what greedy search would pass by.
+        # If words are long, all ended hypotheses may be worse than that of greedy search.
         ahead = normalise(tf.reduce_max(still, axis=1), position + 1) > ended.score[:, 0]
         over = (tf.cast(count, tf.float32) >= enough) & tf.logical_not(ahead)
         still = tf.where(over[:, tf.newaxis], NEVER, still)
@@ -154,7 +159,7 @@ def _search(
         state = _reorder(state, next_state, tf.reshape(parents, [-1]))
         return (last, alive, ended, count), state
 
-    # Only one of a row's first N beams is alive: N equal ones would stay equal.
+    # Only one of the N beams of a row is alive at first: N equal ones would remain equal.
     alone = tf.one_hot(tf.zeros([batch_size], tf.int32), beam_size, 0.0, NEVER)
     nothing = Hypotheses(
         tf.fill([batch_size, beam_size, max_length if fixed_shapes else 0], PAD),
@@ -162,9 +167,9 @@ def _search(
         tf.fill([batch_size, beam_size], NEVER),
         tf.fill([batch_size, beam_size], NEVER),
     )
-    begun = tf.fill([batch_size, beam_size], START)
+    starts = tf.fill([batch_size, beam_size], START)
     alive = nothing._replace(log_prob=alone, score=alone)
-    outputs = begun, alive, nothing, tf.zeros([batch_size], tf.int32)
+    outputs = starts, alive, nothing, tf.zeros([batch_size], tf.int32)
     row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
     state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), state)
     (_, alive, ended, _), steps = shrinking_loop(
@@ -174,15 +179,15 @@ def _search(
 
 
 def _extend(logits, log_prob, demanded, compiled):
-    """The 2N best of a row's N beams with one more token, best first.
+    """Returns the 2N best extensions of a row's N beams by one token, best first.
 
-    2N, for at most N of them can end: N stay that do not.
+    At most N of them can end, so at least N remain that do not.
 
     Args:
         logits: `(B·N, V)`.
         log_prob: float32 `(B, N)`, of the beams.
-        demanded: int32 `(B·N,)`, PAD where any token may follow; or None.
-        compiled: Whether XLA compiles it.
+        demanded: int32 `(B·N,)`, PAD if any token may follow; or None.
+        compiled: Whether the graph is compiled by XLA.
 
     Returns:
         `log_prob` float32, `beam` int32 and `token` int32, each `(B, 2N)`.
@@ -205,9 +210,10 @@ def _extend(logits, log_prob, demanded, compiled):
 
 
 def _top_k(logits, count):
-    """`tf.math.top_k` of `(B, V)`, equals alike, in less than half the time where V is large.
+    """Computes `tf.math.top_k` of `(B, V)`, with equal ties, in half the time if V is large.
 
-    None of the best is in a part of the vocabulary that ranks below `count` others by its best.
+    None of the best is in a part of the vocabulary whose maximum ranks below those of `count`
+    others.
     """
     padded = tf.pad(logits, [[0, 0], [0, -logits.shape[1] % PART]], constant_values=NEVER)
     if padded.shape[1] <= count * PART:
@@ -220,18 +226,19 @@ def _top_k(logits, count):
 
 
 def _best(count, first, second):
-    """The best of both for each row; of equals, those of `first`.
+    """Returns the best of both for each row; in ties, those of `first`.
 
-    And so the empty ones that the search starts with stay where there is nothing better.
+    So the empty hypotheses that the search starts with stay unless there is a better one.
     """
     both = Hypotheses(*(tf.concat(pair, axis=1) for pair in zip(first, second, strict=True)))
     return both.pick(tf.math.top_k(both.score, count).indices)
 
 
 def _reorder(before, after, rows):
-    """The state of the beams that were kept. What a step passes through needs no copy.
+    """Returns the state of the beams that were kept.
 
-    Such are the memory's keys and values, by far the largest part.
+    Tensors that a step returns unchanged are not copied: the keys and values of the memory, by far
+    the largest.
     """
     return tf.nest.map_structure(
         lambda old, new: new if new is old else tf.gather(new, rows), before, after

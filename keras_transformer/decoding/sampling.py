@@ -1,7 +1,7 @@
-"""Sampling, at a temperature and from the head of the distribution (top-k, top-p).
+"""Greedy search and sampling: one hypothesis for each row, a token at a time.
 
-Shapes: B batch, A rows of it that are still searched for, P tokens of the prefix, T number of steps
-taken, V vocabulary, K kept by top-k.
+Shapes: B batch, A rows of it that have not ended, P tokens of the prefix, T number of steps taken,
+V vocabulary, K kept by top-k.
 """
 
 from typing import Any
@@ -11,6 +11,58 @@ import tensorflow as tf
 from keras_transformer.decoding.token_loop import decode_tokens
 from keras_transformer.presets import SearchConfig
 from keras_transformer.typing import SearchOutputs, State, Step, Tensor
+
+
+def greedy_search(
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    prefix: Tensor | None = None,
+    fixed_shapes: bool = False,
+) -> SearchOutputs:
+    """Chooses the most probable token at each position until every row has ended.
+
+    Args:
+        step: Function from ids `(B,)`, position (scalar) and state to logits `(B, V)` and the next
+            state. It receives START at position 0, and fewer rows as more of them have ended.
+        state: The state at position 0, tensors `(B, …)`. An axis that grows has size 0 at first.
+        batch_size: B, an int or a scalar integer tensor; 0 is valid.
+        max_length: Maximum number of steps, at least 1.
+        prefix: int ids `(B, P)` that the rows start with, padded with PAD; P ≤ `max_length`.
+        fixed_shapes: Whether T is `max_length` in every step, however soon rows end, as XLA
+            requires; the state must not grow then.
+
+    Returns:
+        `tokens`, int32 `(B, T)` with T ≤ `max_length`: each row up to and including its END, then
+        PAD; `lengths`, int32 `(B,)`, END included; and `log_prob`, float32 `(B,)`: the sum of the
+        tokens' natural-log probabilities, prefix and END included, not normalised by length.
+
+    Raises:
+        ValueError: If `max_length` is not positive, less than P, or more than the state has room
+            for; if the state or the prefix does not have B rows; or if an id of the prefix is
+            invalid.
+
+    Example:
+
+    >>> source = tokenizer(["samedi 9 mai 1998"], end=True).to_tensor()
+    >>> state = model.initial_state(source)
+    >>> tokens, lengths, log_prob = greedy_search(model.make_step(), state, len(source), 64)
+    >>> tokenizer.detokenize(tokens).numpy().tolist()
+    [b'1998-05-09']
+    """
+
+    def choose(logits, position, rows):
+        if not fixed_shapes:
+            best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+            return best, best
+        # XLA's argmax is not vectorized; maximum and minimum are.
+        last = logits.shape[-1] - 1
+        largest = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
+        best = tf.reduce_min(tf.where(largest, tf.range(last + 1), last), axis=-1)
+        return best, best
+
+    return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
 
 
 def sample(
@@ -25,27 +77,27 @@ def sample(
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
 ) -> SearchOutputs:
-    """Draws every token from what the model predicts.
+    """Samples every token from the predicted distribution.
 
     Top-p, "nucleus sampling", is Holtzman et al. (ICLR 2020), §3.1. `temperature`, `top_k`,
     `top_p` and `seed` are numbers, or tensors `(B,)` with one for each row.
 
     Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them.
-        temperature: Divides the logits. Towards 0 the most probable token always wins.
-        top_k: Draw from the so many most probable tokens only; 0 for all. 1 is greedy search.
-        top_p: Draw from the fewest most probable tokens that have at least this share, in (0, 1],
-            of the probability that temperature and `top_k` leave.
-        seed: With one number, rows draw independently of each other. With one for each row, what
-            a row draws depends on its own seed only, not on the rows beside it. XLA makes other
-            numbers of the same seed.
+        step, state, batch_size, max_length, prefix, fixed_shapes: See `greedy_search`.
+        temperature: Divides the logits. Near 0, the most probable token is always chosen.
+        top_k: Number of most probable tokens to sample from; 0 for all. 1 is greedy search.
+        top_p: Sample from the fewest most probable tokens that have at least this share, in (0, 1],
+            of the probability that remains after temperature and `top_k`.
+        seed: With one number, rows are sampled independently of each other. With one for each row,
+            the sample of a row depends on its own seed only, not on the other rows. Under XLA the
+            same seed gives other numbers.
 
     Returns:
-        `tokens`, int32 `(B, T)`; `lengths`, int32 `(B,)`; and `log_prob`, float32 `(B,)`, as
-        `greedy_search` has them: by the model's own distribution, at temperature 1 and whole.
+        `tokens`, int32 `(B, T)`; `lengths`, int32 `(B,)`; and `log_prob`, float32 `(B,)`, see
+        `greedy_search`: by the model's full distribution at temperature 1.
 
     Raises:
-        ValueError: If a number is out of its range, or as `greedy_search` does.
+        ValueError: If a number is out of range; see also `greedy_search`.
 
     Example:
 
@@ -54,7 +106,7 @@ def sample(
     """
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     numbers: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, (int, float))}
-    SearchConfig(sample=True, **numbers)  # says what is out of range
+    SearchConfig(sample=True, **numbers)  # raises if one is out of range
     draws = _uniform(seed, batch_size, max_length)  # (B, max_length)
 
     def choose(logits, position, rows):
@@ -63,24 +115,24 @@ def sample(
         rank = tf.range(tf.shape(scores)[1])
         limit = _column(top_k, tf.int32, rows)
         kept = tf.cumsum(tf.where((rank < limit) | tf.equal(limit, 0), weights, 0.0), axis=-1)
-        # The first rank up to which the share is reached, and the first beyond the draw.
+        # The first rank at which the share is reached, and the first beyond the draw.
         last = _count(kept < _column(top_p, tf.float32, rows) * kept[:, -1:])
         last = tf.minimum(last, tf.shape(scores)[1] - 1)
         total = tf.gather(kept, last, batch_dims=1)
         draw = tf.gather(draws[:, position], rows)
         drawn = _count(kept <= (draw * total)[:, tf.newaxis])
-        drawn = tf.minimum(drawn, last)  # where rounding left the draw beyond all
+        drawn = tf.minimum(drawn, last)  # if rounding left the draw beyond all
         return tf.gather(order, drawn, batch_dims=1), order[:, 0]
 
     return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
 
 
 def _uniform(seed, batch_size, max_length):
-    """Numbers in [0, 1), `(B, max_length)`: all that is random, drawn before the first step."""
+    """Draws all random numbers before the first step: `(B, max_length)` in [0, 1)."""
     seed = tf.convert_to_tensor(seed)
     if seed.shape.rank == 0:
         return tf.random.stateless_uniform([batch_size, max_length], tf.stack([seed, 0]))
-    # One seed more than there are rows: of an empty list, map_fn could not tell the shape.
+    # One more seed than rows: for an empty list, map_fn could not infer the shape.
     return tf.map_fn(
         lambda own: tf.random.stateless_uniform([max_length], tf.stack([own, 0])),
         tf.pad(seed, [[0, 1]]),
@@ -89,14 +141,14 @@ def _uniform(seed, batch_size, max_length):
 
 
 def _width(top_k, vocabulary_size):
-    """Counts the sorted logits that can be drawn at all."""
-    if not isinstance(top_k, int):  # a tensor: known only when it runs
+    """Returns the number of sorted logits that can be sampled."""
+    if not isinstance(top_k, int):  # a tensor, known only when the graph runs
         return vocabulary_size
     return min(top_k or vocabulary_size, vocabulary_size)
 
 
 def _column(value, dtype, rows):
-    """A number `(1, 1)`, or those of some rows `(A, 1)`."""
+    """Returns a number as `(1, 1)`, or those of some rows as `(A, 1)`."""
     value = tf.reshape(tf.cast(value, dtype), [-1, 1])
     return value if value.shape[0] == 1 else tf.gather(value, rows)
 

@@ -1,4 +1,4 @@
-"""One interface for all ways of searching.
+"""One function for all kinds of search.
 
 Shapes: B batch, N hypotheses for each row, P tokens of the prefix, T number of steps taken.
 """
@@ -21,19 +21,19 @@ def search(
     seeds: Tensor | None = None,
     fixed_shapes: bool = False,
 ) -> SearchOutputs:
-    """Searches as a `SearchConfig` says.
+    """Searches with the options of a `SearchConfig`.
 
     Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes: As `beam_search` has them.
+        step, state, batch_size, max_length, prefix, fixed_shapes: See `beam_search`.
         config: `SearchConfig`.
-        seeds: Integers `(B,)`, one for each row, to sample with instead of `config.seed`.
+        seeds: Integers `(B,)`, one for each row, used for sampling instead of `config.seed`.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, `lengths`, int32 `(B, N)`, and `log_prob`, float32 `(B, N)`,
-        as `beam_search` has them, with N = `config.beam_size`.
+        see `beam_search`, with N = `config.beam_size`.
 
     Raises:
-        ValueError: If the beam is wider than the vocabulary, or as `greedy_search` does.
+        ValueError: If the beam is wider than the vocabulary; see also `greedy_search`.
 
     Example:
 
@@ -51,10 +51,10 @@ def search(
     ...     state = model.initial_state(source, length=64)
     ...     return search(model.make_step("xla"), state, len(source), 64, config, fixed_shapes=True)
     """
-    loop = step, state, batch_size, max_length
+    arguments = step, state, batch_size, max_length
     if not config.sample:
         return beam_search(
-            *loop,
+            *arguments,
             beam_size=config.beam_size,
             length_penalty=config.length_penalty,
             prefix=prefix,
@@ -62,7 +62,7 @@ def search(
             beam_patience=config.beam_patience,
         )
     drawn = sample(
-        *loop,
+        *arguments,
         temperature=config.temperature,
         top_k=config.top_k,
         top_p=config.top_p,

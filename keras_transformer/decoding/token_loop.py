@@ -1,24 +1,111 @@
-"""Decoding one token after the other: what greedy search and sampling share.
+"""The loops of all searches: they leave out what has ended.
 
-Shapes: B batch, A rows of it that are still searched for, P tokens of the prefix, T number of steps
-taken, V vocabulary.
+Shapes: B batch, A rows of it that have not ended, N beams of a row, P tokens of the prefix,
+T number of steps taken, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.decoding.arguments import check_arguments, check_ids
-from keras_transformer.decoding.shrinking_loop import shrinking_loop
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.typing import SearchOutputs, State, Step, Tensor
+from keras_transformer.typing import Nested, SearchOutputs, State, Step, Tensor
+
+
+def shrinking_loop(
+    running: Callable[[Nested], Tensor],
+    advance: Callable[[Tensor, Tensor, Nested, State], tuple[Nested, State]],
+    outputs: Nested,
+    state: State,
+    max_length: int | Tensor,
+    beam_size: int = 1,
+    fixed_shapes: bool = False,
+) -> tuple[Nested, Tensor]:
+    """Repeats a step until no row can change any more, or `max_length` times.
+
+    Whenever half of the rows or more have ended, the loop continues without them: otherwise a batch
+    would cost as much as if all rows were as long as the longest.
+
+    Args:
+        running: Function from the current outputs to booleans `(A,)`: whether a row can change.
+            At first every row can.
+        advance: Function from position (scalar), rows (int32 `(A,)`, their indices in the batch),
+            outputs and state to the next outputs and state. Rows must not depend on each other.
+        outputs: Initial outputs, a nested structure of tensors `(B, …)`. An axis of size 0 grows
+            with every step; a row that has ended is padded with 0.
+        state: Nested structure of tensors `(B·N, …)`, not returned; axes of size 0 grow likewise.
+        max_length: Maximum number of steps.
+        beam_size: N.
+        fixed_shapes: Whether all rows stay and no axis grows, as XLA requires.
+
+    Returns:
+        The final outputs, tensors `(B, …)`, and the number of steps taken.
+    """
+    place = tf.TensorShape([])
+    of_outputs, of_state = tf.nest.map_structure(_invariant, (outputs, state))
+    shapes = None if fixed_shapes else (place, of_outputs, of_state)
+    repeat = functools.partial(_repeat, running, advance, max_length, shapes)
+
+    def shrink(position, rows, whole, outputs, state):
+        position, outputs, state = repeat(rows, position, outputs, state)
+        whole = tf.nest.map_structure(lambda old, new: _put(old, rows, new), whole, outputs)
+        left = tf.where(running(outputs))  # (A, 1)
+        beams = tf.reshape(left * beam_size + tf.range(beam_size, dtype=left.dtype), [-1])
+        left = tf.reshape(left, [-1])
+        rows, outputs = tf.nest.map_structure(
+            lambda tensor: tf.gather(tensor, left), (rows, outputs)
+        )
+        state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, beams), state)
+        return position, rows, whole, outputs, state
+
+    rows = tf.range(tf.shape(tf.nest.flatten(outputs)[0])[0])
+    if fixed_shapes:
+        steps, outputs, _ = repeat(rows, tf.constant(0), outputs, state)
+        return outputs, steps
+    steps, _, outputs, _, _ = tf.while_loop(
+        lambda position, rows, *_: (tf.size(rows) > 0) & (position < max_length),
+        shrink,
+        (tf.constant(0), rows, outputs, outputs, state),
+        shape_invariants=(place, tf.TensorShape([None]), of_outputs, of_outputs, of_state),
+        maximum_iterations=max_length,  # shows in the graph that the loop ends
+    )
+    return outputs, steps
+
+
+def _repeat(running, advance, max_length, shapes, rows, position, outputs, state):
+    """Takes steps while half of the rows can change; with fixed shapes, while any can."""
+
+    def proceed(position, outputs, state):
+        left = tf.math.count_nonzero(running(outputs), dtype=tf.int32)
+        enough = 2 * left > tf.size(rows) if shapes else left > 0
+        return enough & (position < max_length)
+
+    def body(position, outputs, state):
+        return position + 1, *advance(position, rows, outputs, state)
+
+    return tf.while_loop(proceed, body, (position, outputs, state), shape_invariants=shapes)
+
+
+def _put(whole, rows, part):
+    """Grows the axes of `whole`, `(B, …)`, to those of `part`, `(A, …)`, and assigns its rows."""
+    growth = tf.shape(part)[1:] - tf.shape(whole)[1:]
+    whole = tf.pad(whole, tf.pad(growth[:, tf.newaxis], [[1, 0], [1, 0]]))
+    whole = tf.tensor_scatter_nd_update(whole, rows[:, tf.newaxis], part)
+    return tf.ensure_shape(whole, [None, *part.shape[1:]])
+
+
+def _invariant(tensor):
+    """Returns the shape that a tensor has throughout the loop."""
+    return tf.TensorShape([None, *(None if size == 0 else size for size in tensor.shape[1:])])
 
 
 class Tokens(NamedTuple):
-    """The tokens decoded so far, of the whole batch."""
+    """The tokens decoded so far."""
 
-    last: tf.Tensor  # int32 (B,), the token that the next one follows
+    last: tf.Tensor  # int32 (B,), the latest token
     ended: tf.Tensor  # bool (B,)
     tokens: tf.Tensor  # int32 (B, t)
     lengths: tf.Tensor  # int32 (B,)
@@ -34,20 +121,20 @@ def decode_tokens(
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
 ) -> SearchOutputs:
-    """Adds a token to every row, again and again, until every row has ended.
+    """Appends one token after another to every row until all rows have ended.
 
     Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes: As `greedy_search` has them.
-        choose: Function from logits, float32 `(A, V)`, position (scalar) and the rows that they
-            belong to, int32 `(A,)`, to the ids of the tokens that follow and those of the most
-            probable ones, int32 `(A,)` each.
+        step, state, batch_size, max_length, prefix, fixed_shapes: See `greedy_search`.
+        choose: Function from logits, float32 `(A, V)`, position (scalar) and the indices of their
+            rows, int32 `(A,)`, to the ids of the next tokens and of the most probable ones, int32
+            `(A,)` each.
 
     Returns:
-        `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, as
-        `greedy_search` has them.
+        `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, see
+        `greedy_search`.
 
     Raises:
-        ValueError: If these do not fit together, as `check_arguments` says.
+        ValueError: See `check_arguments`.
     """
     check_arguments(state, batch_size, max_length, prefix)
     constraint = prefix_constraint(prefix)
@@ -88,13 +175,13 @@ def decode_tokens(
 
 
 def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
-    """`log Σ exp` of logits `(B, V)`, with as few passes over them as TensorFlow or XLA can do.
+    """Computes `log Σ exp` of logits `(B, V)` in as few passes as TensorFlow or XLA need.
 
-    `best`, int32 `(B,)`, are the ids of the largest ones.
+    `best`, int32 `(B,)`, are the ids of the largest logits.
     """
     if compiled:
         return tf.reduce_logsumexp(logits, axis=-1)
-    # The largest probability is never 0, so this is no log of 0.
+    # The largest probability is never 0, so its logarithm is finite.
     log_prob = tf.math.log(tf.gather(tf.nn.softmax(logits), best, batch_dims=1))
     return tf.gather(logits, best, batch_dims=1) - log_prob
 
@@ -102,20 +189,20 @@ def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
 def prefix_constraint(
     prefix: Tensor | None,
 ) -> Callable[[int | Tensor, int | None], Tensor] | None:
-    """Constrains the tokens of a prefix.
+    """Returns the constraint of a prefix.
 
     Args:
         prefix: int ids `(B, P)` padded with PAD, or None.
 
     Returns:
-        Function from a position and the size of the vocabulary to int32 ids `(B,)`, PAD where a row
-        is free; None for no prefix. It refuses ids that are none.
+        Function from a position and the size of the vocabulary to int32 ids `(B,)`, PAD if any
+        token may follow; None for no prefix. It raises ValueError for invalid ids.
     """
     if prefix is None:
         return None
     ids = tf.cast(prefix, tf.int32)
     width = tf.shape(ids)[1]
-    ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # what is read past the end
+    ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # read past the end
 
     def demanded(position, vocabulary_size):
         check_ids(prefix, vocabulary_size)
@@ -125,7 +212,7 @@ def prefix_constraint(
 
 
 def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Tensor:
-    """Adds `ids` `(...)` to `tokens` `(..., T)`: at its end, or at a place that is there."""
+    """Adds `ids` `(...)` to `tokens` `(..., T)`: at the end, or at an existing place."""
     ids = ids[..., tf.newaxis]
     if place is None:
         return tf.concat([tokens, ids], axis=-1)

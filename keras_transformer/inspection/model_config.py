@@ -10,10 +10,16 @@ import re
 import sys
 from typing import Any
 
-from keras_transformer.position_schemes import MAX_DISTANCES, NUM_BUCKETS
-from keras_transformer.registration import CLASSES
+from keras_transformer.presets import MAX_DISTANCES, NUM_BUCKETS
 from keras_transformer.typing import Path
 
+# This package's classes that a file may name, whether or not they have been imported.
+CLASSES = """
+AlibiPositions BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
+Dropout EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy MeanAdam
+MultiHeadAttention Perplexity PositionalEmbedding RelativePositions RotaryPositions
+SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt
+""".split()
 PACKAGE, MODEL = "keras_transformer>", "keras_transformer>Transformer"
 # What sizes may be. Weights also have to be in the file, which bounds most of them further.
 MOST = {

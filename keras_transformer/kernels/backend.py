@@ -1,16 +1,16 @@
-"""The backend that Keras runs on, asked in one place."""
+"""The backend that Keras runs on."""
 
 import keras
 import numpy as np
 
 from keras_transformer.typing import Tensor
 
-# Other backends train with Keras' own step and multiply in Keras' own way.
+# Other backends use Keras' own training step and matrix products.
 IS_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
 def values_of(tensor: Tensor) -> np.ndarray | None:
-    """The values of a tensor; None where it has none yet: in a graph, or for Keras to trace."""
+    """Returns the values of a tensor, or None if they are unknown, as in a graph."""
     if isinstance(tensor, np.ndarray):
         return tensor
     if isinstance(tensor, keras.KerasTensor) or (IS_TENSORFLOW and not hasattr(tensor, "numpy")):
@@ -22,10 +22,10 @@ def values_of(tensor: Tensor) -> np.ndarray | None:
 
 
 def require_tensorflow(what: str) -> None:
-    """Refuses what traces the model into a TensorFlow graph where the model is not TensorFlow's.
+    """Checks that Keras has the TensorFlow backend.
 
     Args:
-        what: A name, what needs TensorFlow.
+        what: The name of the feature that needs it.
 
     Raises:
         ValueError: If Keras has another backend.

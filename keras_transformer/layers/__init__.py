@@ -1,16 +1,17 @@
 """The Transformer's layers: Keras 3 only, for any backend."""
 
-from keras_transformer.layers.attention import MultiHeadAttention, dot_product_attention
+from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import causal_mask, combine, key_mask, padding_mask
+from keras_transformer.layers.position_scheme import Positions
 from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
 from keras_transformer.layers.positions import (
     AlibiPositions,
     BucketedPositions,
     DisentangledPositions,
-    Positions,
     RelativePositions,
     RotaryPositions,
 )

@@ -4,6 +4,7 @@ Shapes: B batch, T number of queries, S number of keys, D width of an input, H h
 query and key head, K' width of a value head.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,16 +12,41 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.dense import EinsumDense
-from keras_transformer.layers import attention_arguments as arguments
-from keras_transformer.layers.arguments import check_sizes
-from keras_transformer.layers.attending_layer import AttendingLayer
-from keras_transformer.layers.dot_product_attention import dot_product_attention
+from keras_transformer.layers import arguments
+from keras_transformer.layers.changes import KeepsChanges
+from keras_transformer.layers.dot_product_attention import (
+    NO_BIAS,
+    PositionBias,
+    dot_product_attention,
+)
 from keras_transformer.layers.masks import join_masks
 from keras_transformer.layers.positions import Positions, make_positions
-from keras_transformer.layers.relation import NO_RELATION, Relation
-from keras_transformer.typing import Config, Constraint, Initializer, Regularizer, Shape, Tensor
+from keras_transformer.typing import (
+    Config,
+    Constraint,
+    Initializer,
+    Nested,
+    Regularizer,
+    Shape,
+    Tensor,
+)
 
-__all__ = ["MultiHeadAttention", "dot_product_attention"]
+
+class AttendingLayer(KeepsChanges):
+    """Base of the layers that take masks and can return their attention weights."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        arguments.check_named_arguments(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
+        # Keras passes the masks attached to tensors by name, and would pass a mask twice if it was
+        # given as None by position: so everything is passed by name.
+        return super().__call__(**inspect.signature(self.call).bind(*args, **kwargs).arguments)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
+        # Traces call, whose outputs depend on return_attention_scores.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -28,53 +54,53 @@ class MultiHeadAttention(AttendingLayer):
     """Attends with several heads at once ("Attention Is All You Need", §3.2.2).
 
     `Concat(head₁ … head_H) W^O` with `headᵢ = Attention(Q Wᵢ^Q, K Wᵢ^K, V Wᵢ^V)`. A drop-in for
-    `keras.layers.MultiHeadAttention` on inputs of rank 3: called alike, with the same weights in
-    the same order and shapes. It differs where a query may attend to nothing (zero weights, where
-    Keras averages over all keys) and honours an explicit `query_mask`.
+    `keras.layers.MultiHeadAttention` on inputs of rank 3: same call, same weights in the same order
+    and shapes. It differs if a query may attend to nothing (zero weights, where Keras averages over
+    all keys), and it respects an explicit `query_mask`.
 
     The projections are the sublayers `query_dense`, `key_dense`, `value_dense` and `output_dense`,
-    as in Keras: LoRA and quantization of them hold in decoding too, and are saved. A subclass
+    as in Keras: LoRA and quantization of them apply to decoding too, and are saved. A subclass
     with another kind of attention overrides `attend`, which training and step-by-step decoding
     share.
 
-    What Keras' layer has and this one has not, each refused by its name:
+    Keras' layer has some features that this one lacks. It raises an error for:
 
-    - `attention_axes` other than 1, and so inputs of another rank than 3;
-    - `sliding_window`: pass such an `attention_mask`;
-    - `flash_attention=True`: the weights are computed in full;
+    - `attention_axes` other than 1, so inputs must have rank 3;
+    - `sliding_window`: pass an `attention_mask` instead;
+    - `flash_attention=True`: the weights are always computed in full;
     - `use_gate`;
     - an `output_shape` of several axes.
 
     Args:
         num_heads: H.
         key_dim: K, width of each query and key head.
-        value_dim: K', width of each value head; `key_dim` when left out.
-        dropout: Share of the attention weights that is dropped in training.
+        value_dim: K', width of each value head; defaults to `key_dim`.
+        dropout: Rate of dropout on the attention weights.
         use_bias: Whether the projections have biases.
-        output_shape: Width of the output; the query's width D when left out.
-        attention_axes, sliding_window, flash_attention, use_gate: As Keras has them by default.
-        kernel_initializer: Of the kernels, each seen as one (inputs, outputs) matrix.
-        bias_initializer: Of the biases.
-        kernel_regularizer, bias_regularizer: Of the same.
-        activity_regularizer: Of the outputs of each of the four projections.
-        kernel_constraint, bias_constraint: Of the same as the initializers.
-        seed: Of the dropout.
-        output_initializer: Of the output's kernel, if it is to be another one.
-        positions: What the heads are told of where queries and keys are: one of `"relative"`,
-            `"bucketed"`, `"rotary"`, `"disentangled"` and, for causal attention, `"alibi"`; a
-            `Positions`, which several attentions may share; or None.
-        max_distance: Of a scheme that is named, where it has one.
+        output_shape: Width of the output; defaults to the query's width D.
+        attention_axes, sliding_window, flash_attention, use_gate: Only Keras' defaults are allowed.
+        kernel_initializer: Initializer of the kernels, each as one (inputs, outputs) matrix.
+        bias_initializer: Initializer of the biases.
+        kernel_regularizer, bias_regularizer: Regularizers of the same.
+        activity_regularizer: Regularizer of the output of each of the four projections.
+        kernel_constraint, bias_constraint: Constraints of kernels and biases.
+        seed: Seed of the dropout.
+        output_initializer: Initializer of the output kernel, if it differs from the others'.
+        positions: Scheme of relative positions: `"relative"`, `"bucketed"`, `"rotary"`,
+            `"disentangled"` or, for causal attention, `"alibi"`; a `Positions`, which several
+            attention layers may share; or None.
+        max_distance: Largest distance of a scheme that is given by name, if it has one.
 
     Call arguments:
         query: Tensor of shape `(B, T, D)`.
         value: Tensor of shape `(B, S, D')`.
-        key: Tensor of shape `(B, S, D'')`; `value` when left out.
+        key: Tensor of shape `(B, S, D'')`; defaults to `value`.
         query_mask: Boolean `(B, T)`; False rows attend to nothing.
         value_mask: Boolean `(B, S)`, True = may be attended to.
         key_mask: Boolean `(B, S)`, likewise.
         attention_mask: Boolean `(B, T, S)`, or anything that broadcasts to `(B, H, T, S)`.
         return_attention_scores: Whether to return the attention weights too.
-        training: Whether to drop.
+        training: Whether to apply dropout.
         use_causal_mask: Whether query t may attend to keys 0 … t only.
 
     Returns:
@@ -82,8 +108,8 @@ class MultiHeadAttention(AttendingLayer):
         shape `(B, H, T, S)`.
 
     Raises:
-        ValueError: If a size is not a positive integer, something is asked for that this layer does
-            not have, or keys, values and masks do not fit together.
+        ValueError: If a size is not a positive integer, an argument is not supported, or keys,
+            values and masks do not fit together.
 
     Example:
 
@@ -119,14 +145,14 @@ class MultiHeadAttention(AttendingLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        arguments.refuse_others(
+        arguments.check_supported(
             attention_axes=attention_axes,
             sliding_window=sliding_window,
             flash_attention=flash_attention,
             use_gate=use_gate,
         )
         value_dim = key_dim if value_dim is None else value_dim
-        sizes = check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
+        sizes = arguments.check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, received {dropout}.")
         self.supports_masking = True
@@ -186,13 +212,15 @@ class MultiHeadAttention(AttendingLayer):
         query = self.query_dense(query)
         key = self.key_dense(value if key is None else key)
         value = self.value_dense(value)
-        told = {}  # where there is nothing to tell, an `attend` of users' own need not know of it
+        position_kwargs = {}  # an overridden `attend` without positions need not accept it
         if self.positions:
             lengths = ops.shape(query)[1], ops.shape(key)[1]
-            relation = self.positions.lay_out()(*lengths, 0)
-            query, key = relation.rotate(query), relation.rotate(key)
-            told = {"relation": relation}
-        output, weights = self.attend(query, key, value, mask=mask, training=training, **told)
+            bias = self.positions.make_bias()(*lengths, 0)
+            query, key = bias.rotate(query), bias.rotate(key)
+            position_kwargs = {"position_bias": bias}
+        output, weights = self.attend(
+            query, key, value, mask=mask, training=training, **position_kwargs
+        )
         output = self.output_dense(output)
         return (output, weights) if return_attention_scores else output
 
@@ -203,7 +231,7 @@ class MultiHeadAttention(AttendingLayer):
         value: Tensor,
         mask: Tensor | None = None,
         training: bool | None = None,
-        relation: Relation = NO_RELATION,
+        position_bias: PositionBias = NO_BIAS,
     ) -> tuple[Tensor, Tensor]:
         """Attends with projected heads.
 
@@ -212,16 +240,17 @@ class MultiHeadAttention(AttendingLayer):
             key: Tensor of shape `(B, S, H, K)`.
             value: Tensor of shape `(B, S, H, K')`.
             mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
-            training: Whether to drop.
-            relation: Where queries and keys are, for what is yet to be told after rotation; given
-                only where the layer has `positions`.
+            training: Whether to apply dropout.
+            position_bias: What relative positions add after rotation; passed only if the layer has
+                `positions`.
 
         Returns:
             Tensor of shape `(B, T, H, K')`; and the attention weights, shape `(B, H, T, S)`.
         """
         dropout = self.dropout if training else 0.0
-        how = mask, dropout, self.seed_generator
-        return dot_product_attention(query, key, value, *how, relation=relation)
+        return dot_product_attention(
+            query, key, value, mask, dropout, self.seed_generator, position_bias
+        )
 
     def compute_mask(
         self, query: Tensor, previous: Tensor | Sequence[Tensor | None] | None = None
@@ -253,13 +282,13 @@ class MultiHeadAttention(AttendingLayer):
     def load_own_variables(self, store: Any) -> None:
         if len(store.keys()):
             raise ValueError(
-                f"The file holds weights of {self.name!r} as a version before 0.1.0 wrote them, "
-                "which this one does not read: train or convert with the version that wrote it."
+                f"The weights of {self.name!r} are in the format of a version before 0.1.0, which "
+                "this version cannot read: train or convert with the version that wrote the file."
             )
         super().load_own_variables(store)
 
     def _make_projection(self, name, input_shape, width):
-        """The layer from `(B, T, D)` to heads `(B, T, H, width)`."""
+        """Builds the layer from `(B, T, D)` to heads `(B, T, H, width)`."""
         dense = self._make_dense("btd,dhk->bthk", (None, self.num_heads, width), "hk", name)
         dense.build(input_shape)
         return dense
@@ -271,7 +300,7 @@ class MultiHeadAttention(AttendingLayer):
             equation,
             output_shape,
             bias_axes=bias_axes if self.use_bias else None,
-            # One initializer object gives equal values each time it is called: take fresh copies.
+            # An initializer object returns the same values each time: use fresh copies.
             kernel_initializer=initializer.clone(),
             bias_initializer=self.bias_initializer.clone(),
             **self.penalties,

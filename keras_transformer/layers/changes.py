@@ -1,22 +1,31 @@
-"""What has been changed inside a layer is kept: by what is saved, loaded and cloned."""
+"""What sublayers keep when a layer is saved, loaded or cloned.
 
+`KeepsChanges` keeps what was changed inside a layer, such as LoRA; `Shareable` keeps shared what
+several layers share; `find_parts` lists what a layer consists of.
+"""
+
+import functools
+import re
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator
 from typing import Any, Self
 
 import keras
 
-from keras_transformer.layers.parts import find_parts, parent_path
 from keras_transformer.typing import Config
 
 CHANGES = "changes"  # the key in a layer's configuration
-# Variables that quantization and LoRA do not train.
+# Variables that quantization and LoRA freeze.
 KERNEL = ("kernel", "_kernel", "kernel_scale", "kernel_zero", "g_idx")
 
 
-class PassesTrainableOn(keras.layers.Layer):
-    """What is attached to a layer that is not trainable is not either, as Keras has it of weights.
+class FreezesSublayers(keras.layers.Layer):
+    """Base of layers whose sublayers are not trainable if the layer is not.
 
-    Keras' own layers make sublayers in `__init__` or `build` that learn though the layer was given
-    `trainable=False`: in functional models, which ask each weight.
+    Keras applies `trainable=False` to the weights of a layer, but not to the sublayers that it
+    creates in `__init__` or `build`: these would be trained in functional models.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -28,13 +37,13 @@ class PassesTrainableOn(keras.layers.Layer):
                 layer.trainable = False
 
 
-class KeepsChanges(PassesTrainableOn):
-    """Mixed into a layer or model ahead of Keras' class: its configuration holds what was changed.
+class KeepsChanges(FreezesSublayers):
+    """Base of layers and models whose configuration includes the changes made to sublayers.
 
-    That is, of every layer and variable within, by path: `trainable` where it differs from that of
-    the layer around it, quantization and LoRA. Keras keeps those of a layer that is saved by
-    itself, and loses those of its sublayers. `from_config` then builds the layer and makes the
-    changes, so that `load_model`, `clone_model` and an optimizer meet the same variables.
+    The changes are, for each layer and variable within, by path: `trainable` if it differs from
+    that of the layer around it, quantization and LoRA. Keras saves those of the layer itself, but
+    not those of its sublayers. `from_config` builds the layer and applies the changes, so that
+    `load_model`, `clone_model` and optimizers find the same variables.
     """
 
     def get_config(self) -> Config:
@@ -52,7 +61,7 @@ class KeepsChanges(PassesTrainableOn):
 
 
 def _find_changes(root):
-    """The changes by path, and how the layer was built; None where there are none."""
+    """Returns the changes by path and how the layer was built, or None without changes."""
     (parts, saved), flags, found = find_parts(root), {}, {}
     for path, part in parts.items():
         if not isinstance(part, (keras.layers.Layer, keras.Variable)):
@@ -71,7 +80,7 @@ def _find_changes(root):
 
 
 def _conversion(part):
-    """The quantization and LoRA of a layer, as keys of its change."""
+    """Returns the quantization and LoRA of a layer, as keys of its change."""
     change = {}
     config = getattr(part, "quantization_config", None)
     if config:
@@ -84,7 +93,7 @@ def _conversion(part):
 
 
 def _is_fixed(path, layer):
-    """Whether quantization or LoRA has frozen a variable of a layer."""
+    """Returns whether quantization or LoRA has frozen a variable of a layer."""
     if path.rpartition("/")[2] not in KERNEL:
         return False
     change = _conversion(layer)
@@ -96,10 +105,10 @@ def _builds_itself(root):
 
 
 def _make_changes(root, changes):
-    """Builds a layer and changes it as another one like it was.
+    """Builds a layer and applies the changes that another one of its kind had.
 
     Raises:
-        ValueError: If it has no such part, or one that cannot be changed so.
+        ValueError: If it lacks a changed part, or a change cannot be applied.
     """
     if _builds_itself(root):
         root.build_if_needed()
@@ -112,13 +121,13 @@ def _make_changes(root, changes):
     for path in changes:
         if not isinstance(parts.get(path), (keras.layers.Layer, keras.Variable)):
             raise ValueError(
-                f"The configuration of {root.name!r} changes {path!r}, which is not a layer or "
-                "variable of it: load it with the classes that it was saved with."
+                f"The configuration of {root.name!r} changes {path!r}, which is not one of its "
+                "layers or variables: load it with the classes that it was saved with."
             )
     for path, part in parts.items():
         if isinstance(part, (keras.layers.Layer, keras.Variable)):
             trainable = flags[parent_path(path, flags)] if path else part.trainable
-            if isinstance(part, keras.Variable):  # some are not trainable wherever they are
+            if isinstance(part, keras.Variable):  # some are never trainable
                 trainable = trainable and part.trainable
             trainable = bool(changes.get(path, {}).get("trainable", trainable))
             if part.trainable != trainable:
@@ -140,3 +149,138 @@ def _convert(part, path, change):
         part.quantize(config=keras.saving.deserialize_keras_object(config))
     if rank and not part.lora_enabled:
         part.enable_lora(rank, lora_alpha=change.get("lora_alpha"))
+
+
+# Parts.
+
+
+def find_parts(root: keras.layers.Layer) -> tuple[dict[str, Any], set[str]]:
+    """Finds all layers, variables and other objects with a state inside a layer.
+
+    Args:
+        root: The layer; its path is "".
+
+    Returns:
+        {path: part}, every layer before what it contains; and the paths under which Keras saves
+        weights: for a part that is found several times, the first path in the order in which Keras
+        visits attributes.
+    """
+    parts: dict[str, Any] = {}
+    saved: dict[int, str] = {}
+
+    def visit(path, part):
+        if isinstance(part, (list, tuple, dict)):
+            for name, item in _items(part):
+                visit(f"{path}/{name}", item)
+        elif _is_part(part):
+            known = id(part) in saved
+            saved.setdefault(id(part), path)
+            for name, value in _attributes(part):
+                if not known or isinstance(value, keras.Variable):
+                    visit(f"{path}/{name}" if path else name, value)
+            parts[path] = part
+
+    visit("", root)
+    return dict(reversed(parts.items())), set(saved.values())
+
+
+def parent_path(path: str, paths: dict[str, Any]) -> str:
+    """Returns the path of the layer that contains a part."""
+    while path and (path := path.rpartition("/")[0]) not in paths:
+        pass
+    return path
+
+
+def _is_part(value):
+    """Returns whether a value is a variable or an object that Keras saves, such as a metric."""
+    return isinstance(value, keras.Variable) or hasattr(type(value), "load_own_variables")
+
+
+def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes that not every layer has, in the order of Keras' saving."""
+    if not isinstance(layer, keras.layers.Layer):
+        return
+    names = {*dir(layer)} - _of_every_layer()
+    if isinstance(layer, keras.Model):
+        names -= {*dir(keras.Model)} - {"layers"}
+    for name in sorted(names, key=lambda name: f"~{name}" if name.startswith("_") else name):
+        try:
+            yield name, getattr(layer, name)
+        except Exception:  # a property that is not available yet
+            continue
+
+
+@functools.cache
+def _of_every_layer():
+    return {*dir(keras.layers.Layer(name="any"))}
+
+
+def _items(container: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the parts in a container, under the names that Keras gives them."""
+    counts: dict[str, int] = {}
+    for item in container.values() if isinstance(container, dict) else container:
+        if isinstance(item, (list, tuple, dict)):
+            name = "container"
+        elif _is_part(item):
+            name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", type(item).__name__))
+            name = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+        else:
+            continue
+        count = counts[name] = counts.get(name, -1) + 1
+        yield f"{name}_{count}" if count else name, item
+
+
+# Sharing.
+
+
+class Shareable(FreezesSublayers):
+    """A layer that may be a sublayer of several layers.
+
+    Keras records that a sublayer is shared only for attributes of the outermost layer, and only in
+    `save`. `clone_model` and `from_config` create one layer after another; there, the copies of
+    layers that share a sublayer share its first copy, as long as that is in use.
+
+    Attributes:
+        users: Number of layers that contain it.
+    """
+
+    users: int = 0
+    _share_id: int | None = None
+    _copied_for: frozenset[str] = frozenset()
+
+    def get_config(self) -> Config:
+        return super().get_config()  # without this method Keras would guess from the arguments
+
+    def serialize_for(self, owner: keras.layers.Layer) -> Config:
+        """Serializes it as part of the configuration of a layer that contains it."""
+        config = keras.saving.serialize_keras_object(self)
+        if self.users > 1:
+            if self._share_id is None:
+                self._share_id = (
+                    uuid.uuid4().int % 2**53
+                )  # the largest integer that JSON keeps exact
+            config |= {"shared_object_id": self._share_id, "shared_by": owner.name}
+        return config
+
+
+class _Copies(threading.local):
+    """The latest copy of each shared layer, as long as it is in use."""
+
+    def __init__(self):
+        self.by_id = weakref.WeakValueDictionary()
+
+
+_COPIES = _Copies()
+
+
+def deserialize_shared(config: Config) -> Any:
+    """Creates the layer that `serialize_for` has described, or finds the copy to be shared."""
+    made: Any = keras.saving.deserialize_keras_object(config)
+    owner = config.get("shared_by")
+    if owner is None or keras.saving.deserialize_keras_object(config) is made:
+        return made  # not shared, or Keras keeps it shared while it loads a file
+    copy = _COPIES.by_id.get(config["shared_object_id"])
+    if copy is None or owner in copy._copied_for:
+        copy = _COPIES.by_id[config["shared_object_id"]] = made
+    copy._copied_for |= {owner}
+    return copy

@@ -3,53 +3,191 @@
 Shapes: B batch, S source length, T target length, D d_model, H heads.
 """
 
-from types import ModuleType
 from typing import Any
 
 import keras
 
-from keras_transformer.layers import decoder_state, decoder_step
-from keras_transformer.layers.decoder_layer import DecoderLayer, check_memory, in_place
-from keras_transformer.layers.stack import Stack
+from keras_transformer.kernels.products import AttentionOperations
+from keras_transformer.layers import decoder_step
+from keras_transformer.layers.arguments import check_inherits_call, check_memory
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.masks import without_mask
+from keras_transformer.layers.stack import ResidualBlock, Stack
 from keras_transformer.typing import Activation, Config, Nested, Shape, State, Step, Tensor
 
-__all__ = ["Decoder", "DecoderLayer"]
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(ResidualBlock):
+    """Causal self-attention, cross-attention, then a feed-forward network.
+
+    "Attention Is All You Need", §3.1, right half of figure 1.
+
+    Args:
+        d_model: D, width of the model.
+        num_heads: H, which must divide D.
+        d_ff: Inner width of the feed-forward network.
+        dropout: Rate of dropout on the output of each sublayer.
+        norm: `"post"` (the paper) or `"pre"`.
+        activation: Activation of the feed-forward network.
+        depth: Number of layers in the stack; sublayers of deep stacks have smaller initial outputs.
+        cross_attention: Whether the layer attends to the encoder's output. Without, it is the layer
+            of a language model, called with `(x, x_mask)` alone.
+        positions, max_distance: Scheme of relative positions of the self-attention, see
+            `MultiHeadAttention`.
+
+    Call arguments:
+        x: Tensor of shape `(B, T, D)`. Position t sees positions 0 … t only.
+        memory: The encoder's output, shape `(B, S, D)`; left out without cross-attention.
+        x_mask: Boolean `(B, T)`, True = may be attended to; defaults to the mask that Keras
+            attaches to `x`.
+        memory_mask: Boolean `(B, S)`, likewise for `memory`.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether to apply dropout.
+        mask: Another name of `x_mask`: the one that Keras passes if `x` is the only tensor.
+
+    Returns:
+        Tensor of shape `(B, T, D)`; with `return_attention_scores` also the weights of the
+        self-attention `(B, H, T, T)` and of the cross-attention `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If `num_heads` does not divide `d_model`, `norm` is unknown, a mask does not
+            fit, or the memory is missing, or passed without cross-attention.
+
+    Example:
+
+    >>> layer = DecoderLayer(d_model=512, num_heads=8, d_ff=2048)
+    >>> layer(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
+    (2, 7, 512)
+    """
+
+    bidirectional = False
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.1,
+        norm: str = "post",
+        activation: Activation = "relu",
+        depth: int = 1,
+        cross_attention: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        # Set before the base class creates the sublayers.
+        self.num_sublayers = 3 if cross_attention else 2
+        super().__init__(d_model, num_heads, d_ff, dropout, norm, activation, depth, **kwargs)
+
+    def make_attention_sublayers(self) -> None:
+        self.self_attention = self.make_attention()
+        self.self_attention_norm = self.make_norm()
+        has_memory = self.num_sublayers == 3
+        self.cross_attention = self.make_attention() if has_memory else None
+        self.cross_attention_norm = self.make_norm() if has_memory else None
+
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        memory_shape = x_shape if memory_shape is None else memory_shape
+        self.set_positions()
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        if self.cross_attention and self.cross_attention_norm:
+            if getattr(self.cross_attention, "positions", None):
+                raise ValueError(
+                    f"The cross-attention of {self.name!r} has positions, which are for "
+                    "self-attention: pass them to the layer, not to the attention that "
+                    "make_attention returns."
+                )
+            self.cross_attention.build(x_shape, memory_shape)
+            self.cross_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+        self.built = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
+        return super().__call__(*_insert_missing_memory(args, self.cross_attention), **kwargs)
+
+    def call(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        x_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        check_memory(self, self.cross_attention, memory, x_mask)
+        x_mask = mask if x_mask is None else x_mask
+
+        def attend_self(y):
+            return self.self_attention(
+                y,
+                y,
+                value_mask=x_mask,
+                use_causal_mask=True,
+                return_attention_scores=True,
+                training=training,
+            )
+
+        def attend_memory(y):
+            return self.cross_attention(
+                y, memory, value_mask=memory_mask, return_attention_scores=True, training=training
+            )
+
+        def feed_forward(y):
+            return self.feed_forward(y, training=training), None
+
+        x = without_mask(x)
+        x, weights = self.residual(x, self.self_attention_norm, attend_self, training)
+        scores = [weights]
+        if self.cross_attention and self.cross_attention_norm:
+            x, weights = self.residual(x, self.cross_attention_norm, attend_memory, training)
+            scores.append(weights)
+        x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
+        return (x, *scores) if return_attention_scores else x
+
+    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
+        return tuple(x_shape)
+
+    def get_config(self) -> Config:
+        return super().get_config() | {"cross_attention": self.cross_attention is not None}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Stack):
     """A stack of `DecoderLayer`s, always causal ("Attention Is All You Need", §3.1).
 
-    Pre-norm adds a final normalisation.
+    Pre-norm adds a final normalization.
 
-    Without cross-attention it is a language model's: called with `(x, x_mask)` alone, and decoding
-    begins with `initial_state(batch_size)`.
+    Without cross-attention it is the decoder of a language model: called with `(x, x_mask)` alone;
+    decoding starts with `initial_state(batch_size)`.
 
     Args:
         num_layers: N, number of layers.
-        d_model, num_heads, d_ff, dropout, norm, activation: Of each `DecoderLayer`.
-        cross_attention: Whether there is a memory to attend to.
-        positions: What self-attention is told of where tokens are: `"relative"`, `"bucketed"`,
-            `"rotary"`, `"disentangled"`, `"alibi"` or a `Positions`. What else an embedding adds
-            changes nothing here. Attention to the memory is told nothing.
-        max_distance: Of a scheme that is named, where it has one.
+        d_model, num_heads, d_ff, dropout, norm, activation: Arguments of each `DecoderLayer`.
+        cross_attention: Whether the layers attend to the encoder's output.
+        positions: Scheme of relative positions of the self-attention: `"relative"`, `"bucketed"`,
+            `"rotary"`, `"disentangled"`, `"alibi"` or a `Positions`. Positional encodings that an
+            embedding adds have no effect here. Cross-attention uses no positional information.
+        max_distance: Largest distance of a scheme that is given by name, if it has one.
 
     Call arguments:
         x: Embedded target, shape `(B, T, D)`.
-        memory: The encoder's output, shape `(B, S, D)`; left out where there is no cross-attention.
-        x_mask: Boolean `(B, T)`, True = may be attended to; taken from `x` when Keras carries one.
+        memory: The encoder's output, shape `(B, S, D)`; left out without cross-attention.
+        x_mask: Boolean `(B, T)`, True = may be attended to; defaults to the mask that Keras
+            attaches to `x`.
         memory_mask: Boolean `(B, S)`, likewise for `memory`.
         return_attention_scores: Whether to return the attention weights too.
-        training: Whether to drop.
-        mask: Another name of `x_mask`: the one that Keras knows where `x` is the only tensor.
+        training: Whether to apply dropout.
+        mask: Another name of `x_mask`: the one that Keras passes if `x` is the only tensor.
 
     Returns:
         Tensor of shape `(B, T, D)`; with `return_attention_scores` also two lists of N tensors:
-        `(B, H, T, T)` and `(B, H, T, S)`, the latter with cross-attention only.
+        `(B, H, T, T)` and, with cross-attention, `(B, H, T, S)`.
 
     Raises:
-        ValueError: If an argument is out of its range, a mask is wrong, or there is no memory, or
-            one that nothing attends to.
+        ValueError: If an argument is out of range, a mask does not fit, or the memory is missing,
+            or passed without cross-attention.
 
     Example:
 
@@ -57,7 +195,7 @@ class Decoder(Stack):
     >>> decoder(np.ones((2, 7, 512)), np.ones((2, 10, 512))).shape
     (2, 7, 512)
 
-    A language model's, all positions at once and the first two one by one:
+    A language model, all positions at once and the first two one by one:
 
     >>> decoder = Decoder(6, d_model=512, num_heads=8, d_ff=2048, cross_attention=False)
     >>> x = np.ones((2, 7, 512), "float32")
@@ -85,16 +223,16 @@ class Decoder(Stack):
         **kwargs: Any,
     ) -> None:
         self.cross_attention = cross_attention
-        # Named only where it says something: layers of users' own need not know it.
-        of_layers = None if cross_attention else {"cross_attention": False}
-        of_each = d_model, num_heads, d_ff, dropout, norm, activation
-        super().__init__(num_layers, *of_each, of_layers=of_layers, **kwargs)
+        # Passed only if needed: users' own layers may not accept it.
+        layer_kwargs = None if cross_attention else {"cross_attention": False}
+        layer_args = d_model, num_heads, d_ff, dropout, norm, activation
+        super().__init__(num_layers, *layer_args, layer_kwargs=layer_kwargs, **kwargs)
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         self.build_layers(x_shape, x_shape if memory_shape is None else memory_shape)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Nested:
-        return super().__call__(*in_place(args, self.cross_attention), **kwargs)
+        return super().__call__(*_insert_missing_memory(args, self.cross_attention), **kwargs)
 
     def call(
         self,
@@ -111,8 +249,8 @@ class Decoder(Stack):
         inputs = (memory, x_mask, memory_mask) if self.cross_attention else (x_mask,)
         scores = []
         for layer in self.layers:
-            x, *of_layer = layer(x, *inputs, return_attention_scores=True, training=training)
-            scores.append(of_layer)
+            x, *weights = layer(x, *inputs, return_attention_scores=True, training=training)
+            scores.append(weights)
         x = self.finish(x)
         return (x, *map(list, zip(*scores, strict=True))) if return_attention_scores else x
 
@@ -123,13 +261,13 @@ class Decoder(Stack):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> State:
-        """Prepares decoding position by position: projects the memory once, where there is one.
+        """Prepares decoding position by position: projects the memory once, if there is one.
 
         Args:
-            batch_size: B, an int or a scalar integer tensor; with a memory, that of the memory.
-            length: Number of steps to make room for. Else the state grows with every step, which
-                takes less time, but not under XLA (`tf.function(jit_compile=True)`): there, shapes
-                must not change.
+            batch_size: B, an int or a scalar integer tensor; defaults to that of the memory.
+            length: Number of steps to allocate. By default the state grows with every step, which
+                is faster, but does not work under XLA (`tf.function(jit_compile=True)`), where
+                shapes must not change.
             memory: The encoder's output, shape `(B, S, D)`, with cross-attention.
             memory_mask: Boolean `(B, S)`.
 
@@ -137,16 +275,20 @@ class Decoder(Stack):
             A nested structure of tensors, batch first, for `step`.
 
         Raises:
-            ValueError: If there is no memory, or one that nothing attends to; or the layer or one
-                of its own has a `call` that a step would not follow.
+            ValueError: If the memory is missing, or passed without cross-attention; or if this
+                layer or one of its sublayers overrides `call`, which a step would not follow.
         """
-        check_memory(self, self.cross_attention, memory, None)
+        check_memory(self, self.cross_attention, memory)
         if batch_size is None and memory is None:
             raise ValueError("A state needs the batch_size that it is for, received None.")
         if not self.built:
             self.build((None, None, self.d_model))
-        decoder_state.refuse_other_call(self, Decoder)
-        return decoder_state.initial_state(self, batch_size, length, memory, memory_mask)
+        check_inherits_call(self, Decoder)
+        for layer in self.layers:
+            check_inherits_call(layer, DecoderLayer)
+            for attention in filter(None, (layer.self_attention, layer.cross_attention)):
+                check_inherits_call(attention, MultiHeadAttention)
+        return decoder_step.initial_state(self, batch_size, length, memory, memory_mask)
 
     def step(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         """Computes one more position.
@@ -154,29 +296,32 @@ class Decoder(Stack):
         Args:
             x: The embedded token at `position`, shape `(B, D)`.
             position: Python int or scalar integer tensor.
-            state: What `initial_state` or the step before returned.
+            state: The state from `initial_state` or from the previous step.
 
         Returns:
-            Tensor of shape `(B, D)`, as the call has it at this position, and the next state.
+            Tensor of shape `(B, D)`, equal to that of a full pass at this position; and the next
+            state.
         """
         return self.make_step()(x, position, state)
 
-    def make_step(
-        self, loop: str = "graph", operations: decoder_step.Operations | ModuleType | None = None
-    ) -> Step:
-        """Returns a function that does what `step` does, for loops.
+    def make_step(self, loop: str = "graph", operations: AttentionOperations | None = None) -> Step:
+        """Returns a function that does the same as `step`, for loops.
 
-        Kernels are joined, cast and laid out now, once: the function belongs to the weights as they
-        are now.
+        Kernels are joined, cast and laid out once, now: the function uses the current weights.
 
         Args:
             loop: What runs the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
-            operations: Has other `multiply` and `softmax`, if they suit that loop better.
+            operations: Other operations of attention, if they are faster in that loop.
         """
-        return decoder_step.make_step(self, loop, operations)
+        return decoder_step.DecoderStep(self, loop, operations or AttentionOperations())
 
     def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
         return tuple(x_shape)
 
     def get_config(self) -> Config:
         return super().get_config() | {"cross_attention": self.cross_attention}
+
+
+def _insert_missing_memory(args, cross_attention):
+    """Returns positional arguments with None for the memory if they are `(x, x_mask)`."""
+    return args if cross_attention or len(args) < 2 else (args[0], None, *args[1:])

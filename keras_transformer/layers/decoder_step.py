@@ -1,13 +1,13 @@
-"""The decoder one position at a time, with what it needs of the positions before kept.
+"""Decoding one position at a time, with keys and values of the previous positions cached.
 
-A full pass computes all positions at once; decoding knows the next one only. What a pass over the
-whole prefix would compute again and again, keys and values, is kept in a state. With one position
-at a time, products are small, and bringing weights to the processor is what takes the time: so a
-step's kernels are joined and laid out once, before the loop that calls it.
+A full pass computes all positions at once; decoding only knows the next one. Keys and values, which
+a pass over the whole prefix would compute again and again, are cached in a state. The products of
+one position are small, and moving weights to the processor takes most of the time: so the kernels
+are joined and laid out once, before the loop.
 
-The layers know nothing of this. A step takes their weights as they are, wires them by the decoder
-layer's own `connect`, and calls the layer itself wherever it is another one than ours: a subclass,
-or one that has been quantized.
+The classes here mirror those of the layers: `DecoderStep` is a `Decoder`, `LayerStep` a
+`DecoderLayer` and `AttentionStep` a `MultiHeadAttention`. They read the weights of the layers, and
+call any sublayer that computes something else: a subclass, or a quantized layer.
 
 Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads, K width of a head.
 """
@@ -15,274 +15,338 @@ Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads
 import functools
 import numbers
 from collections.abc import Callable
-from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
 
-from keras_transformer.kernels import products
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.kernels.dense import (
-    Dense,
-    EinsumDense,
-    matrix_and_bias,
-    projection,
-)
+from keras_transformer.kernels.dense import Dense, EinsumDense, matrix_and_bias, projection
 from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.kernels.products import AttentionOperations
 from keras_transformer.layers.arguments import nan_unless
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.decoder_layer import Sublayers
-from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
+from keras_transformer.layers.dot_product_attention import (
+    NO_BIAS,
+    PositionBias,
+    attend_heads,
+    query_scale,
+)
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
-from keras_transformer.layers.relation import NO_RELATION
-from keras_transformer.layers.stack import Stack
-from keras_transformer.typing import Step, Tensor
+from keras_transformer.typing import State, Tensor
+
+if TYPE_CHECKING:  # decoder.py imports this module
+    from keras_transformer.layers.decoder import Decoder, DecoderLayer
 
 
-class Operations(NamedTuple):
-    """Attention's operations; `kernels/tensorflow/step_attention.py` has others."""
+def initial_state(
+    decoder: "Decoder",
+    batch_size: int | Tensor | None,
+    length: int | None = None,
+    memory: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+) -> State:
+    """Returns the state at position 0, see `Decoder.initial_state`.
 
-    multiply: Callable[..., Tensor] = products.multiply
-    softmax: Callable[[Tensor], Tensor] = ops.softmax
+    Returns:
+        Dict of `past`, for each layer empty keys and values `(B, H, 0, K)` that grow along axis 2
+        with every step, or of size t if `length` is given; with `length` also `positions`, the
+        numbers of the t positions, int32 `(B, t)`; with a memory, for each layer its keys and
+        values `(B, H, S, K)` as `memory`, and with a mask, that as `memory_mask`, `(B, 1, 1, S)`.
+    """
+    state: dict[str, State] = {}
+    if memory is not None:
+        batch_size = ops.shape(memory)[0]
+        state["memory"] = [_project_memory(x.cross_attention, memory) for x in decoder.layers]
+    if memory_mask is not None:
+        state["memory_mask"] = key_mask(memory_mask)
+
+    def empty(attention):
+        widths = attention.key_dim, attention.value_dim
+        shapes = [(batch_size, attention.num_heads, length or 0, width) for width in widths]
+        return tuple(ops.zeros(shape, attention.compute_dtype) for shape in shapes)
+
+    state["past"] = [empty(layer.self_attention) for layer in decoder.layers]
+    if length is not None:
+        positions = ops.arange(length, dtype="int32")
+        state["positions"] = ops.broadcast_to(positions, (batch_size, length))
+    return state
 
 
-def make_step(
-    decoder: Stack, loop: str = "graph", operations: Operations | ModuleType | None = None
-) -> Step:
-    """Returns a function that computes the next position.
+def _project_memory(attention, memory):
+    """Projects `(B, S, D)` to key and value heads `(B, H, S, K)`."""
+    heads = attention.key_dense(memory), attention.value_dense(memory)
+    return tuple(ops.transpose(x, (0, 2, 1, 3)) for x in heads)
 
-    Kernels are joined and laid out now, once, so the function belongs to the weights as they are
-    now.
+
+class DecoderStep:
+    """Computes one position of a `Decoder`, with the weights that it has now.
 
     Args:
         decoder: A built `Decoder`.
-        loop: What runs the loop that it is for: `"graph"` (TensorFlow's executor) or `"xla"`.
-        operations: Has functions `multiply` and `softmax` like those of `Operations`, if others
-            suit that loop better.
+        loop: What runs the loop of steps: `"graph"` (TensorFlow's executor) or `"xla"`.
+        operations: `multiply` and `softmax` of attention in that loop.
+
+    Call arguments:
+        x: The embedded token, shape `(B, D)`.
+        position: Its position, a Python int or a scalar integer tensor.
+        state: The state from `initial_state` or from the previous step.
 
     Returns:
-        Function of
-
-        - x: The embedded next position, shape `(B, D)`.
-        - position: Its number, a Python int or a scalar integer tensor.
-        - state: What `initial_state` or the step before returned.
-
-        to a tensor of shape `(B, D)`, and the next state.
+        Tensor of shape `(B, D)`, and the next state.
     """
-    operations = operations or Operations()
-    steps = [_make_layer_step(layer, loop, operations) for layer in decoder.layers]
-    relate = _make_relate(decoder, operations)
 
-    def step(x, position, state):
-        add, past_mask = _grow, None
+    def __init__(self, decoder: "Decoder", loop: str, operations: AttentionOperations) -> None:
+        self.finish = decoder.finish
+        self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
+        self.schemes = [layer.self_attention.positions for layer in decoder.layers]
+        # Layers may share a scheme of relative positions: each is computed once.
+        self.compute_bias = {
+            id(scheme): scheme.make_bias(operations.multiply, loop=True)
+            for scheme in self.schemes
+            if scheme
+        }
+
+    def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
+        append, past_mask = _grow, None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "positions" in state:
-            x = _check_room(x, position, ops.shape(state["positions"])[1])
-            add = functools.partial(_put, position)
+            x = _check_position(x, position, ops.shape(state["positions"])[1])
+            append = functools.partial(_fill, position)
             past_mask = key_mask(ops.less_equal(state["positions"], position))
         else:
             num_keys = num_keys + 1
-        past, memories = [], state.get("memory", [None] * len(steps))
-        relations = relate(num_keys, position)
-        layers = zip(steps, state["past"], memories, relations, strict=True)
-        for layer_step, own, memory, relation in layers:
-            masks = past_mask, state.get("memory_mask")
-            x, own = layer_step(x, own, memory, add, relation, *masks)
-            past.append(own)
-        return decoder.finish(x), state | {"past": past}
-
-    return step
-
-
-def _make_relate(decoder, operations):
-    """Function from the number of keys and the query's position to a `Relation` for each layer.
-
-    What layers share is computed once.
-    """
-    schemes = [layer.self_attention.positions for layer in decoder.layers]
-    shared = {id(scheme): scheme for scheme in schemes if scheme}
-    laid_out = {
-        key: scheme.lay_out(operations.multiply, loop=True) for key, scheme in shared.items()
-    }
-
-    def relate(num_keys, position):
-        relations = {key: function(1, num_keys, position) for key, function in laid_out.items()}
-        return [relations.get(id(scheme), NO_RELATION) for scheme in schemes]
-
-    return relate
+        biases = {
+            key: compute_bias(1, num_keys, position)
+            for key, compute_bias in self.compute_bias.items()
+        }
+        past, memories = [], state.get("memory", [None] * len(self.layers))
+        for layer, scheme, cached, memory in zip(
+            self.layers, self.schemes, state["past"], memories, strict=True
+        ):
+            bias = biases.get(id(scheme), NO_BIAS)
+            memory_mask = state.get("memory_mask")
+            x, cached = layer.step(x, cached, append, past_mask, bias, memory, memory_mask)
+            past.append(cached)
+        return self.finish(x), state | {"past": past}
 
 
-def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:
-    """A layer's `x ↦ x W + b` with W laid out for a loop, without its activation.
+class LayerStep:
+    """One position of a `DecoderLayer`."""
+
+    def __init__(self, layer: "DecoderLayer", loop: str, operations: AttentionOperations) -> None:
+        self.residual = layer.residual
+        self.self_attention = AttentionStep(layer.self_attention, loop, operations)
+        self.self_attention_norm = _make_norm(layer.self_attention_norm)
+        self.cross_attention = None
+        if layer.cross_attention:
+            self.cross_attention = AttentionStep(layer.cross_attention, loop, operations, ["query"])
+            self.cross_attention_norm = _make_norm(layer.cross_attention_norm)
+        self.feed_forward = _make_feed_forward(layer.feed_forward, loop)
+        self.feed_forward_norm = _make_norm(layer.feed_forward_norm)
+
+    def step(
+        self,
+        x: Tensor,
+        past: tuple[Tensor, Tensor],
+        append: Callable[[Tensor, Tensor], Tensor],
+        past_mask: Tensor | None,
+        bias: PositionBias,
+        memory: tuple[Tensor, Tensor] | None,
+        memory_mask: Tensor | None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Computes one position.
+
+        Args:
+            x: Tensor of shape `(B, D)`.
+            past: Cached keys and values of the self-attention, `(B, H, t, K)`.
+            append: Function from cached and new keys or values `(B, H, 1, K)` to both.
+            past_mask: Mask of the cached positions that are filled, `(B, 1, 1, t)`, or None.
+            bias: Relative positions of the self-attention.
+            memory: Keys and values of the cross-attention, `(B, H, S, K)`, if there is one.
+            memory_mask: Its mask, `(B, 1, 1, S)`.
+
+        Returns:
+            Tensor of shape `(B, D)`, and keys and values with this position.
+        """
+
+        def attend_self(y):
+            query, key, value = self.self_attention.project(y)
+            query, key = _rotate(bias, query), _rotate(bias, key)
+            key, value = append(past[0], key), append(past[1], value)
+            return self.self_attention.attend(query, key, value, past_mask, bias), (key, value)
+
+        def attend_memory(y):
+            (query,) = self.cross_attention.project(y)
+            return self.cross_attention.attend(query, *memory, memory_mask), None
+
+        def feed_forward(y):
+            return self.feed_forward(y), None
+
+        x, new_past = self.residual(x, self.self_attention_norm, attend_self)
+        if self.cross_attention:
+            x, _ = self.residual(x, self.cross_attention_norm, attend_memory)
+        x, _ = self.residual(x, self.feed_forward_norm, feed_forward)
+        return x, new_past
+
+
+class AttentionStep:
+    """One query of a `MultiHeadAttention`, projected by one product for all `names`.
 
     Args:
-        dense: `Dense` or `EinsumDense`.
-        loop: As `projection` has it.
-
-    Returns:
-        Function from `(B, D)` to `(B, D')`, the axes of heads joined; None where only the layer
-        itself knows what it computes.
+        attention: The layer.
+        loop, operations: See `DecoderStep`.
+        names: What `project` returns, of `"query"`, `"key"` and `"value"`.
     """
-    return projection(*matrix_and_bias(dense), loop) if _is_plain(dense) else None
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        loop: str,
+        operations: AttentionOperations,
+        names: list[str] | None = None,
+    ) -> None:
+        names = names or ["query", "key", "value"]
+        self.attention = attention
+        self.operations = operations
+        self.overrides_attend = type(attention).attend is not MultiHeadAttention.attend
+        scale = 1.0 if self.overrides_attend else query_scale(attention.key_dim)
+        self.scales = [scale if name == "query" else 1.0 for name in names]
+        self.denses = [getattr(attention, f"{name}_dense") for name in names]
+        self.joined: Callable[[Tensor], Tensor] | None = None
+        if all(map(_is_plain, self.denses)):
+            matrices, biases = zip(*map(matrix_and_bias, self.denses), strict=True)
+            self.joined = projection(self._join(matrices), self._join(biases), loop)
+            self.widths = [matrix.shape[1] for matrix in matrices]
+        self.output = make_projection(attention.output_dense, loop)
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """Projects `(B, D)` to heads `(B, H, 1, K)`, one tensor for each name."""
+        if self.joined is None:
+            return [
+                ops.transpose(scale * dense(ops.expand_dims(x, 1)), (0, 2, 1, 3))
+                for dense, scale in zip(self.denses, self.scales, strict=True)
+            ]
+        heads, widths = self.attention.num_heads, self.widths
+        parts = [self.joined(x)]
+        if len(widths) > 1:
+            ends = [sum(widths[:i]) for i in range(1, len(widths))]
+            # A number of equal sections takes fewer operations than their ends.
+            sections = len(widths) if len(set(widths)) == 1 else ends
+            parts = ops.split(parts[0], sections, axis=-1)
+        return [ops.reshape(x, (-1, heads, 1, x.shape[-1] // heads)) for x in parts]
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        bias: PositionBias = NO_BIAS,
+    ) -> Tensor:
+        """Attends from heads `(B, H, 1, K)` to `(B, H, t, K)`; returns the output `(B, D)`."""
+        attention = self.attention
+        if self.overrides_attend:
+            query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+            position_kwargs: dict[str, Any] = {} if bias is NO_BIAS else {"position_bias": bias}
+            x, _ = attention.attend(query, key, value, mask=mask, **position_kwargs)
+        else:
+            multiply, softmax = self.operations.multiply, self.operations.softmax
+            x, _ = attend_heads(
+                *(query, key, value, mask), multiply=multiply, softmax=softmax, position_bias=bias
+            )
+        if self.output:
+            return self.output(ops.reshape(x, (-1, attention.num_heads * attention.value_dim)))
+        x = ops.reshape(x, (-1, 1, attention.num_heads, attention.value_dim))
+        return ops.squeeze(attention.output_dense(x), 1)
+
+    def _join(self, weights):
+        """Concatenates the kernels or biases of the projections, the query's scaled."""
+        if weights[0] is None:
+            return None
+        pairs = zip(weights, self.scales, strict=True)
+        return ops.concatenate([weight * scale for weight, scale in pairs], axis=-1)
 
 
 def make_logits(
     embedding: keras.layers.Layer, dense: Dense | None, loop: str
 ) -> Callable[[Tensor], Tensor]:
-    """The softmax's inputs of one position: a function from `(B, D)` to `(B, V)`.
+    """Returns a function from `(B, D)` to the logits of one position, `(B, V)`.
 
     Args:
-        embedding: `PositionalEmbedding` that they come from where there is no layer for them.
-        dense: That layer, or None.
-        loop: As `projection` has it.
+        embedding: `PositionalEmbedding` that computes the logits unless `dense` does.
+        dense: The output projection, or None.
+        loop: See `kernels.dense.projection`.
     """
     if dense:
         return make_projection(dense, loop) or dense
     return projection(embedding.softmax_matrix(), loop=loop)
 
 
-def _make_layer_step(layer, loop, operations):
-    """The step of a `DecoderLayer`: its sublayers with their weights prepared."""
-    own, cross = layer.self_attention, layer.cross_attention
-    project_own = _make_projections(own, ("query", "key", "value"), loop)
-    attend_own = _make_attend(own, loop, operations)
-    if cross:
-        project_cross = _make_projections(cross, ("query",), loop)
-        attend_cross = _make_attend(cross, loop, operations)
-    feed_forward = _make_feed_forward(layer.feed_forward, loop)
-    norms = layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm
-    norms = [norm and _make_norm(norm) for norm in norms]
+def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:
+    """Returns a layer's `x ↦ x W + b`, with W laid out for a loop, without its activation.
 
-    def step(x, past, memory, add, relation, past_mask, memory_mask):
-        def attend_self(y):
-            query, key, value = project_own(y)
-            query, key = _rotate(relation, query), _rotate(relation, key)
-            grown = tuple(map(add, past, (key, value)))
-            return attend_own(query, *grown, past_mask, relation), grown
+    Args:
+        dense: `Dense` or `EinsumDense`.
+        loop: See `kernels.dense.projection`.
 
-        def attend_memory(y):
-            (query,) = project_cross(y)
-            return attend_cross(query, *memory, memory_mask), None
-
-        def transform(y):
-            return feed_forward(y), None
-
-        sublayers = Sublayers(attend_self, attend_memory if cross else None, transform, *norms)
-        x, past, _ = layer.connect(x, sublayers)
-        return x, past
-
-    return step
+    Returns:
+        Function from `(B, D)` to `(B, D')`, with the axes of heads joined; None if the layer
+        computes something else.
+    """
+    return projection(*matrix_and_bias(dense), loop) if _is_plain(dense) else None
 
 
-def _rotate(relation, heads):
-    """Heads `(B, H, 1, K)` turned as those of a full pass, `(B, 1, H, K)`: the same in memory."""
-    if relation.rotate is NO_RELATION.rotate:
-        return heads
-    batch, num_heads, _, width = ops.shape(heads)
-    turned = relation.rotate(ops.reshape(heads, (batch, 1, num_heads, width)))
-    return ops.reshape(turned, (batch, num_heads, 1, width))
-
-
-def _check_room(x, position, room):
-    """Refuses a position beyond the room; where it is not known, NaN instead of `x`."""
-    number = position if isinstance(position, numbers.Integral) else values_of(position)
-    if number is None or not isinstance(room, int):
-        # Written beyond the room, keys and values would take the place of the last.
-        valid = ops.logical_and(position >= 0, position < room)
-        return x + ops.cast(nan_unless(valid), x.dtype)
-    if not 0 <= number < room:
-        raise ValueError(
-            f"There is no position {number} in a state with room for {room}, numbered from 0: "
-            "make it with a larger length."
-        )
-    return x
-
-
-def _grow(old, new):
-    """Keys or values with one more position."""
-    return ops.concatenate((old, new), axis=2)
-
-
-def _put(position, old, new):
-    """Keys or values with a position filled that is there already."""
-    return ops.slice_update(old, (0, 0, position, 0), new)
-
-
-def _make_projections(attention, names, loop):
-    """Function from `(B, D)` to heads `(B, H, 1, K)`, one for each name, by one product."""
-    scale = query_scale(attention.key_dim) if _attends_plainly(attention) else 1.0
-    scales = [scale if name == "query" else 1.0 for name in names]
-    denses = [getattr(attention, f"{name}_dense") for name in names]
-    if not all(map(_is_plain, denses)):
-        return lambda x: [
-            ops.transpose(scale * dense(ops.expand_dims(x, 1)), (0, 2, 1, 3))
-            for dense, scale in zip(denses, scales, strict=True)
-        ]
-
-    def joined(weights):
-        if weights[0] is None:
-            return None
-        scaled = [weight * scale for weight, scale in zip(weights, scales, strict=True)]
-        return ops.concatenate(scaled, axis=-1)
-
-    matrices, biases = zip(*map(matrix_and_bias, denses), strict=True)
-    project = projection(joined(matrices), joined(biases), loop)
-    widths = [matrix.shape[1] for matrix in matrices]
-    ends = [sum(widths[:i]) for i in range(1, len(names))]
-    sections = len(names) if len(set(widths)) == 1 else ends  # the former: fewer operations
-
-    def project_to_heads(x):
-        parts = ops.split(project(x), sections, axis=-1) if len(names) > 1 else [project(x)]
-        heads = attention.num_heads
-        return [ops.reshape(x, (-1, heads, 1, x.shape[-1] // heads)) for x in parts]
-
-    return project_to_heads
-
-
-def _make_attend(attention, loop, operations):
-    """Function from heads `(B, H, t, K)` and a mask to the layer's output `(B, D)`."""
-    width = attention.num_heads * attention.value_dim
-    project = make_projection(attention.output_dense, loop)
-    multiply, softmax = operations.multiply, operations.softmax
-
-    def attend(query, key, value, mask, relation=NO_RELATION):
-        if _attends_plainly(attention):
-            how = dict(multiply=multiply, softmax=softmax, relation=relation)
-            x, _ = attend_heads(query, key, value, mask, **how)
-        else:
-            heads = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            told = {} if relation is NO_RELATION else {"relation": relation}
-            x, _ = attention.attend(*heads, mask=mask, **told)
-        if project:
-            return project(ops.reshape(x, (-1, width)))
-        x = ops.reshape(x, (-1, 1, attention.num_heads, attention.value_dim))
-        return ops.squeeze(attention.output_dense(x), 1)
-
-    return attend
+def _is_plain(dense):
+    """Returns whether a layer's output depends on nothing but its kernel and bias."""
+    return type(dense) in (Dense, EinsumDense) and dense.quantization_mode is None
 
 
 def _make_feed_forward(feed_forward, loop):
-    """Function from `(B, D)` to `(B, D)`."""
+    """Returns a function from `(B, D)` to `(B, D)`."""
     if type(feed_forward) is FeedForward:
-        inner, outer = (
-            make_projection(dense, loop) for dense in (feed_forward.inner, feed_forward.outer)
-        )
+        inner = make_projection(feed_forward.inner, loop)
+        outer = make_projection(feed_forward.outer, loop)
         if inner and outer:
             return lambda x: outer(feed_forward.activation(inner(x)))
     return lambda x: ops.squeeze(feed_forward(ops.expand_dims(x, 1)), 1)
 
 
 def _make_norm(norm):
-    """Function from `(B, D)` to `(B, D)`."""
+    """Returns a function from `(B, D)` to `(B, D)`."""
     return norm.as_function() if type(norm) is LayerNormalization else norm
 
 
-def _is_plain(dense):
-    """Tells whether a layer's kernel and bias say all that it computes."""
-    return type(dense) in (Dense, EinsumDense) and dense.quantization_mode is None
+def _rotate(bias, heads):
+    """Rotates heads `(B, H, 1, K)` as `(B, 1, H, K)`, which is the same in memory."""
+    if bias.rotate is NO_BIAS.rotate:
+        return heads
+    batch, num_heads, _, width = ops.shape(heads)
+    rotated = bias.rotate(ops.reshape(heads, (batch, 1, num_heads, width)))
+    return ops.reshape(rotated, (batch, num_heads, 1, width))
 
 
-def _attends_plainly(attention):
-    return type(attention).attend is MultiHeadAttention.attend
+def _check_position(x, position, length):
+    """Refuses a position beyond the state's length; in graphs, returns NaN instead of `x`."""
+    number = position if isinstance(position, numbers.Integral) else values_of(position)
+    if number is None or not isinstance(length, int):
+        # Keys and values beyond the length would overwrite the last ones.
+        valid = ops.logical_and(position >= 0, position < length)
+        return x + ops.cast(nan_unless(valid), x.dtype)
+    if not 0 <= number < length:
+        raise ValueError(
+            f"There is no position {number} in a state of length {length}, numbered from 0: create "
+            "it with a larger length."
+        )
+    return x
+
+
+def _grow(cached, new):
+    """Appends one position to keys or values."""
+    return ops.concatenate((cached, new), axis=2)
+
+
+def _fill(position, cached, new):
+    """Fills one position of keys or values that are already allocated."""
+    return ops.slice_update(cached, (0, 0, position, 0), new)

@@ -6,18 +6,43 @@ K' width of a value head.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels import products
+from keras_transformer.layers.arguments import check_heads, check_mask
 from keras_transformer.layers.masks import as_boolean
-from keras_transformer.layers.relation import NO_RELATION, Relation
 from keras_transformer.typing import Tensor
-from keras_transformer.wording import counted
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
+
+
+def _unchanged(x, *others):
+    return x
+
+
+class PositionBias(NamedTuple):
+    """What a scheme of relative positions does in one attention; by default, nothing.
+
+    Three functions, for T queries and S keys:
+
+    - `rotate(heads)`: changes projected queries or keys `(B, T, H, K)`. Each key is rotated once;
+      decoding stores it rotated.
+    - `add_scores(scores, query, key)`: changes the scores, float32 `(B, H, T, S)`, before mask and
+      softmax, given the query `(B, H, T, K)` times 1/√K and the key `(B, H, S, K)`.
+    - `add_values(output, weights)`: changes the output `(B, H, T, K')`, given the weights
+      `(B, H, T, S)`, after dropout in training.
+    """
+
+    rotate: Callable[[Tensor], Tensor] = _unchanged
+    add_scores: Callable[[Tensor, Tensor, Tensor], Tensor] = _unchanged
+    add_values: Callable[[Tensor, Tensor], Tensor] = _unchanged
+
+
+NO_BIAS = PositionBias()
 
 
 def dot_product_attention(
@@ -27,7 +52,7 @@ def dot_product_attention(
     mask: Tensor | None = None,
     dropout: float = 0.0,
     seed: int | keras.random.SeedGenerator | None = None,
-    relation: Relation = NO_RELATION,
+    position_bias: PositionBias = NO_BIAS,
 ) -> tuple[Tensor, Tensor]:
     """Computes `softmax(QKᵀ/√K) V` ("Attention Is All You Need", equation 1) for every head.
 
@@ -39,17 +64,17 @@ def dot_product_attention(
         key: Tensor of shape `(B, S, H, K)`.
         value: Tensor of shape `(B, S, H, K')`.
         mask: Boolean, True = may attend, of a shape that broadcasts to `(B, H, T, S)`.
-        dropout: Share of the attention weights that is dropped.
+        dropout: Rate of dropout on the attention weights.
         seed: Int or `keras.random.SeedGenerator` for the dropout.
-        relation: What scores and output are added by where queries and keys are.
+        position_bias: What a scheme of relative positions adds to scores and output.
 
     Returns:
         The output, shape `(B, T, H, K')`, and the weights before dropout, shape `(B, H, T, S)`,
         both in the inputs' dtype.
 
     Raises:
-        ValueError: If the mask's shape does not broadcast to `(B, H, T, S)` or it is no boolean,
-            or batch sizes or the lengths of keys and values differ, as far as they are known.
+        ValueError: If the mask is not boolean or does not broadcast to `(B, H, T, S)`, or if batch
+            sizes or the lengths of keys and values differ, as far as they are known.
 
     Example:
 
@@ -61,12 +86,14 @@ def dot_product_attention(
     """
     query = query * ops.cast(query_scale(query.shape[-1]), query.dtype)
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-    output, weights = attend_heads(query, key, value, mask, dropout, seed, relation=relation)
+    output, weights = attend_heads(
+        query, key, value, mask, dropout, seed, position_bias=position_bias
+    )
     return ops.transpose(output, (0, 2, 1, 3)), weights
 
 
 def query_scale(width: int) -> float:
-    """`1/√K`, by which the query is multiplied: that keeps float16 in its range."""
+    """Returns `1/√K`, which multiplies the query: that keeps float16 in its range."""
     return 1.0 / math.sqrt(width)
 
 
@@ -79,18 +106,18 @@ def attend_heads(
     seed: int | keras.random.SeedGenerator | None = None,
     multiply: Callable[..., Tensor] = products.multiply,
     softmax: Callable[[Tensor], Tensor] = ops.softmax,
-    relation: Relation = NO_RELATION,
+    position_bias: PositionBias = NO_BIAS,
 ) -> tuple[Tensor, Tensor]:
-    """`dot_product_attention` with the heads in front, query `(B, H, T, K)` and so on.
+    """Computes `dot_product_attention` with the heads in front: query `(B, H, T, K)` and so on.
 
-    The query comes multiplied by `query_scale`. `multiply` and `softmax` may be others that suit
-    better what this is for.
+    The query is already multiplied by `query_scale`. `multiply` and `softmax` may be replaced by
+    functions that are faster in the caller's loop.
     """
-    _check_heads(query, key, value)
+    check_heads(query, key, value)
     scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
-    scores = relation.add_scores(scores, query, key)
+    scores = position_bias.add_scores(scores, query, key)
     if mask is not None:
-        _check_mask(mask, scores)
+        check_mask(mask, scores)
         mask = as_boolean(mask)
         scores = ops.where(mask, scores, MASKED_SCORE)
     # With a single key its weight is 1, and Keras warns of a softmax over one entry.
@@ -99,33 +126,4 @@ def attend_heads(
         weights = ops.where(mask, weights, 0.0)  # a row without keys attends to nothing
     weights = ops.cast(weights, value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
-    return relation.add_values(multiply(kept, value), kept), weights
-
-
-def _check_heads(query, key, value):
-    """Refuses heads that do not belong together, as far as shapes are known."""
-    if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
-        raise ValueError(
-            f"Received {counted(key.shape[2], 'key')} but {counted(value.shape[2], 'value')}: each "
-            "key needs a value of its own."
-        )
-    sizes = {x.shape[0] for x in (query, key, value)} - {None}
-    if len(sizes) > 1:
-        raise ValueError(
-            f"Queries, keys and values come in batches of {query.shape[0]}, {key.shape[0]} and "
-            f"{value.shape[0]}: give each query the keys and values of its own row."
-        )
-
-
-def _check_mask(mask, scores):
-    """Refuses a mask that does not broadcast to the scores, as far as shapes are known."""
-    expected = tuple(scores.shape)
-    given = tuple(mask.shape)
-    pairs = zip(reversed(given), reversed(expected), strict=False)
-    fits = all(None in pair or pair[0] in (1, pair[1]) for pair in pairs)
-    if len(given) > 4 or not fits:
-        raise ValueError(
-            f"The attention mask has shape {given}, which does not broadcast to {expected} = "
-            "(batch, heads, queries, keys): pass (batch, queries, keys) to the layer, or 1 where "
-            "an axis is to be shared."
-        )
+    return position_bias.add_values(multiply(kept, value), kept), weights

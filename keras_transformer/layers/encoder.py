@@ -5,9 +5,9 @@ Shapes: B batch, S source length, D d_model, H heads.
 
 import keras
 
+from keras_transformer.layers.arguments import check_encoder_mask
 from keras_transformer.layers.masks import without_mask
-from keras_transformer.layers.residual_block import ResidualBlock
-from keras_transformer.layers.stack import Stack
+from keras_transformer.layers.stack import ResidualBlock, Stack
 from keras_transformer.typing import Shape, Tensor
 
 
@@ -21,27 +21,26 @@ class EncoderLayer(ResidualBlock):
         d_model: D, width of the model.
         num_heads: H, which must divide D.
         d_ff: Inner width of the feed-forward network.
-        dropout: Share of each sublayer's output that is dropped in training.
+        dropout: Rate of dropout on the output of each sublayer.
         norm: `"post"` (the paper) or `"pre"`.
-        activation: Of the feed-forward network.
-        depth: Layers of the stack it belongs to; deeper ones start with smaller sublayers.
-        positions, max_distance: What attention is told of where the tokens are, as
-            `MultiHeadAttention` has them.
+        activation: Activation of the feed-forward network.
+        depth: Number of layers in the stack; sublayers of deep stacks have smaller initial outputs.
+        positions, max_distance: Scheme of relative positions, see `MultiHeadAttention`.
 
     Call arguments:
         x: Tensor of shape `(B, S, D)`.
-        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one. Of
-            three axes, `(B, S, S)`: which query, in the second one, may attend to which key.
+        mask: Boolean `(B, S)`, True = may be attended to; defaults to the mask that Keras attaches
+            to `x`. With three axes, `(B, S, S)`, True if the query may attend to the key.
         return_attention_scores: Whether to return the attention weights too.
-        training: Whether to drop.
+        training: Whether to apply dropout.
         use_causal_mask: Whether position s may attend to positions 0 … s only.
 
     Returns:
         Tensor of shape `(B, S, D)`; with `return_attention_scores` also `(B, H, S, S)`.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`, or `norm` or the mask is wrong, one of
-            rank 2 for other rows or another length than those of `x` among them.
+        ValueError: If `num_heads` does not divide `d_model`, `norm` is unknown, or the mask does
+            not fit `x`.
 
     Example:
 
@@ -58,7 +57,7 @@ class EncoderLayer(ResidualBlock):
         self.self_attention_norm = self.make_norm()
 
     def build(self, x_shape: Shape) -> None:
-        self.tell_positions()
+        self.set_positions()
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
         self.feed_forward.build(x_shape)
@@ -73,13 +72,17 @@ class EncoderLayer(ResidualBlock):
         training: bool | None = None,
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        masks = _masks(mask, x)
+        attention_mask, value_mask = mask, None
+        if mask is not None and len(mask.shape) != 3:
+            check_encoder_mask(mask, x)
+            attention_mask, value_mask = None, mask
 
         def attend(y):
             return self.self_attention(
                 y,
                 y,
-                **masks,
+                value_mask=value_mask,
+                attention_mask=attention_mask,
                 use_causal_mask=use_causal_mask,
                 return_attention_scores=True,
                 training=training,
@@ -97,48 +100,34 @@ class EncoderLayer(ResidualBlock):
         return tuple(x_shape)
 
 
-def _masks(mask, x):
-    """The arguments of attention that an encoder's mask stands for."""
-    if mask is None or len(mask.shape) == 3:
-        return {"attention_mask": mask}
-    pairs = zip(mask.shape, x.shape[:2], strict=False)
-    if len(mask.shape) != 2 or any(None not in (m, n) and m not in (1, n) for m, n in pairs):
-        raise ValueError(
-            f"An encoder's mask must have shape (batch, length), received {tuple(mask.shape)} for "
-            f"inputs {tuple(x.shape)}: say which query may attend to which key by (batch, queries, "
-            "keys)."
-        )
-    return {"value_mask": mask}
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
     """A stack of `EncoderLayer`s ("Attention Is All You Need", §3.1).
 
-    Pre-norm adds a final normalisation.
+    Pre-norm adds a final normalization.
 
     Args:
         num_layers: N, number of layers.
-        d_model, num_heads, d_ff, dropout, norm, activation: Of each `EncoderLayer`.
-        positions: What attention is told of where the tokens are: `"relative"`, `"bucketed"`,
-            `"rotary"`, `"disentangled"` or a `Positions`. What else an embedding adds changes
-            nothing here.
-        max_distance: Of a scheme that is named, where it has one.
+        d_model, num_heads, d_ff, dropout, norm, activation: Arguments of each `EncoderLayer`.
+        positions: Scheme of relative positions: `"relative"`, `"bucketed"`, `"rotary"`,
+            `"disentangled"` or a `Positions`. Positional encodings that an embedding adds have no
+            effect here.
+        max_distance: Largest distance of a scheme that is given by name, if it has one.
 
     Call arguments:
         x: Embedded source, shape `(B, S, D)`.
-        mask: Boolean `(B, S)`, True = may be attended to; taken from `x` when Keras carries one. Of
-            three axes, `(B, S, S)`: which query, in the second one, may attend to which key.
+        mask: Boolean `(B, S)`, True = may be attended to; defaults to the mask that Keras attaches
+            to `x`. With three axes, `(B, S, S)`, True if the query may attend to the key.
         return_attention_scores: Whether to return the attention weights too.
-        training: Whether to drop.
+        training: Whether to apply dropout.
         use_causal_mask: Whether position s may attend to positions 0 … s only.
 
     Returns:
-        The memory, shape `(B, S, D)`; with `return_attention_scores` also a list of N tensors
-        `(B, H, S, S)`.
+        The memory (the encoder's output), shape `(B, S, D)`; with `return_attention_scores` also a
+        list of N tensors `(B, H, S, S)`.
 
     Raises:
-        ValueError: If an argument is out of its range, or a mask is wrong.
+        ValueError: If an argument is out of range, or the mask does not fit `x`.
 
     Example:
 

@@ -15,21 +15,21 @@ from keras_transformer.typing import Activation, Config, Initializer, Shape, Ten
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(KeepsChanges):
-    """Transforms each position by itself: `max(0, xW₁ + b₁)W₂ + b₂`.
+    """Transforms each position separately: `max(0, xW₁ + b₁)W₂ + b₂`.
 
     "Attention Is All You Need", §3.3, equation 2.
 
     Args:
         d_model: D, width of input and output.
         d_ff: F, width between the two projections.
-        dropout: Share of the inner activations that is dropped in training.
+        dropout: Rate of dropout on the inner activations.
         activation: Name of the inner activation, or a function.
-        kernel_initializer: Of W₁ and W₂.
-        output_initializer: Of W₂, if it is to be another one.
+        kernel_initializer: Initializer of W₁ and W₂.
+        output_initializer: Initializer of W₂, if it differs.
 
     Call arguments:
         x: Tensor of shape `(..., D)`.
-        training: Whether to drop.
+        training: Whether to apply dropout.
 
     Returns:
         Tensor of shape `(..., D)`.
@@ -57,7 +57,7 @@ class FeedForward(KeepsChanges):
         self.dropout = dropout
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        # One initializer object gives equal values each time it is called: take a fresh copy.
+        # An initializer object returns the same values each time: use a fresh copy.
         self.output_initializer = (
             self.kernel_initializer.clone()
             if output_initializer is None

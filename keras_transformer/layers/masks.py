@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
+from keras_transformer.layers.arguments import check_padding_mask
 from keras_transformer.special_ids import PAD
 from keras_transformer.typing import Tensor
 
@@ -55,18 +56,18 @@ def causal_mask(num_queries: int | Tensor, num_keys: int | Tensor | None = None)
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:
-    """Allows what all the given masks allow.
+    """Combines masks: True where all of them are True.
 
     Args:
-        *masks: Masks of any shapes that broadcast together, as `as_boolean` takes them; None
-            allows everything.
+        *masks: Masks of any shapes that broadcast together, see `as_boolean`; None allows
+            everything.
 
     Returns:
-        Boolean tensor of the broadcast shape, or None where no mask was given.
+        Boolean tensor of the broadcast shape, or None if no mask was given.
 
     Raises:
         ValueError: If the shapes do not broadcast together, as far as they are known, or a mask
-            holds other numbers than `as_boolean` takes.
+            holds numbers that `as_boolean` does not accept.
 
     Example:
 
@@ -82,14 +83,14 @@ def as_boolean(mask: Tensor) -> Tensor:
     """Reads a mask as Keras does: integers count as True where they are not zero.
 
     Args:
-        mask: Booleans or integers; or floats, where their values are known and each is 0 or 1.
-            Others may be meant for adding to scores, 0 and -1e9, which says the opposite.
+        mask: Booleans or integers; or floats, if their values are known and each is 0 or 1.
+            Others may be additive masks, 0 and -1e9, which mean the opposite.
 
     Returns:
         Boolean tensor of the same shape.
 
     Raises:
-        ValueError: If it holds other floats, or floats whose values are not known yet.
+        ValueError: If it holds other floats, or floats whose values are unknown.
     """
     mask = mask if isinstance(mask, keras.KerasTensor) else ops.convert_to_tensor(mask)
     if keras.backend.is_float_dtype(mask.dtype):
@@ -98,18 +99,18 @@ def as_boolean(mask: Tensor) -> Tensor:
             raise ValueError(
                 "A mask must be boolean, True = may attend, received "
                 + ("floats" if values is None else f"floats such as {values.min():g}")
-                + ': pass ops.cast(mask, "bool"), or scores >= 0 of a mask that is to be added.'
+                + ': pass ops.cast(mask, "bool"), or mask >= 0 for an additive mask.'
             )
     return ops.cast(mask, "bool")
 
 
 def _both(mask, other):
-    """Allows what two masks allow."""
+    """Combines two masks."""
     sizes = zip(reversed(mask.shape), reversed(other.shape), strict=False)
     if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in sizes):
         raise ValueError(
             f"Masks of shapes {tuple(mask.shape)} and {tuple(other.shape)} do not fit together: "
-            "give each the lengths of the queries and keys that it belongs to."
+            "the axes must be those of the queries and keys."
         )
     return ops.logical_and(mask, other)
 
@@ -128,16 +129,16 @@ def join_masks(
         value_mask: Boolean `(B, S)`.
         key_mask: Boolean `(B, S)`.
         attention_mask: Boolean `(B, T, S)`, or anything that broadcasts to `(B, H, T, S)`.
-        causal: (T, S) where the future is to be hidden.
+        causal: (T, S) to hide the future.
 
     Returns:
-        Boolean tensor that broadcasts to `(B, H, T, S)`, or None where no mask was given.
+        Boolean tensor that broadcasts to `(B, H, T, S)`, or None if no mask was given.
 
     Raises:
         ValueError: If the shapes do not fit together, as far as they are known.
     """
     for given in (query_mask, value_mask, key_mask):
-        _check_rank(given)
+        check_padding_mask(given)
     if query_mask is not None:
         query_mask = ops.expand_dims(query_mask, -1)  # (B, T, 1)
     if value_mask is not None:
@@ -153,7 +154,7 @@ def join_masks(
 
 
 def key_mask(mask: Tensor | None) -> Tensor | None:
-    """Spreads a mask of the keys over heads and queries.
+    """Gives a mask of the keys axes for heads and queries.
 
     Args:
         mask: Boolean tensor of shape `(B, S)`, or None.
@@ -171,22 +172,13 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
     """
     if mask is None:
         return None
-    _check_rank(mask)
+    check_padding_mask(mask)
     return ops.expand_dims(ops.expand_dims(mask, 1), 1)
 
 
 def without_mask(x: Tensor) -> Tensor:
-    """The same tensor without the mask that Keras carries along with it.
+    """Returns a tensor without the mask that Keras attaches to it.
 
-    Keras hands that on to every layer that `x` is given to, beside the masks named there.
+    Keras would pass that mask on to every layer called with `x`, beside the masks passed by name.
     """
     return ops.copy(x)
-
-
-def _check_rank(mask):
-    """Refuses a padding mask of another rank."""
-    if mask is not None and len(mask.shape) != 2:
-        raise ValueError(
-            f"A padding mask must have shape (batch, length), received {tuple(mask.shape)}: pass "
-            "padding_mask(ids)."
-        )

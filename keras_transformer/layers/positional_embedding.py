@@ -17,7 +17,7 @@ from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes, nan_unless
 from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.position_schemes import ABSOLUTE, check_positions
+from keras_transformer.presets import ABSOLUTE, check_positions
 from keras_transformer.typing import Config, Shape, Tensor
 
 
@@ -25,11 +25,11 @@ def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor 
     """Encodes positions as sines and cosines ("Attention Is All You Need", §3.5).
 
     `PE(p, 2i) = sin(p / 10000^(2i/D))` and `PE(p, 2i+1) = cos(p / 10000^(2i/D))`, angles in
-    radians. Computed on the fly in float32, whatever the precision of the model: there is no
-    longest length, and neighbouring positions stay apart where bfloat16 would merge them.
+    radians. Computed on the fly in float32, in every precision of the model: there is no maximum
+    length, and neighbouring positions remain distinct, which bfloat16 would round to one.
 
     Args:
-        length: T, number of positions: an int or a scalar integer tensor.
+        length: T, number of positions, an int or a scalar integer tensor.
         d_model: D, an even int.
         start: The first position: an int or a scalar integer tensor.
 
@@ -50,8 +50,8 @@ def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor 
             'even one or positions="learned".'
         )
     # One turn is 2π. position · coarse is exact in float32 (up to position 25,000), so its whole
-    # turns can be dropped without loss before sin and cos see an angle; a plain float32 product
-    # would be 1e-4 off at position 1,000.
+    # turns can be dropped without loss before sin and cos; a plain float32 product would have an
+    # error of 1e-4 at position 1,000.
     turns = 10000.0 ** (-np.arange(0, d_model, 2) / d_model) / (2 * math.pi)
     coarse = np.round(turns * 4096) / 4096
     positions = ops.cast(start, "float32") + ops.arange(length, dtype="float32")
@@ -75,24 +75,24 @@ class PositionalEmbedding(KeepsChanges):
         d_model: D, width of the model.
         positions: `"sinusoidal"` (§3.5; any length) or `"learned"` (at most `max_length`); or any
             of `"none"`, `"relative"`, `"bucketed"`, `"rotary"`, `"disentangled"` and `"alibi"`,
-            with which nothing is added: attention is told, if anybody is.
-        max_length: Number of learned positions; not needed for sinusoidal ones.
-        dropout: Share of the sum's entries that is dropped in training (§5.4).
+            which add nothing here.
+        max_length: Number of learned positions; not needed for others.
+        dropout: Rate of dropout on the sum (§5.4).
 
     Call arguments:
         ids: Token ids, shape `(B, T)`, any integer dtype; 0 is padding.
         start: Position of the first id, an int or a scalar integer tensor; None adds no positions.
-        training: Whether to drop.
-        reverse: Whether to go the other way, from `(..., D)` to logits `(..., V)`, as
-            `keras.layers.ReversibleEmbedding` does. `logits` says so in a word.
+        training: Whether to apply dropout.
+        reverse: Whether to map `(..., D)` to logits `(..., V)` instead, as in
+            `keras.layers.ReversibleEmbedding`; see `logits`.
 
     Returns:
-        Tensor of shape `(B, T, D)` in the compute dtype. It carries the padding mask for the
-        layers that follow; logits carry none.
+        Tensor of shape `(B, T, D)` in the compute dtype. The padding mask is attached to it for the
+        next layers; logits have none.
 
     Raises:
-        ValueError: If an argument is out of its range; if the ids have the wrong shape or, outside
-            a compiled function, one is not an integer, outside the vocabulary or beyond the learned
+        ValueError: If an argument is out of range; if the ids have the wrong shape or, outside a
+            compiled function, one is not an integer, not in the vocabulary or beyond the learned
             positions. Where a compiled function cannot raise (XLA, GPUs), that token is NaN.
 
     Example:
@@ -124,7 +124,7 @@ class PositionalEmbedding(KeepsChanges):
         sizes = {"vocabulary_size": vocabulary_size, "d_model": d_model}
         vocabulary_size, d_model = check_sizes(**sizes)
         if positions == "sinusoidal" and d_model % 2:
-            sinusoidal_encoding(1, d_model)  # raises, and says how to mend it
+            sinusoidal_encoding(1, d_model)  # raises
         self.supports_masking = True
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
@@ -134,10 +134,10 @@ class PositionalEmbedding(KeepsChanges):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, ids_shape: Shape | None = None) -> None:
-        # With this deviation the scaled embedding has unit variance, of the positions' order of
-        # magnitude, and the logits of a shared softmax start small.
+        # With this deviation the scaled embedding has unit variance, like the positions, and the
+        # logits of a shared softmax start small.
         initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-        # Never cast by Keras: it would do so or not by whether a model calls the layer.
+        # Never cast by Keras, which does so depending on whether a model calls the layer.
         self.embeddings = self.add_weight(
             shape=(self.vocabulary_size, self.d_model),
             initializer=initializer,
@@ -172,7 +172,7 @@ class PositionalEmbedding(KeepsChanges):
         # Keras would count negative ids from the end of the vocabulary.
         rows = ops.where(invalid, self.vocabulary_size, rows)
         x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
-        # For an id that has none, XLA takes some other row, and a GPU zeros: make that NaN.
+        # For an invalid id, XLA takes some other row, and a GPU zeros: make that NaN.
         scale = math.sqrt(self.d_model) + nan_unless(ops.less(rows, self.vocabulary_size))
         x = ops.cast(x, "float32") * ops.expand_dims(scale, -1)
         if self.positions in ABSOLUTE and start is not None:
@@ -182,8 +182,8 @@ class PositionalEmbedding(KeepsChanges):
     def logits(self, x: Tensor) -> Tensor:
         """Projects onto the vocabulary by the transposed embedding, without a bias (§3.4).
 
-        A call of this layer, in functional models too: whatever the embedding learns, the logits
-        follow it, also in what is saved and loaded.
+        This calls the layer, so it works in functional models, where embedding and logits share
+        their weights in saved models too.
 
         Args:
             x: Tensor of shape `(..., D)`.
@@ -194,12 +194,12 @@ class PositionalEmbedding(KeepsChanges):
         Raises:
             ValueError: If `x` has another width.
         """
-        if len(x.shape) == 2:  # which ids have, and of those Keras asks for a mask
+        if len(x.shape) == 2:  # the rank of ids, for which Keras would compute a mask
             return ops.squeeze(self(ops.expand_dims(x, 1), reverse=True), 1)
         return self(x, reverse=True)
 
     def softmax_matrix(self) -> Tensor:
-        """The matrix that `logits` multiplies by: `(D, V)` in the compute dtype."""
+        """Returns the matrix that `logits` multiplies by: `(D, V)` in the compute dtype."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
     def compute_mask(self, ids: Tensor, previous: Tensor | None = None) -> Tensor | None:
@@ -232,7 +232,7 @@ class PositionalEmbedding(KeepsChanges):
         }
 
     def _encode(self, ids, start):
-        """The positions' part of the sum, float32 `(T, D)`."""
+        """Returns the encoding of the positions, float32 `(T, D)`."""
         length = ops.shape(ids)[1]
         if self.positions == "sinusoidal":
             return sinusoidal_encoding(length, self.d_model, start)
@@ -254,9 +254,13 @@ class PositionalEmbedding(KeepsChanges):
         return x + ops.expand_dims(nan_unless(valid), -1)
 
     def _check_width(self, x):
-        """Refuses to make logits of anything but what has the width of the embedding."""
+        """Checks that logits can be computed from a tensor.
+
+        Raises:
+            ValueError: If its width is not that of the embedding.
+        """
         if len(x.shape) == 2 or x.shape[-1] != self.d_model:
             raise ValueError(
-                f"Logits are made of a tensor (batch, length, d_model={self.d_model}), received "
+                f"Logits need a tensor (batch, length, d_model={self.d_model}), received "
                 f"shape {tuple(x.shape)}: pass the decoder's output to logits(x)."
             )

@@ -8,12 +8,12 @@ from typing import Any
 from keras_transformer.data.corpora import check_names
 from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.text_files import ParallelText
-from keras_transformer.position_schemes import check_positions
 from keras_transformer.presets import (
     FREEZABLE,
     STRATEGIES,
     ModelConfig,
     TrainConfig,
+    check_positions,
     check_precision,
     check_sharing,
 )

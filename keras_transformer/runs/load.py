@@ -51,7 +51,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     description = inspect_run(path)
     import keras
 
-    from keras_transformer.kernels.tensorflow.precision import choose
+    from keras_transformer.kernels.tensorflow.machine import choose
     from keras_transformer.training.divergence import check_weights
     from keras_transformer.transformer import Transformer
     from keras_transformer.translation.translator import Translator

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.sampling import sample
-from keras_transformer.kernels.tensorflow.machines import on_any_machine
+from keras_transformer.kernels.tensorflow.products import select_matmul_at_runtime
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
@@ -145,7 +145,9 @@ class ServedTranslator(tf.Module):
                 tensors = [tf.identity(tensor) for tensor in tensors]
             with self.weights.in_use():
                 computation = self._config.computation
-                results = on_any_machine(lambda: compute(*tensors), computation, tensors[0])
+                results = select_matmul_at_runtime(
+                    lambda: compute(*tensors), computation, tensors[0]
+                )
             return {
                 key: tf.ensure_shape(results[key], shape, name=key)
                 for key, (shape, _) in outputs.items()

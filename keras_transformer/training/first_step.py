@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.kernels.tensorflow.variables import outside_of_traces
+from keras_transformer.kernels.tensorflow import outside_of_traces
 from keras_transformer.training.gradients import sum_over_replicas
 from keras_transformer.training.token_weights import explain_failure
 from keras_transformer.typing import Nested

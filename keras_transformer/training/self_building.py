@@ -10,7 +10,7 @@ from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.typing import Nested, Path
 
 if IS_TENSORFLOW:
-    from keras_transformer.kernels.tensorflow.variables import outside_of_traces
+    from keras_transformer.kernels.tensorflow import outside_of_traces
 
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into
     from keras import Model

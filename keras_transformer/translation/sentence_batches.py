@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keras_transformer.kernels.cores import available_cores
+from keras_transformer.kernels import (
+    available_cores,
+)
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.typing import Texts
 from keras_transformer.wording import counted
@@ -226,7 +228,7 @@ def in_batches(
     Returns:
         List of the results, in the order of the items.
     """
-    from keras_transformer.kernels.tensorflow.threads import operations_at_once
+    from keras_transformer.kernels.tensorflow.machine import operations_at_once
 
     at_once = operations_at_once()
     batches = sorted_batches(lengths, batch_size, at_once)

@@ -118,7 +118,10 @@ def test_help(command):
 
 
 def test_help_does_not_load_tensorflow():
-    code = "import sys, keras_transformer.cli.main; sys.exit('tensorflow' in sys.modules)"
+    code = (
+        "import sys; sys.argv = ['keras-transformer']; import keras_transformer.cli.main;"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

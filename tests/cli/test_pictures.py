@@ -87,6 +87,7 @@ def test_no_text(folder, tmp_path):
 def test_mistakes_do_not_wait_for_tensorflow(tmp_path):
     program = """
 import sys
+sys.argv[0] = "keras-transformer"
 sys.modules["tensorflow"] = None  # so that importing it fails
 from keras_transformer.cli.main import main
 main()

@@ -145,6 +145,7 @@ def test_what_needs_no_model_does_not_wait_for_tensorflow(tmp_path):
     text, nowhere = str(tmp_path / "text"), str(tmp_path / "nowhere")
     program = """
 import sys
+sys.argv[0] = "keras-transformer"
 sys.modules["tensorflow"] = None  # so that importing it fails
 from keras_transformer.cli.main import main
 main()

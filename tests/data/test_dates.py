@@ -232,7 +232,8 @@ def test_seed_changes_the_corpus():
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_other_process_gives_the_same_corpus_without_keras(hash_seed):
     program = (
-        "import sys; from keras_transformer.data.dates import dates;"
+        "import sys; sys.argv[0] = 'keras-transformer';"
+        "from keras_transformer.data.dates import dates;"
         "assert not {'keras', 'tensorflow'} & set(sys.modules);"
         "sys.stdout.buffer.write(repr(dates(train_size=100, valid_size=9, test_size=9)).encode())"
     )

@@ -1,6 +1,5 @@
 """What a saved model's configuration may name, and how large it may be."""
 
-import importlib
 import json
 
 import keras
@@ -9,6 +8,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.inspection.model_config import (
     ACTIVATIONS,
+    CLASSES,
     KERAS,
     PACKAGE,
     check_weights,
@@ -16,8 +16,7 @@ from keras_transformer.inspection.model_config import (
     read_model_config,
 )
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.position_schemes import MAX_DISTANCES, RELATIVE
-from keras_transformer.registration import CLASSES, MODULES
+from keras_transformer.presets import MAX_DISTANCES, RELATIVE
 from keras_transformer.runs.load import load
 from tests.support.sealing import reseal
 from tests.support.trials.doing import sound
@@ -31,8 +30,6 @@ class Wider(kt.Transformer):
 
 
 def test_classes_are_those_that_are_registered():
-    for module in MODULES:
-        importlib.import_module(f"keras_transformer.{module}")
     names = [name for name in keras.saving.get_custom_objects() if name.startswith(PACKAGE)]
     assert sorted(names) == sorted(f"{PACKAGE}{name}" for name in CLASSES)
 

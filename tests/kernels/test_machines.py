@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.kernels.products import multiply
-from keras_transformer.kernels.tensorflow.machines import on_any_machine
+from keras_transformer.kernels.tensorflow.products import select_matmul_at_runtime
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 
 ULP = 2.0**-7
@@ -17,7 +17,9 @@ def version_dir(tmp_path_factory):
     @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")], autograph=False)
     def serve(x):
         rows = tf.cast(x, tf.bfloat16)
-        product = on_any_machine(lambda: multiply(rows, tf.ones([2, 8], "bfloat16")), "bfloat16", x)
+        product = select_matmul_at_runtime(
+            lambda: multiply(rows, tf.ones([2, 8], "bfloat16")), "bfloat16", x
+        )
         return {"product": tf.cast(product, tf.float32)}
 
     directory = tmp_path_factory.mktemp("machines") / "1"

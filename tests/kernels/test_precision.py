@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
-from keras_transformer.kernels.tensorflow import precision
+from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs import files
 from keras_transformer.serving.acceptance.trial import check
@@ -22,25 +22,25 @@ from tests.test_train import MODEL, write_corpus
 
 
 @pytest.fixture
-def machine(monkeypatch, caplog):
+def make_machine(monkeypatch, caplog):
     """A machine on which half precision takes as many times as long as one says."""
 
     def make(slowdown):
-        precision._warn.cache_clear()
+        machine._warn.cache_clear()
         monkeypatch.setattr(
-            precision, "slowdown", lambda policy: 1.0 if policy == "float32" else slowdown
+            machine, "slowdown", lambda policy: 1.0 if policy == "float32" else slowdown
         )
-        monkeypatch.setattr(precision, "is_exact", lambda dtype: slowdown < 1)
+        monkeypatch.setattr(machine, "is_exact", lambda dtype: slowdown < 1)
         return caplog
 
     return make
 
 
 def test_a_product_is_timed():
-    assert precision.slowdown("float32") == 1.0
-    assert 0 < precision.slowdown("mixed_bfloat16") < 1000
-    assert precision.slowdown("mixed_bfloat16") == precision.slowdown("mixed_bfloat16")
-    assert precision.fastest() in ("float32", "mixed_bfloat16")
+    assert machine.slowdown("float32") == 1.0
+    assert 0 < machine.slowdown("mixed_bfloat16") < 1000
+    assert machine.slowdown("mixed_bfloat16") == machine.slowdown("mixed_bfloat16")
+    assert machine.fastest() in ("float32", "mixed_bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,21 @@ def test_a_product_is_timed():
         (0.5, "float32", "mixed_bfloat16", "float32"),
     ],
 )
-def test_choice(machine, slowdown, asked, trained, chosen):
-    machine(slowdown)
-    assert precision.choose(asked, trained) == chosen
+def test_choice(make_machine, slowdown, asked, trained, chosen):
+    make_machine(slowdown)
+    assert machine.choose(asked, trained) == chosen
 
 
-def test_what_is_slow_is_said_once_and_how_much(machine):
-    log = machine(2.5)
+def test_what_is_slow_is_said_once_and_how_much(make_machine):
+    log = make_machine(2.5)
     for _ in range(2):
-        precision.choose("mixed_bfloat16")
-    precision.choose("auto")
-    precision.choose(None, "mixed_bfloat16")
+        machine.choose("mixed_bfloat16")
+    machine.choose("auto")
+    machine.choose(None, "mixed_bfloat16")
     (message,) = log.messages
     assert "mixed_bfloat16 take 2.5 times as long as in float32" in message
-    machine(0.5)
-    precision.choose("mixed_bfloat16")
+    make_machine(0.5)
+    machine.choose("mixed_bfloat16")
     assert len(log.messages) == 1
 
 
@@ -83,15 +83,15 @@ def config(tmp_path_factory):
     return kt.TrainConfig(*files, model=MODEL, strategy="one", precision="auto", **how)
 
 
-def test_run_keeps_what_was_chosen(machine, config, tmp_path, capfd):
+def test_run_keeps_what_was_chosen(make_machine, config, tmp_path, capfd):
     """`auto` is decided once, printed and written down; the run goes on in it elsewhere."""
-    machine(0.5)
+    make_machine(0.5)
     output = tmp_path / "run"
     train(config, output)
     assert "precision=mixed_bfloat16" in capfd.readouterr().err
     assert files.read_config(output).precision == "mixed_bfloat16"
     assert kt.load(output).model.dtype_policy.name == "mixed_bfloat16"
-    machine(9.0)
+    make_machine(9.0)
     train(dataclasses.replace(config, epochs=2), output, resume=True)
     assert files.read_config(output).precision == "mixed_bfloat16"
     # Opened where it is slow, it computes in float32, with the same weights.
@@ -142,8 +142,8 @@ def test_unknown_computation(tmp_path):
 def test_commands_take_a_precision(command, reverse_run):
     folder, _ = reverse_run
     text = [] if command == "translate" else ["--source", folder / "pairs.tsv"]
-    for precision_, status in (("float32", 0), ("mixed_bfloat16", 0), ("half", 2)):
-        options = [*text, "--precision", precision_]
+    for precision, status in (("float32", 0), ("mixed_bfloat16", 0), ("half", 2)):
+        options = [*text, "--precision", precision]
         done = run(command, folder / "run", *options, stdin=b"ba gu\n")
         assert done.returncode == status, done.stderr
         assert bool(done.stdout) == (status == 0)

@@ -7,10 +7,9 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.dense import projection
-from keras_transformer.kernels.products import is_exact, multiply, multiplying
-from keras_transformer.kernels.tensorflow import step_attention
+from keras_transformer.kernels.products import AttentionOperations, is_exact, multiply, multiplying
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import fused_cross_entropy
-from keras_transformer.layers.decoder_step import Operations
+from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS
 from keras_transformer.layers.dot_product_attention import attend_heads
 
 # The distance of 1 to the next number.
@@ -34,8 +33,8 @@ PRODUCTS = {
     "projection of three axes": lambda x, y: projection(y)(x[tf.newaxis])[0],
     "projection, graph's loop": lambda x, y: projection(y, loop="graph")(x),
     "projection, XLA's loop": lambda x, y: projection(y, loop="xla")(x),
-    "a position's heads": lambda x, y: step_attention.multiply(heads(x), heads(y))[0, 0],
-    "a position's heads transposed": lambda x, y: step_attention.multiply(
+    "a position's heads": lambda x, y: STEP_OPERATIONS.multiply(heads(x), heads(y))[0, 0],
+    "a position's heads transposed": lambda x, y: STEP_OPERATIONS.multiply(
         heads(x), heads(tf.transpose(y)), transpose_y=True
     )[0, 0],
 }
@@ -96,7 +95,7 @@ def test_logits_of_a_shared_embedding():
         assert float(layer.logits(tf.constant([terms]))[0, 0]) == expected
 
 
-@pytest.mark.parametrize("operations", [Operations(), step_attention])
+@pytest.mark.parametrize("operations", [AttentionOperations(), STEP_OPERATIONS])
 def test_scores_of_attention(operations):
     """Two keys whose scores are the same number once they are rounded have equal weights."""
     ulp = ULP["bfloat16"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_transformer.kernels.tensorflow import threads
+from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import TrainConfig
 from keras_transformer.train import _parallel_microbatches
 
@@ -15,10 +15,10 @@ CORES = len(os.sched_getaffinity(0))
 SETTINGS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 SCRIPT = """
 import tensorflow as tf
-from keras_transformer.kernels.tensorflow import threads
+from keras_transformer.kernels.tensorflow import machine
 {before}
-found = threads.work_apart({most})
-assert found == threads.operations_at_once()
+found = machine.work_apart({most})
+assert found == machine.operations_at_once()
 threading = tf.config.threading
 print(
     found,
@@ -76,7 +76,7 @@ def test_threads_set_by_hand_count():
 @pytest.mark.parametrize(
     "options, expected",
     [
-        ({}, (3, threads.MOST_PARTS)),
+        ({}, (3, machine.MOST_PARTS)),
         ({"parallel_microbatches": 2}, (2, None)),
         ({"parallel_microbatches": 1}, (1, "together")),
         ({"jit_compile": True}, (1, "together")),
@@ -87,6 +87,6 @@ def test_threads_set_by_hand_count():
 def test_parts_of_a_training(monkeypatch, options, expected):
     """As many as the cores that work apart; told how many, the cores work apart however many."""
     asked = []
-    monkeypatch.setattr(threads, "work_apart", lambda most: asked.append(most) or 3)
+    monkeypatch.setattr(machine, "work_apart", lambda most: asked.append(most) or 3)
     parts = _parallel_microbatches(TrainConfig(**options))
     assert (parts, asked[0] if asked else "together") == expected

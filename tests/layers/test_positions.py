@@ -7,8 +7,10 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.layers.positions import alibi, bucketed, disentangled, relative
-from keras_transformer.layers.relation import Relation
+from keras_transformer.layers import positions as positions_module
+from keras_transformer.layers.dot_product_attention import PositionBias
+from keras_transformer.layers.position_scheme import distances
+from keras_transformer.layers.positions import buckets, slopes
 from tests.support import position_oracle
 from tests.support.layer_harness import TOLERANCES, assert_close, normal
 
@@ -62,27 +64,26 @@ def test_half_precision(name, policy):
 
 
 def removed(positions, monkeypatch):
-    monkeypatch.setattr(positions, "lay_out", lambda *_: lambda *_: Relation())
+    monkeypatch.setattr(positions, "make_bias", lambda *_: lambda *_: PositionBias())
 
 
 def sign_flipped(positions, monkeypatch):
     if isinstance(positions, kt.RotaryPositions):
         monkeypatch.setattr(positions, "quarter_turn", -positions.quarter_turn)
-    for module in (relative, bucketed, disentangled):
-        monkeypatch.setattr(module, "distances", lambda *a, old=module.distances: -old(*a))
+    monkeypatch.setattr(positions_module, "distances", lambda *a: -distances(*a))
     if isinstance(positions, kt.AlibiPositions):
         monkeypatch.setattr(positions, "slopes", -positions.slopes)
 
 
 def shifted_by_one(positions, monkeypatch):
-    relate = positions.lay_out()
+    relate = positions.make_bias()
 
     def shifted(num_queries, num_keys, start):
         right, wrong = (relate(num_queries, num_keys, first) for first in (start, start + 1))
         rotations = iter((wrong.rotate, right.rotate))  # of queries, then of keys
         return wrong._replace(rotate=lambda heads: next(rotations)(heads))
 
-    monkeypatch.setattr(positions, "lay_out", lambda *_: shifted)
+    monkeypatch.setattr(positions, "make_bias", lambda *_: shifted)
 
 
 @pytest.mark.parametrize("mutate", [removed, sign_flipped, shifted_by_one])
@@ -101,24 +102,24 @@ def test_a_pass_over_some_queries(name):
     positions = SCHEMES[name]()
     layer = attention(positions)
     heads = [dense(X) for dense in (layer.query_dense, layer.key_dense, layer.value_dense)]
-    whole = positions.lay_out()(9, 9, 0)
+    whole = positions.make_bias()(9, 9, 0)
     rotated = [whole.rotate(heads[0]), whole.rotate(heads[1]), heads[2]]
-    expected, _ = layer.attend(*rotated, relation=whole)
+    expected, _ = layer.attend(*rotated, position_bias=whole)
 
     some = tf.TensorSpec([2, None, H, K])
 
     @tf.function(input_signature=[some, some, some, tf.TensorSpec([], "int32")])
     def attend(query, key, value, start):
-        relation = positions.lay_out()(tf.shape(query)[1], tf.shape(key)[1], start)
-        return layer.attend(relation.rotate(query), key, value, relation=relation)[0]
+        bias = positions.make_bias()(tf.shape(query)[1], tf.shape(key)[1], start)
+        return layer.attend(bias.rotate(query), key, value, position_bias=bias)[0]
 
     keys = rotated[1], rotated[2]
     for start in (0, 4, 8):
         assert_close(attend(heads[0][:, start:], *keys, start), expected[:, start:])
         for loop in (False, True):
-            relation = positions.lay_out(loop=loop)(1, 9, tf.constant(start))
-            query = relation.rotate(heads[0][:, start : start + 1])
-            output, _ = layer.attend(query, *keys, relation=relation)
+            bias = positions.make_bias(loop=loop)(1, 9, tf.constant(start))
+            query = bias.rotate(heads[0][:, start : start + 1])
+            output, _ = layer.attend(query, *keys, position_bias=bias)
             assert_close(output, expected[:, start : start + 1])
 
 
@@ -216,7 +217,7 @@ def test_buckets_equal_keras_hub(bidirectional):
     distance = np.arange(-300, 301)
     bucket = T5MultiHeadAttention._relative_position_bucket
     expected = bucket(distance, bidirectional, num_buckets=32, max_distance=128)
-    found = bucketed.buckets(32, 128, bidirectional)[np.clip(distance, -128, 128) + 128]
+    found = buckets(32, 128, bidirectional)[np.clip(distance, -128, 128) + 128]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -231,13 +232,13 @@ def test_rotation_equals_keras_hub():
     heads = normal(2, 500, 3, 16)
     halves = np.concatenate([np.arange(0, 16, 2), np.arange(1, 16, 2)])
     theirs = keras_nlp.layers.RotaryEmbedding()(heads[..., halves])
-    ours = rotation(16).lay_out()(500, 500, 0).rotate(heads)
+    ours = rotation(16).make_bias()(500, 500, 0).rotate(heads)
     assert_close(np.array(ours)[..., halves], theirs, 1e-4)  # theirs rounds angles as they come
 
 
 def test_rotation_is_exact_at_any_position():
     """Angles are float32 in every precision, and as exact far away as near."""
-    rotate = rotation(4, "mixed_bfloat16").lay_out()(3, 3, 9_998).rotate
+    rotate = rotation(4, "mixed_bfloat16").make_bias()(3, 3, 9_998).rotate
     heads = normal(1, 3, 1, 4)
     turns = (np.arange(9_998, 10_001)[:, None] / [1, 100]).astype("float64")
     points = heads[0, :, 0, 0::2] + 1j * heads[0, :, 0, 1::2]
@@ -248,7 +249,7 @@ def test_rotation_is_exact_at_any_position():
 
 
 def test_slopes():
-    np.testing.assert_allclose(alibi.slopes(8), [2.0**-i for i in range(1, 9)])
+    np.testing.assert_allclose(slopes(8), [2.0**-i for i in range(1, 9)])
     # As the authors' code has them: those of 4 heads, then every other one of 8.
-    np.testing.assert_allclose(alibi.slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
-    assert len(set(alibi.slopes(12))) == 12
+    np.testing.assert_allclose(slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+    assert len(set(slopes(12))) == 12

@@ -10,6 +10,7 @@ from keras_transformer.cli.main import main
 
 EARLY = """
 import json, sys
+sys.argv = ["keras-transformer"]
 from keras_transformer.cli.main import main
 for arguments in json.load(sys.stdin):
     sys.argv = ["keras-transformer", *arguments]

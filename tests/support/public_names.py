@@ -19,6 +19,7 @@ Written by `python -m tests.support.public_names`.
 TAIL = """
 __version__: str
 OPTIONAL: dict[str, str]
+LIGHT: str
 
 def explain_missing(what: str, error: ModuleNotFoundError) -> str | None: ...
 """

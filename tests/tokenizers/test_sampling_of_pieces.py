@@ -105,6 +105,7 @@ def test_processes_draw_the_same(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "model.spm")
     code = f"""
 import sys, numpy as np
+sys.argv[0] = "keras-transformer"
 from keras_transformer.tokenizers.subword_sampling import pair_keys
 from keras_transformer.tokenizers.subword_sampling import subword_sampler
 sampler = subword_sampler(open({str(tmp_path / "model.spm")!r}, "rb").read(), 0.3)

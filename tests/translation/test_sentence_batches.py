@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from keras_transformer.kernels.tensorflow import threads
+from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation import sentence_batches
 from keras_transformer.translation.sentence_batches import (
@@ -195,7 +195,7 @@ def test_threads_share_the_sentences(monkeypatch):
     """Batches are translated at once, small enough that each core has one; nothing else changes."""
     translator = trained_translator()
     expected = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
-    monkeypatch.setattr(threads, "operations_at_once", lambda: 3)
+    monkeypatch.setattr(machine, "operations_at_once", lambda: 3)
     found = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
     assert [[x.text for x in row] for row in found] == [[x.text for x in row] for row in expected]
 
@@ -209,7 +209,7 @@ def test_threads_share_the_sentences(monkeypatch):
 
 
 def test_an_error_in_one_of_many_batches_is_the_callers(monkeypatch):
-    monkeypatch.setattr(threads, "operations_at_once", lambda: 2)
+    monkeypatch.setattr(machine, "operations_at_once", lambda: 2)
 
     def fail(chosen):
         raise KeyError("lost")

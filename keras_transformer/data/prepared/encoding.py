@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 import sentencepiece
 
+from keras_transformer import LIGHT
 from keras_transformer.data.text_files import Block
 from keras_transformer.inspection.wordpiece_model import count_ids
 from keras_transformer.tokenizers.saved import SUBWORD, ending, open_model
@@ -205,7 +206,10 @@ class EncodingProcess:
     def __init__(self, models: tuple[bytes, bytes]) -> None:
         program = PROGRAM.format(path=sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {LIGHT: "1"},
         )
         # For type checkers: with pipes, neither is None.
         self._requests = cast(IO[bytes], self._process.stdin)

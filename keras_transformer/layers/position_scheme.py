@@ -1,4 +1,4 @@
-"""What every scheme of relative positions is: the protocol that attention calls.
+"""The base class of all schemes of relative positions, and arithmetic with distances.
 
 Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
 K' width of a value head, D width of the model, R = T + S - 1 distances from a key to a query.
@@ -11,28 +11,28 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import products
-from keras_transformer.layers.positions.sharing import Shareable
-from keras_transformer.layers.relation import Relation
+from keras_transformer.layers.changes import Shareable
+from keras_transformer.layers.dot_product_attention import PositionBias
 from keras_transformer.typing import Shape, Tensor
 from keras_transformer.wording import counted
 
-# From the numbers of queries and keys and the first query's position to a Relation.
-Relate = Callable[[int | Tensor, int | Tensor, int | Tensor], Relation]
+# From the numbers of queries and keys and the position of the first query to a PositionBias.
+ComputeBias = Callable[[int | Tensor, int | Tensor, int | Tensor], PositionBias]
 
 
 class Positions(Shareable):
-    """Base of the schemes that tell attention where its queries and keys are.
+    """Base of the schemes of relative positions.
 
-    What "Attention Is All You Need" adds to embeddings (§3.5), these bring into the scores
-    `(B, H, T, S)`. A layer for its weights only: it is not called. One of one's own overrides
-    `lay_out`, and `build_for` where it has weights, and goes to `MultiHeadAttention(positions=…)`,
-    or to `Encoder` and `Decoder`, whose layers then share it.
+    Instead of adding an encoding to the embeddings ("Attention Is All You Need", §3.5), they change
+    the scores `(B, H, T, S)` of attention. A scheme is a layer because it may have weights; it is
+    not called. Your own scheme overrides `make_bias`, and `build_for` if it has weights. Pass it
+    to `MultiHeadAttention(positions=…)`, or to `Encoder` or `Decoder`, whose layers share it.
 
     Example:
 
     >>> class NoPositions(Positions):
-    ...     def lay_out(self, multiply=None, loop=False):
-    ...         return lambda num_queries, num_keys, start: Relation()
+    ...     def make_bias(self, multiply=None, loop=False):
+    ...         return lambda num_queries, num_keys, start: PositionBias()
     >>> attention, x = MultiHeadAttention(2, 8, positions=NoPositions()), np.ones((1, 5, 16))
     >>> attention(x, x).shape
     (1, 5, 16)
@@ -40,31 +40,31 @@ class Positions(Shareable):
 
     built_for: tuple[int | None, ...] | None = None
 
-    def of_layer(self) -> "Positions":
-        """What one more layer of a stack gets: this object, or another where weights are its own.
+    def for_layer(self) -> "Positions":
+        """Returns the scheme of one layer of a stack: this one, or one with its own weights.
 
         Called once for each layer before any is built.
         """
         return self
 
-    def lay_out(
+    def make_bias(
         self,
         multiply: Callable[..., Tensor] = products.multiply,
         loop: bool = False,
-    ) -> Relate:
-        """Reads the weights as they are now.
+    ) -> ComputeBias:
+        """Returns a function that computes the bias with the current weights.
 
         Args:
-            multiply: The product of batches of matrices, as `kernels.products.multiply`.
-            loop: Whether the function is for many steps of one query each: what does not depend on
-                the position is computed now.
+            multiply: The product of batches of matrices, see `kernels.products.multiply`.
+            loop: Whether the function is called in many steps of one query each: everything that
+                does not depend on the position is computed now.
 
         Returns:
             Function from the numbers of queries and keys, T and S, and the position of the first
-            query, each an int or a scalar integer tensor, to a `Relation`. The first key is at
+            query, each an int or a scalar integer tensor, to a `PositionBias`. The first key is at
             position 0.
         """
-        return lambda num_queries, num_keys, start: Relation()
+        return lambda num_queries, num_keys, start: PositionBias()
 
     def prepare(
         self,
@@ -74,15 +74,15 @@ class Positions(Shareable):
         width: int | None,
         policy: keras.DTypePolicy,
     ) -> None:
-        """Builds the scheme for an attention, if no other has that shares it.
+        """Builds the scheme for an attention layer, unless another one that shares it has done so.
 
         Args:
-            num_heads, key_dim, value_dim: H, K and K' of the attention.
+            num_heads, key_dim, value_dim: H, K and K' of the attention layer.
             width: D of its queries.
-            policy: Its precision, which the scheme takes on.
+            policy: Its dtype policy, which the scheme adopts.
 
         Raises:
-            ValueError: If the attention does not fit the scheme, or the one that it was built for.
+            ValueError: If the sizes do not fit the scheme, or the layer that it was built for.
         """
         self.users += 1
         sizes = num_heads, key_dim, value_dim, width
@@ -94,17 +94,17 @@ class Positions(Shareable):
         elif self.built_for != sizes:
             raise ValueError(
                 f"{self.name!r} was built for an attention of {_in_words(self.built_for)}, received"
-                f" one of {_in_words(sizes)}: give each its own {type(self).__name__}."
+                f" one of {_in_words(sizes)}: create a {type(self).__name__} for each."
             )
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
-        """Makes the weights; the arguments are those of `prepare`."""
+        """Creates the weights; for the arguments, see `prepare`."""
 
     def build(self, input_shape: Shape | None = None) -> None:
-        """Nothing: only an attention knows the sizes, and calls `prepare`."""
+        """Does nothing: only an attention layer knows the sizes, and calls `prepare`."""
 
     def add_table(self, name: str, shape: Shape, initializer: Any) -> keras.Variable:
-        """A weight that Keras never casts, whichever layer reads it."""
+        """Adds a weight that Keras never casts, whichever layer reads it."""
         return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
 
     def load_own_variables(self, store: Any) -> None:
@@ -112,19 +112,19 @@ class Positions(Shareable):
         if len(store.keys()) != expected:
             raise ValueError(
                 f"The file has {counted(len(store.keys()), 'weight')} for {self.name!r} "
-                f"({type(self).__name__}), expected {expected}: it was written by a model of other "
+                f"({type(self).__name__}), expected {expected}: the model that wrote it has other "
                 "positions."
             )
         super().load_own_variables(store)
 
 
 def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | Tensor:
-    """R, the number of distances that occur; none where there is neither query nor key."""
+    """Returns R, the number of distances that occur; 0 if there is neither query nor key."""
     return _at_least_0(num_queries + num_keys - 1)
 
 
 def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Tensor = 0) -> Tensor:
-    """All distances that occur, key minus query, ascending.
+    """Returns all distances that occur, key minus query, ascending.
 
     Args:
         num_queries: T, an int or a scalar integer tensor.
@@ -139,13 +139,14 @@ def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Te
 
 
 def spread(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
-    """From what belongs to distances to what belongs to keys: every row is shifted by one.
+    """Rearranges values by distance to values by key, by shifting each row by one more.
 
-    Huang et al. (2018), "Music Transformer", §3.4.1, for any T and S: no index is looked up, and
-    its gradient is `gather`.
+    Huang et al. (2018), "Music Transformer", §3.4.1, for any T and S: it needs no lookup, and its
+    gradient is `gather`.
 
     Args:
-        x: Tensor `(..., T, R)`, in the order of `distances`; or `(..., 1, R)` for all queries.
+        x: Tensor `(..., T, R)`, in the order of `distances`; or `(..., 1, R)`, the same for all
+            queries.
         num_queries, num_keys: T and S.
 
     Returns:
@@ -164,14 +165,14 @@ def spread(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tens
 
 
 def gather(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
-    """From what belongs to keys to what belongs to distances, 0 for those that a row lacks.
+    """Rearranges values by key to values by distance, with 0 for distances that a row lacks.
 
     Args:
         x: Tensor `(..., T, S)`.
         num_queries, num_keys: T and S.
 
     Returns:
-        Tensor `(..., T, R)`, which `spread` turns back.
+        Tensor `(..., T, R)`; `spread` is the inverse.
     """
     if isinstance(num_queries, int) and num_queries == 1:
         return x
