@@ -8,11 +8,8 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.inspection.bounded_files import read_bytes
-from keras_transformer.inspection.sentencepiece_model import (
-    MOST_BYTES,
-    check_sentencepiece_model,
-)
+from keras_transformer.inspection.files import read_bytes
+from keras_transformer.inspection.vocabularies import MOST_BYTES, check_sentencepiece_model
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.random_keys import pair_keys
 from keras_transformer.tokenizers.sentencepiece_training import train_model

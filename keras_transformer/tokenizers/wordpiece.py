@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from keras_transformer.inspection.wordpiece_model import LONGEST_PIECE, SPECIAL
+from keras_transformer.inspection.vocabularies import LONGEST_PIECE, SPECIAL
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.tensors import as_tensor, close
 from keras_transformer.tokenizers.text_ops import tensorflow_text

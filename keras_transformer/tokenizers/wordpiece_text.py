@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from keras_transformer.inspection.wordpiece_model import SPECIAL
+from keras_transformer.inspection.vocabularies import SPECIAL
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers.text_ops import tensorflow_text
 from keras_transformer.tokenizers.wordpiece_vocabulary import INSIDE

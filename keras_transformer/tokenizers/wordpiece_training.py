@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-from keras_transformer.inspection.wordpiece_model import SPECIAL
+from keras_transformer.inspection.vocabularies import SPECIAL
 from keras_transformer.tokenizers.text_ops import wordpiece_learner as learner
 from keras_transformer.tokenizers.vocabulary_checks import (
     NO_TEXT,

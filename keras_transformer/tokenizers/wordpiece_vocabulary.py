@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from keras_transformer.inspection.wordpiece_model import (
+from keras_transformer.inspection.vocabularies import (
     FORMAT,
     SPECIAL,
     check_pieces,

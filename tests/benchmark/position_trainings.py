@@ -14,7 +14,7 @@ import random
 import sys
 
 from keras_transformer.position_schemes import POSITIONS
-from keras_transformer.runs.files import read_state
+from keras_transformer.runs.run import Run
 from tests.benchmark.ablations import BEAM, command, train
 
 SCHEMES = ["sinusoidal", "relative", "bucketed", "rotary"]
@@ -57,7 +57,7 @@ def row(corpus, run, name, seed):
     flags = ["--bleu-tokenize", "none", "--longest-output", "64", "--json", *BEAM]
     found = json.loads(command("evaluate", run, *texts, *flags))
     low, high = found["bleu_interval"]
-    history = read_state(run)["history"]
+    history = Run(run).read_state()["history"]
     loss = min(epoch["val_loss"] for epoch in history)
     bleu = f"{found['bleu']:.1f} ({low:.1f}–{high:.1f})"
     return f"| {name} | {seed} | {loss:.3f} | {bleu} | {history[-1]['minutes']:.1f} |"

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from keras_transformer.runs.files import describe
+from keras_transformer.runs.run import Run
 from tests.benchmark.ablations import train
 
 PAIRS, WIDTH, WINDOW = 2000, 300, 5
@@ -43,7 +43,7 @@ def main(corpus, runs, *options):
         for seed in SEEDS:
             run = os.path.join(runs, f"{name.replace(' ', '-')}-{seed}")
             train(few, run, [*RECIPE, "--seed", seed, *options, *changes])
-            print(f"| {name}, seed {seed} | {told(describe(run))} |", flush=True)
+            print(f"| {name}, seed {seed} | {told(Run(run).describe())} |", flush=True)
 
 
 def told(card):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_transformer.inspection.probe import probe
+from keras_transformer.inspection.probing import probe
 from keras_transformer.tokenizers.wordpiece_vocabulary import to_model
 
 SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}

@@ -7,7 +7,7 @@ import numpy as np
 import sentencepiece
 
 from keras_transformer.corpora.parallel_text import Block
-from keras_transformer.inspection.wordpiece_model import count_ids
+from keras_transformer.inspection.vocabularies import count_ids
 from keras_transformer.tokenizers.saved import SUBWORD, ending
 from keras_transformer.tokenizers.ties import Ties
 from keras_transformer.tokenizers.wordpiece_vocabulary import from_model

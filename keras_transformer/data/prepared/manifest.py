@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 from keras_transformer.atomic_files import replacing
-from keras_transformer.inspection.bounded_files import read_json
+from keras_transformer.inspection.files import read_json
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
 

@@ -2,7 +2,7 @@
 
 usage: python -m keras_transformer.serving.acceptance.graph_probe [--allow=OP,OP] saved_model.pb
 
-Prints, as `inspection.probe` does, {"signatures": …, "problems": [a sentence each],
+Prints, as `inspection.probing` does, {"signatures": …, "problems": [a sentence each],
 "ops": [names of those that are not allowed]}.
 """
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.inspection import probe
+from keras_transformer.inspection import probing
 from keras_transformer.serving.acceptance.graph import unknown_ops
 from keras_transformer.serving.acceptance.saved_graph import read_meta_graphs
 from keras_transformer.serving.acceptance.server_process import read_signatures
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
             answer["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
         return answer
 
-    probe.main([one for one in arguments if not one.startswith("--")], look)
+    probing.main([one for one in arguments if not one.startswith("--")], look)
 
 
 if __name__ == "__main__":

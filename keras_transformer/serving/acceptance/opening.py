@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection
 
-from keras_transformer.inspection.checksums import check_files
+from keras_transformer.inspection.files import check_files
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.serving.acceptance.saved_graph import NAME
 from keras_transformer.serving.acceptance.server_process import Signatures

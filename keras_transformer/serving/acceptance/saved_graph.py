@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import meta_graph_pb2
 
-from keras_transformer.inspection.bounded_files import read_bytes
+from keras_transformer.inspection.files import read_bytes
 from keras_transformer.typing import Path
 
 NAME = "saved_model.pb"

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from keras_transformer.inspection.checksums import FILES
+from keras_transformer.inspection.files import FILES
 from keras_transformer.inspection.model_config import MOST
 from keras_transformer.serving.acceptance.opening import check_checksums
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from keras_transformer.presets import ExportConfig
-from keras_transformer.runs.files import is_run
+from keras_transformer.runs.run import Run
 from keras_transformer.serving.model_card import answer
 from keras_transformer.serving.served_translator import ServedTranslator
 from keras_transformer.translation.translator import Translator
@@ -38,7 +38,7 @@ class ModelInMemory:
         Raises:
             ValueError: If the run is there no more.
         """
-        if not is_run(self.name):
+        if not Run(self.name).has_model:
             raise ValueError(f"{self.name} is gone: put it back, or explore another model.")
         with self._lock:
             return answer(self._served.functions, signature, inputs).outputs
