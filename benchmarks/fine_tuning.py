@@ -13,7 +13,7 @@ import shutil
 import sys
 
 from benchmarks.ablations import BEAM, evaluate, train
-from keras_transformer.runs.history import read_history
+from keras_transformer.runs.run import Run
 
 BUDGET = 300  # updates of each of the two; an eighth of the recipe's together
 
@@ -25,7 +25,7 @@ def main(corpus, runs, *options):
     for name, (text, changes) in trainings(corpus, halves, runs).items():
         run = os.path.join(runs, name.replace(" ", "-"))
         train(text, run, [*options, *changes])
-        bleu, minutes = evaluate(corpus, run, *BEAM), read_history(run)[-1]["minutes"]
+        bleu, minutes = evaluate(corpus, run, *BEAM), Run(run).read_history()[-1]["minutes"]
         print(f"| {name}, beam 5 | {bleu:.1f} | {minutes:.1f} |", flush=True)
 
 

@@ -14,10 +14,8 @@ import random
 import sys
 
 from benchmarks.ablations import BEAM, command, train
-from keras_transformer.presets import (
-    POSITIONS,
-)
-from keras_transformer.runs.files import read_state
+from keras_transformer.presets import POSITIONS
+from keras_transformer.runs.run import Run
 
 SCHEMES = ["sinusoidal", "relative", "bucketed", "rotary"]
 SEEDS = ["1", "2"]
@@ -59,7 +57,7 @@ def row(corpus, run, name, seed):
     flags = ["--bleu-tokenize", "none", "--longest-output", "64", "--json", *BEAM]
     found = json.loads(command("evaluate", run, *texts, *flags))
     low, high = found["bleu_interval"]
-    history = read_state(run)["history"]
+    history = Run(run).read_state()["history"]
     loss = min(epoch["val_loss"] for epoch in history)
     bleu = f"{found['bleu']:.1f} ({low:.1f}–{high:.1f})"
     return f"| {name} | {seed} | {loss:.3f} | {bleu} | {history[-1]['minutes']:.1f} |"

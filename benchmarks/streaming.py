@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_lines
-from keras_transformer.runs.load import open_translator
+from keras_transformer.runs.models import open_translator
 from keras_transformer.translation.sentence_batches import (
     FIRST_WINDOW,
     WINDOW,

@@ -17,17 +17,18 @@ import keras
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_pairs
-from keras_transformer.runs import files
+from keras_transformer.runs.run import Run
+from keras_transformer.runs.training_data import valid_pairs
 from keras_transformer.runs.validation import RunValidation
 
 
 def main(run, updates=10):
     """Times an update and every way of validating; prints the table."""
     kt.work_apart()
-    config = dataclasses.replace(files.read_config(run), validate_by="bleu")
+    config = dataclasses.replace(Run(run).read_config(), validate_by="bleu")
     trained = kt.load(run, config.precision)
     tokenizers = trained.source_tokenizer, trained.target_tokenizer
-    pairs = files.valid_pairs(run)
+    pairs = valid_pairs(Run(run))
     sources = [pair[0] for pair in pairs]
     keras.utils.set_random_seed(config.seed)
     untrained = type(trained.model).from_config(trained.model.get_config())

@@ -20,7 +20,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from benchmarks.ablations import train
-from keras_transformer.runs.files import describe
+from keras_transformer.runs.run import Run
 
 PAIRS, WIDTH, WINDOW = 2000, 300, 5
 # Separate vocabularies, so that the source's vectors can be frozen; 900 updates, 60 passes.
@@ -43,7 +43,7 @@ def main(corpus, runs, *options):
         for seed in SEEDS:
             run = os.path.join(runs, f"{name.replace(' ', '-')}-{seed}")
             train(few, run, [*RECIPE, "--seed", seed, *options, *changes])
-            print(f"| {name}, seed {seed} | {told(describe(run))} |", flush=True)
+            print(f"| {name}, seed {seed} | {told(Run(run).describe())} |", flush=True)
 
 
 def told(card):

@@ -40,10 +40,10 @@ from keras_transformer.presets import ModelConfig as ModelConfig
 from keras_transformer.presets import SearchConfig as SearchConfig
 from keras_transformer.presets import TrainConfig as TrainConfig
 from keras_transformer.presets import get_preset as get_preset
-from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
-from keras_transformer.runs.load import load as load
-from keras_transformer.runs.preparing import prepare as prepare
+from keras_transformer.runs.models import average_checkpoints as average_checkpoints
+from keras_transformer.runs.models import load as load
 from keras_transformer.runs.resume_training import ResumeTraining as ResumeTraining
+from keras_transformer.runs.training_data import prepare as prepare
 from keras_transformer.runs.validation import AveragedValidation as AveragedValidation
 from keras_transformer.runs.validation import TranslationScores as TranslationScores
 from keras_transformer.runs.validation import averaged_weights as averaged_weights

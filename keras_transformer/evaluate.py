@@ -39,7 +39,7 @@ def open_system(path: Path, **options: Any) -> System:
         ValueError: If `path` is none of these.
     """
     from keras_transformer.data.text_files import read_lines
-    from keras_transformer.runs.load import open_translator
+    from keras_transformer.runs.models import open_translator
 
     return read_lines(path) if os.path.isfile(path) else open_translator(path, **options)
 
@@ -53,12 +53,13 @@ def bleu_tokenizer(path: Path) -> str:
     Returns:
         The run's `bleu_tokenize`; `"13a"` where nothing is known of a run.
     """
-    from keras_transformer.runs.files import describe, is_run
+    from keras_transformer.runs.run import Run
     from keras_transformer.serving.versions import read_card, version_dir
 
     if os.path.isfile(path):
         return "13a"
-    card = describe(path) if is_run(path) else read_card(version_dir(path))
+    run = Run.of(path)
+    card = run.describe() if run.has_model else read_card(version_dir(path))
     return card.get("recipe", {}).get("bleu_tokenize", "13a")
 
 
@@ -71,14 +72,14 @@ def lossy_target(path: Path) -> str | None:
     Returns:
         A few words where that is WordPiece, whose detokenizing is lossy; else None.
     """
-    from keras_transformer.runs.files import is_run
+    from keras_transformer.runs.run import Run
     from keras_transformer.serving.versions import read_card, version_dir
     from keras_transformer.tokenizers import saved
     from keras_transformer.tokenizers.vocabularies import detokenizing_loses, from_model
 
     if os.path.isfile(path):
         return None
-    if not is_run(path):
+    if not Run(path).has_model:
         target = read_card(version_dir(path)).get("vocabulary", {}).get("target", {})
         return target.get("detokenizing_loses")
     model = saved.read(path)[1]

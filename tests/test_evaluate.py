@@ -14,7 +14,7 @@ import sacrebleu
 
 from keras_transformer.data.pairs import Pair
 from keras_transformer.evaluate import bleu_tokenizer, evaluate, open_system, score_translations
-from keras_transformer.runs.files import read_config, write_config
+from keras_transformer.runs.run import Run
 from keras_transformer.translation.corpus_scores import _say_once, corpus_scores
 from tests.support.paths import FIXTURES
 
@@ -282,8 +282,8 @@ def test_tokenizer_is_that_of_the_run(tmp_path):
     version = shutil.copytree(FIXTURES / "format-1" / "export" / "1", tmp_path / "models" / "1")
     (tmp_path / "outputs.txt").write_text("a\n")
     assert [bleu_tokenizer(path) for path in (run, version)] == ["13a", "13a"]
-    config = dataclasses.replace(read_config(run), bleu_tokenize="zh")
-    write_config(config, run)
+    config = dataclasses.replace(Run(run).read_config(), bleu_tokenize="zh")
+    Run(run).write_config(config)
     (version / "model.json").write_text('{"recipe": {"bleu_tokenize": "char"}}')
     found = [bleu_tokenizer(path) for path in (run, version, version.parent)]
     assert found == ["zh", "char", "char"]

@@ -11,8 +11,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import keras_transformer as kt
-from keras_transformer.runs import files
-from keras_transformer.runs.history import read_history
+from keras_transformer.runs.run import Run
 from keras_transformer.train import train
 from tests.support.command_line import run
 from tests.support.reversed_text import MODEL, write_corpus
@@ -75,7 +74,7 @@ def test_a_configuration_repeats_a_run_bit_for_bit(origin):
     result = run("train", "--config", config, "--output", folder / "again", *options)
     assert result.returncode == 0, result.stderr.decode()
     assert_equal(weights_of(folder / "origin"), weights_of(folder / "again"))
-    assert files.read_config(folder / "again").log_file is None
+    assert Run(folder / "again").read_config().log_file is None
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(origin):
@@ -113,10 +112,10 @@ def test_fine_tuning_has_the_weights_tokenizers_and_recipe_of_its_origin(tuned):
         assert not getattr(new, part).trainable
     moved = zip(old.decoder.get_weights(), new.decoder.get_weights(), strict=True)
     assert not any(np.array_equal(a, b) for a, b in moved)
-    begun, config = (files.read_config(folder / name) for name in ("origin", "tuned"))
+    begun, config = (Run(folder / name).read_config() for name in ("origin", "tuned"))
     assert config.peak == begun.peak and config.log_file is None
     assert config.start_from == str(folder / "origin")
-    (first,), (second,) = (read_history(folder / name) for name in ("origin", "tuned"))
+    (first,), (second,) = (Run(folder / name).read_history() for name in ("origin", "tuned"))
     assert second["step"] == first["step"] and second["loss"] < first["loss"]
 
 
@@ -133,8 +132,8 @@ def test_resume_takes_all_from_the_run(tuned):
     assert result.returncode == 0, result.stderr.decode()
     old, new = (kt.load(folder / name).model for name in ("origin", "resumed"))
     assert_equal(old.encoder.get_weights(), new.encoder.get_weights())
-    assert [row["step"] for row in read_history(resumed)] == [25, 50]
-    config = files.read_config(resumed)
+    assert [row["step"] for row in Run(resumed).read_history()] == [25, 50]
+    config = Run(resumed).read_config()
     assert config.freeze == ("encoder", "source-embeddings") and config.epochs == 2
     for path in moved:
         with open(path, "a") as file:

@@ -33,7 +33,7 @@ FLOORS = [
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
     ["kernels", "atomic_files", "inspection"],
-    ["presets", "special_ids", "streams", "typing", "wording"],
+    ["presets", "special_ids", "typing", "wording"],
 ]
 BESIDE = {"training": {"data"}}  # what else
 ROOMS = [room for floor in FLOORS for room in floor]

@@ -10,8 +10,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_pairs
-from keras_transformer.runs import files
-from keras_transformer.runs.averaging import average
+from keras_transformer.runs.models import average
+from keras_transformer.runs.run import Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.train import train
 from tests.support.command_line import run
@@ -55,7 +55,7 @@ def test_run_directory_is_complete_and_can_be_moved(whole, config, tmp_path):
     names |= {"logs", "checkpoints", "data.json", "model.json", "examples.json"}
     assert {entry.name for entry in output.iterdir()} == names
     assert any("tfevents" in name for _, _, files in os.walk(output / "logs") for name in files)
-    assert files.read_config(output) == config
+    assert Run(output).read_config() == config
     before = kt.load(output).translate(["ba ce di", "kala melo"])
     moved = tmp_path / "elsewhere"
     shutil.copytree(output, moved)
@@ -75,16 +75,16 @@ def test_resumed_training_has_the_same_loss_curve(whole, config, tmp_path):
     assert len(first["loss"]) == 1 and len(rest["loss"]) == 2
     for name, values in history.items():
         assert first[name] + rest[name] == values, name
-    assert files.read_config(output) == config
+    assert Run(output).read_config() == config
     assert not train(config, output, resume=True), "nothing is left to do"
 
 
 def test_best_model_is_kept(whole):
     """One checkpoint, here the best is the last too, what to resume from, and the state."""
     output, history = whole
-    (kept,) = files.read_state(output)["checkpoints"]
+    (kept,) = Run(output).read_state()["checkpoints"]
     assert (kept["file"], kept["epoch"]) == ("000003.weights.h5", 3)
-    metrics = files.describe(output)["metrics"]
+    metrics = Run(output).describe()["metrics"]
     assert metrics["val_loss"] == min(history["val_loss"]) and metrics["step"] > 3
     names = {kept["file"], "000003-00000000.safetensors", "resume.json", "lock"}
     # What the point before needs, should the last one be damaged.
@@ -154,7 +154,7 @@ def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
     assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
     for name, values in history.items():
         assert first[name] + rest[name] == values, name
-    states = [files.read_state(path)["checkpoints"] for path in (whole, output)]
+    states = [Run(path).read_state()["checkpoints"] for path in (whole, output)]
     assert [one["file"] for one in states[0]] == [one["file"] for one in states[1]]
     for a, b in zip(*(kt.load(p).model.get_weights() for p in (whole, output)), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -180,7 +180,7 @@ def test_model_is_the_best_where_the_mean_is_worse(rich):
     best = int(np.argmin(history["val_loss"]))
     assert max(history["val_bleu"]) < 5 and best == 3
     assert_weights_are(kt.load(output).model, output / "checkpoints" / "000004.weights.h5")
-    described = files.describe(output)
+    described = Run(output).describe()
     assert described["metrics"]["val_loss"] == history["val_loss"][best]
     assert described["worse_mean"]["val_loss"] > history["val_loss"][best]
     assert described["worse_mean"]["mean_of"] == ["epoch 3", "epoch 4"]
@@ -197,8 +197,8 @@ def test_average_of_a_run(rich, tmp_path, capsys, by, number):
     checkpoints = [output / "checkpoints" / f"{i:06}.weights.h5" for i in chosen]
     kt.average_checkpoints(checkpoints, tmp_path / "mean.weights.h5")
     assert_weights_are(kt.load(tmp_path / "mean").model, tmp_path / "mean.weights.h5")
-    assert files.read_config(tmp_path / "mean") == files.read_config(output)
-    described, whole = files.describe(tmp_path / "mean"), files.describe(output)
+    assert Run(tmp_path / "mean").read_config() == Run(output).read_config()
+    described, whole = Run(tmp_path / "mean").describe(), Run(output).describe()
     assert list(described["mean_of"]) == [f"epoch {i}" for i in chosen]
     assert described["mean_of"]["epoch 4"]["val_loss"] == history["val_loss"][3]
     expected = whole["worse_mean"] if by == "last" else whole["metrics"]

@@ -7,7 +7,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import ExportConfig
-from keras_transformer.runs import files
+from keras_transformer.runs.run import Run
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import StoredWeights
 from keras_transformer.train import train
@@ -43,12 +43,12 @@ def test_resumed_training_has_the_same_loss_curve(whole, tmp_path):
     rest = train(config, tmp_path / "run", resume=True)
     for name, values in history.items():
         assert first[name] + rest[name] == values, name
-    assert files.read_config(tmp_path / "run").model.positions == config.model.positions
+    assert Run(tmp_path / "run").read_config().model.positions == config.model.positions
 
 
 def test_the_model_may_be_a_mean(whole):
     _, output, _ = whole
-    state = files.read_state(output)
+    state = Run(output).read_state()
     model = kt.load(output).model
     found = [np.array(weight) for weight in model.weights]
     rows = []

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import files, training_data
+from keras_transformer.runs import training_data
+from keras_transformer.runs.run import DATA, Run
+from keras_transformer.runs.training_data import valid_pairs
 from keras_transformer.train import train
 from tests.support.reversed_text import MODEL, write_corpus
 
@@ -55,7 +57,7 @@ def assert_same_run(one, other):
     """Bit for bit: weights, vocabularies, and what is known of the text."""
     for a, b in zip(*(kt.load(run).model.get_weights() for run in (one, other)), strict=True):
         np.testing.assert_array_equal(a, b)
-    for name in ("source.spm", "target.spm", files.DATA):
+    for name in ("source.spm", "target.spm", DATA):
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
@@ -67,16 +69,16 @@ def from_corpus(config, *corpora):
 def test_a_corpus_gives_the_run_of_its_text(whole, config, corpus, tmp_path):
     train(from_corpus(config, corpus), tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
-    assert files.valid_pairs(tmp_path / "run") == files.valid_pairs(whole)
-    assert not {corpus} & set(map(str, files.describe(tmp_path / "run")["recipe"].values()))
+    assert valid_pairs(Run(tmp_path / "run")) == valid_pairs(Run(whole))
+    assert not {corpus} & set(map(str, Run(tmp_path / "run").describe()["recipe"].values()))
 
 
 def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch, capsys):
     """Once: a start that failed leaves it for the next one, and resuming reads no text."""
-    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 1000)
+    monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
     output, first = tmp_path / "run", dataclasses.replace(config, epochs=1)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
-        patch.setattr("keras_transformer.train._fit", full_disk)
+        patch.setattr("keras_transformer.transformer.Transformer.fit", full_disk)
         train(first, output)
     assert [path.name for path in tmp_path.iterdir()] == ["run.corpus"]
     assert capsys.readouterr().err.startswith(f"{config.train_source}, {config.train_target}: 2")
@@ -89,16 +91,16 @@ def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch, 
         patch.setattr(training_data, "prepare_corpus", None)
         train(config, output, resume=True)
     assert_same_run(output, whole)
-    assert len(files.valid_pairs(output)) == len(files.valid_pairs(whole)) > 0
+    assert len(valid_pairs(Run(output))) == len(valid_pairs(Run(whole))) > 0
 
 
-def full_disk(*_):
+def full_disk(*_, **__):
     raise OSError("the disk is full")
 
 
 def test_another_text_is_prepared_anew(config, tmp_path, monkeypatch):
     """Beside the run directory may lie what was prepared of another text, or what is damaged."""
-    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 1000)
+    monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
     output = tmp_path / "run"
     opened = training_data.open_data(dataclasses.replace(config, seed=2), output, resume=False)
     again = training_data.open_data(config, output, resume=False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import files
+from keras_transformer.runs.run import DATA
 from keras_transformer.train import train
 from tests.support.reversed_text import MODEL, write_corpus
 
@@ -47,7 +47,7 @@ def test_frozen_vectors_in_a_run(tmp_path, capsys):
     known = [i for i, id in enumerate(ids) if id != kt.UNK]
     factors = first["embeddings"][np.array(ids)[known]] / table[known]
     np.testing.assert_allclose(factors, factors[0, 0], rtol=1e-3)
-    coverage = json.loads((output / files.DATA).read_text())["vectors"]["source"]
+    coverage = json.loads((output / DATA).read_text())["vectors"]["source"]
     assert coverage["types_covered"] == len(known) and coverage["width"] == 16
     assert 0 < coverage["tokens_covered"] < coverage["tokens"]
     said = capsys.readouterr().err

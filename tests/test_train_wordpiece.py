@@ -9,8 +9,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.evaluate import lossy_target
-from keras_transformer.runs import files
-from keras_transformer.runs.averaging import average
+from keras_transformer.runs.models import average
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.training_data import open_data
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved
@@ -56,7 +56,7 @@ def test_run_holds_wordpiece(run, config):
     source, target = saved.load(output)
     assert (source.vocabulary_size, target.vocabulary_size) == (41, 38)
     assert source.file_ids(range(5)).numpy().tolist() == [-1, 0, 1, 2, 3]
-    assert files.is_run(output) and lossy_target(output) == "spaces around punctuation"
+    assert Run(output).has_model and lossy_target(output) == "spaces around punctuation"
     translator = kt.load(output)
     assert translator.source_tokenizer("ba [MASK] di").numpy().tolist().count(UNK) >= 1
     assert len(translator.translate(["ba ce di", "kala melo", "di"])) == 3
@@ -69,7 +69,7 @@ def test_it_is_resumed_started_from_and_averaged(run, config, tmp_path):
     output, history = run
     gone = dataclasses.replace(config, source_vocabulary=str(tmp_path / "gone.txt"))
     half = train(dataclasses.replace(config, epochs=1), tmp_path / "half")
-    files.write_config(dataclasses.replace(gone, epochs=1), tmp_path / "half")
+    Run(tmp_path / "half").write_config(dataclasses.replace(gone, epochs=1))
     rest = train(gone, tmp_path / "half", resume=True)
     np.testing.assert_allclose(half["loss"] + rest["loss"], history["loss"], rtol=1e-5)
     average(output, tmp_path / "mean", 1, "last")

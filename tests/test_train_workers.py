@@ -12,7 +12,7 @@ import sys
 import pytest
 import yaml
 
-from keras_transformer.runs.history import read_history
+from keras_transformer.runs.run import Run
 from tests.support.command_line import run, run_process
 from tests.support.paths import EXPORT, ROOT
 from tests.support.reversed_text import write_corpus
@@ -90,12 +90,12 @@ def test_a_job_and_again(folder):
     """Two pods train; started again, they find all done."""
     first = train_together(of_kubernetes, folder)
     assert [status for _, _, status in first] == [0, 0], first
-    history = read_history(folder / "runs" / "ende")
+    history = Run(folder / "runs" / "ende").read_history()
     assert [row["step"] for row in history] == [4, 8]
     again = train_together(of_kubernetes, folder)
     assert [status for _, _, status in again] == [0, 0], again
     assert "has its 2 epochs already" in again[0][1]
-    assert read_history(folder / "runs" / "ende") == history
+    assert Run(folder / "runs" / "ende").read_history() == history
     told = run("translate", folder / "runs" / "ende", stdin=b"ba ce\n")
     assert told.returncode == 0 and told.stdout.count(b"\n") == 1
 
@@ -122,7 +122,7 @@ def test_workers_and_replicas_that_diverge(folder):
 def test_compose(folder):
     outputs = train_together(of_compose, folder)
     assert [status for _, _, status in outputs] == [0, 0], outputs
-    assert len(read_history(folder / "runs" / "ende")) == 2
+    assert len(Run(folder / "runs" / "ende").read_history()) == 2
 
 
 def test_the_files_name_the_same_command():

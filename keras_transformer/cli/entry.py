@@ -3,7 +3,7 @@
 import sys
 
 from keras_transformer import __version__, explain_missing
-from keras_transformer.streams import open_standard_streams
+from keras_transformer.runs.streams import open_standard_streams
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ def explore(path: tyro.conf.Positional[str], port: int = 0, no_browser: bool = F
     from keras_transformer.visualization.explorer.opening import open_explorer
 
     with listen(port) as listening:
-        set_threads(path)
-        explorer = open_explorer(path, listening)
+        (model,) = set_threads(path)
+        explorer = open_explorer(model, listening)
         print(explorer.address, flush=True)
         print("Ctrl-C ends the explorer.", file=sys.stderr)
         explorer.run(browser=not no_browser)

@@ -29,7 +29,7 @@ from keras_transformer.cli.text import (
 )
 from keras_transformer.cli.training import Train, config, train_command
 from keras_transformer.presets import GREEDY
-from keras_transformer.streams import check_stdout
+from keras_transformer.runs.streams import check_stdout
 
 WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
 DIVERGED = 3  # exit status: the options are valid, and starting again as it was will not help
@@ -73,23 +73,23 @@ def evaluate(
     from keras_transformer.evaluate import evaluate as measure
 
     pairs = _pairs(path, source, target)
-    set_threads(path, compare, precision=precision)
+    model, other_model = set_threads(path, compare, precision=precision)
     options = dict(search=search.config, precision=precision, allow_ops=allow_ops)
-    system = open_system(path, **options)
-    other = open_system(compare, **options) if compare else None
+    system = open_system(model, **options)
+    other = open_system(other_model, **options) if compare else None
     chosen = search.config != GREEDY or precision
     if chosen and not callable(system) and not callable(other):
         raise ValueError(
             f"{path} holds translations: leave out the options of the search and --precision."
         )
-    for one in filter(None, (path, compare)):
+    for one in filter(None, (model, other_model)):
         if losses := lossy_target(one):
             print(
                 f"{one} writes WordPiece, without {losses}: BLEU compares fairly with references "
                 "that lack these too",
                 file=sys.stderr,
             )
-    tokenize = bleu_tokenize or bleu_tokenizer(path)
+    tokenize = bleu_tokenize or bleu_tokenizer(model)
     report = measure(system, pairs, tokenize, other, n_bootstrap, worst)
     if other:
         report["comparison"]["system"] = compare
@@ -100,15 +100,16 @@ def _pairs(path, source, target):
     """The pairs that are named, or the test of the dates that a run was trained on."""
     from keras_transformer.data.dates import LANGUAGES, dates
     from keras_transformer.data.text_files import read_pairs
-    from keras_transformer.runs import files
+    from keras_transformer.runs.run import Run
 
     if source:
         return read_pairs(source, target, TARGET)
     if target:
         raise ValueError("--source is missing: name the sentences that --target translates.")
     languages: tuple[str, ...] = LANGUAGES
-    if files.is_run(path):
-        config = files.read_config(path)
+    run = Run.of(path)
+    if run.has_model:
+        config = run.read_config()
         if config.train_source or config.corpus:
             raise ValueError(f"{path} was not trained on dates: name --source and --target.")
         languages = config.languages or LANGUAGES
@@ -129,7 +130,7 @@ def average(
         number: How many checkpoints; as many must have been kept (--keep-checkpoints of train).
         by: Which: the best, or the last.
     """
-    from keras_transformer.runs.averaging import average
+    from keras_transformer.runs.models import average
 
     average(path, output, number, by)
 

@@ -40,10 +40,10 @@ def attention(
     from keras_transformer.visualization.figures import check_output
 
     check_output(output)  # before TensorFlow is imported
-    set_threads(path, precision=precision)
+    (model,) = set_threads(path, precision=precision)
     from keras_transformer.visualization.text_attention import save_attention_plot
 
-    print(save_attention_plot(path, text, output, target, kind, layer, head, precision))
+    print(save_attention_plot(model, text, output, target, kind, layer, head, precision))
 
 
 def plot(runs: Runs = (), output: str = "curves.png") -> None:

@@ -20,6 +20,6 @@ def prepare(
         corpus: Its text and its vocabularies.
         processes: How many tokenize; none: one for each core.
     """
-    from keras_transformer.runs.preparing import prepare
+    from keras_transformer.runs.training_data import prepare
 
     prepare(corpus, output, processes)

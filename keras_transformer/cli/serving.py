@@ -42,7 +42,7 @@ def export(
             one that the run was validated by.
         config: What is exported.
     """
-    from keras_transformer.runs.load import load
+    from keras_transformer.runs.models import load
 
     if format == "ctranslate2":
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
@@ -67,13 +67,13 @@ def export(
 def _read_pairs(path, examples, target):
     """The pairs that are named, or those in the run; an older one has none."""
     from keras_transformer.data.text_files import read_pairs
-    from keras_transformer.runs.files import read_examples
+    from keras_transformer.runs.run import Run
 
     if target and not examples:
         raise ValueError("--examples is missing: name the sentences that --examples-target is of.")
     if examples:
         return [tuple(pair[:2]) for pair in read_pairs(examples, target, "--examples-target")]
-    return read_examples(path)
+    return Run(path).read_examples()
 
 
 def check(path: tyro.conf.Positional[str], allow_ops: tuple[str, ...] = ()) -> None:

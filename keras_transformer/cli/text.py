@@ -8,13 +8,14 @@ import io
 import itertools
 import os
 import sys
+from typing import Any
 
 import tyro
 
 from keras_transformer.cli.stream_progress import StreamProgress, size_of
 from keras_transformer.cli.unfinished_output import UnfinishedOutput
 from keras_transformer.presets import SearchConfig
-from keras_transformer.streams import check_stdout, is_stdout_read
+from keras_transformer.runs.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
 from keras_transformer.typing import Path
@@ -69,7 +70,7 @@ def translate(
         allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
     from keras_transformer.data.text_files import iterate_lines
-    from keras_transformer.runs.load import open_translator
+    from keras_transformer.runs.models import open_translator
 
     config = search.config
     check_n_best(n_best, config)
@@ -89,8 +90,8 @@ def translate(
         collections.deque(itertools.islice(prefixes, first), maxlen=0)
         # Read now, for mistakes to be said now.
         prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
-    set_threads(path, precision=precision)
-    translator = open_translator(path, config, n_best, precision, prefix is not None, allow_ops)
+    (model,) = set_threads(path, precision=precision)
+    translator = open_translator(model, config, n_best, precision, prefix is not None, allow_ops)
     with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
         for answers in translate_stream(translator, lines, prefixes, first):
             _write(file, answers, first, n_best)
@@ -185,10 +186,10 @@ def align(
         allow_ops: Ops that a SavedModel may hold besides, as `check` has them.
     """
     from keras_transformer.data.text_files import is_table, read_lines, read_pairs
-    from keras_transformer.runs.files import is_run
+    from keras_transformer.runs.run import Run
 
     check_stdout()
-    if is_run(path) or target or is_table(source):
+    if Run(path).has_model or target or is_table(source):
         sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
     else:
         sources, targets = tuple(read_lines(source)), None
@@ -201,32 +202,35 @@ def align(
 
 def _open_model(path, precision, allow_ops):
     """Opens what translates; a run with an operation on each core."""
-    from keras_transformer.runs.load import open_model
+    from keras_transformer.runs.models import open_model
 
-    set_threads(path, precision=precision)
-    return open_model(path, precision, allow_ops)
+    (model,) = set_threads(path, precision=precision)
+    return open_model(model, precision, allow_ops)
 
 
-def set_threads(*paths: Path | None, precision: str | None = None) -> None:
-    """Has each core of the processor do an operation of its own where a run is to be opened.
+def set_threads(*paths: Path | None, precision: str | None = None) -> list[Any]:
+    """Has each core of the processor do an operation of its own if a run is to be opened.
 
     Args:
-        *paths: What is opened; None is nothing.
-        precision: What runs compute in, refused first if there is none such: importing TensorFlow
-            takes seconds.
+        *paths: The paths to be opened; None is nothing.
+        precision: Of computation in runs, checked first: importing TensorFlow takes seconds.
+
+    Returns:
+        List of the paths; runs as `Run`, which have been inspected.
     """
     from keras_transformer.presets import check_precision
-    from keras_transformer.runs.files import is_run
-    from keras_transformer.runs.opening import inspect_run
+    from keras_transformer.runs.run import Run
 
     check_precision(precision)
-    runs = [path for path in paths if path and is_run(path)]
-    for path in runs:
-        inspect_run(path)
+    opened: list[Any] = [Run(path) if path and Run(path).has_model else path for path in paths]
+    runs = [one for one in opened if isinstance(one, Run)]
+    for run in runs:
+        run.inspect()
     if runs:
         from keras_transformer.kernels.tensorflow.machine import work_apart
 
         work_apart()
+    return opened
 
 
 def _one_line(text):

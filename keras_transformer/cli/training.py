@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tyro
 
 from keras_transformer.presets import PRESETS, TrainConfig, get_preset
-from keras_transformer.streams import check_stdout
+from keras_transformer.runs.streams import check_stdout
 
 DEFAULT = "dates"
 # What a training on other text does not have from the run that it starts from, beside the text.
@@ -42,12 +42,14 @@ class Train:
     def run(self) -> None:
         """Carries the command out."""
         from keras_transformer.runs.checks import check_training
+        from keras_transformer.runs.run import Run
 
         # Mistakes first: importing TensorFlow takes seconds.
-        check_training(self.training, self.output, self.resume)
+        run = Run(self.output)
+        check_training(self.training, run, self.resume)
         from keras_transformer.train import train
 
-        train(self.training, self.output, self.resume, self.accept_changed_text)
+        train(self.training, run, self.resume, self.accept_changed_text)
         if self.plot:
             from keras_transformer.visualization.curves import save_run_plot
 
@@ -102,7 +104,7 @@ def _defaults(arguments):
         raise ValueError("--preset and --config both say how to train: leave out one of the two.")
     config = _named(named)
     if named.corpus and named.corpus != ["none"] and not named.resume:
-        from keras_transformer.runs.prepared import parse_corpora, vocabulary_options
+        from keras_transformer.runs.checks import parse_corpora, vocabulary_options
 
         first = parse_corpora(named.corpus)[0][0]
         config = dataclasses.replace(config, **vocabulary_options(first))
@@ -113,14 +115,15 @@ def _named(named):
     """The configuration of the preset, the file or the run that is named."""
     if named.preset:
         return get_preset(named.preset)
-    from keras_transformer.runs import configuration, files
+    from keras_transformer.runs import configuration
+    from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 
     if named.config:
         return configuration.from_yaml(named.config)
     if named.resume and named.output:
-        return files.read_config(named.output)
+        return Run(named.output).read_config()
     if named.start_from:
-        other = (*files.TEXTS, *files.VOCABULARIES, *files.VECTORS, *OTHER_TEXT)
+        other = (*TEXTS, *VOCABULARIES, *VECTORS, *OTHER_TEXT)
         fresh = {name: getattr(TrainConfig(), name) for name in other}
-        return dataclasses.replace(files.read_config(named.start_from), **fresh)
+        return dataclasses.replace(Run(named.start_from).read_config(), **fresh)
     return PRESETS[DEFAULT]

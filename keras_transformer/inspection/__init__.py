@@ -1,1 +1,1 @@
-"""Files that others may have made, looked at before anything is made of them: nothing is run."""
+"""Files of unknown origin, inspected before anything of them is loaded: nothing is executed."""

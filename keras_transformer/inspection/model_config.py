@@ -84,8 +84,7 @@ def read_model_config(path: Path, content: str) -> dict[str, Any]:
         config = json.loads(content)
     except (ValueError, RecursionError):
         raise ValueError(f"{path} is damaged: its config.json is no JSON.") from None
-    walk = _Walk(path)
-    walk.value(config, 0)
+    _Values(path).visit(config, 0)
     kind = config.get("registered_name") if isinstance(config, dict) else None
     if kind != MODEL and not (isinstance(kind, str) and _is_registered(kind)):
         name = config.get("class_name") if isinstance(config, dict) else type(config).__name__
@@ -128,25 +127,25 @@ def _check_change(path, part, change):
         )
 
 
-class _Walk:
-    """Through all values of a configuration."""
+class _Values:
+    """All values of a configuration."""
 
     def __init__(self, path):
         self.path = path
-        self.values = 0
+        self.count = 0
 
-    def value(self, value: Any, depth: int, name: str = "") -> None:
-        """Looks at a value and at all within it."""
-        self.values += 1
-        if depth > DEEPEST or self.values > MOST_VALUES:
+    def visit(self, value: Any, depth: int, name: str = "") -> None:
+        """Checks a value and everything in it."""
+        self.count += 1
+        if depth > DEEPEST or self.count > MOST_VALUES:
             self._refuse("its configuration is nested too deep, or too long")
         if isinstance(value, dict):
             self._object(value)
             for key, item in value.items():
-                self.value(item, depth + 1, key)
+                self.visit(item, depth + 1, key)
         elif isinstance(value, list):
             for item in value:
-                self.value(item, depth + 1, name)
+                self.visit(item, depth + 1, name)
         elif value is None and name in OPTIONAL:
             pass
         elif name in MOST and not (type(value) is int and 1 <= value <= MOST[name]):

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from keras_transformer.inspection.bounded_files import read_bytes
+from keras_transformer.inspection.files import read_bytes
 from keras_transformer.presets import FORMAT, ModelConfig, TrainConfig, check_format
 from keras_transformer.typing import Path
 

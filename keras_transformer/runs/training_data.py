@@ -1,40 +1,64 @@
-"""What a training reads: text in memory, prepared corpora, or text that is prepared unasked."""
+"""The data of trainings: text in memory, or prepared corpora; `prepare` makes these."""
 
 import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import sys
-from typing import Any
+from collections.abc import Sequence
+from glob import glob
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from keras_transformer.data.corpora import draw_rows, load_corpus, load_valid
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
-from keras_transformer.data.text_files import ParallelText, text_size
+from keras_transformer.data.prepared.prepared_corpus import (
+    MANIFEST,
+    PreparedCorpus,
+)
+from keras_transformer.data.text_files import (
+    ParallelText,
+    text_size,
+)
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs import files
+from keras_transformer.runs.checks import (
+    VOCABULARY,
+    check_vocabularies,
+    check_vocabulary_files,
+    parse_corpora,
+    sides_with_vectors,
+    vocabulary_options,
+)
 from keras_transformer.runs.configuration import paragraphs
-from keras_transformer.runs.prepared import VOCABULARY, parse_corpora
+from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VOCABULARIES, Run
+from keras_transformer.runs.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.training import learn_vocabularies
+from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.tokenizers.training import (
+    learn_vocabularies,
+)
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Pairs, Path
 
+if TYPE_CHECKING:
+    from keras_transformer.data.encoded_pairs import EncodedPairs
+    from keras_transformer.transformer import Transformer
+
 # Bytes of text, about, up to which it is read into memory: half a million pairs, which take some
-# hundred MB as strings and a minute to tokenize. Whatever is larger is worth its place on disk.
-MOST_IN_MEMORY = 64_000_000
+# hundred MB as strings and a minute to tokenize. Whatever is larger is prepared on disk.
+MAX_IN_MEMORY = 64_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
-    """What a training reads.
+    """The data of a training.
 
     Attributes:
-        source: What `make_dataset` takes for it: `pairs` and their tokenizers, or a `corpus`.
-        valid: List of `Pair` to validate by.
+        source: Arguments of `make_dataset` for it: `pairs` and their tokenizers, or a `corpus`.
+        valid: List of `Pair`, the validation set.
         tokenizers: The source and the target tokenizer, one object if they are the same.
         fingerprints: Those of `train` and `valid`, for `data.json`.
     """
@@ -46,123 +70,145 @@ class TrainingData:
 
     @property
     def digest(self) -> str:
-        """A string that is another where text or vocabularies are."""
+        """A string that differs where text or vocabularies differ."""
         models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
         return json.dumps([self.fingerprints, models], sort_keys=True)
 
 
-def open_data(
-    config: TrainConfig, output: Path, resume: bool, accept_changed_text: bool = False
-) -> TrainingData:
-    """Opens what a training reads. Whichever way that is, the training will be the same.
+# --- opening ---
 
-    What that is goes to stderr, before anything else is done with it.
+
+def open_data(
+    config: TrainConfig, run: Run, resume: bool, accept_changed_text: bool = False
+) -> TrainingData:
+    """Opens the data of a training. In memory or prepared, the training will be the same.
+
+    The names of the data go to stderr, before anything else is done with it.
 
     Args:
         config: `TrainConfig`.
-        output: The run directory. Text that is larger than `MOST_IN_MEMORY` is prepared into
-            `corpus` in it; at first into a directory beside it (`move_in`).
-        resume: Whether to go on with the run in `output`.
-        accept_changed_text: Whether text is to be read anew that was prepared in it.
+        run: The run. Text that is larger than `MAX_IN_MEMORY` is prepared into `corpus` in it; at
+            first into `run.staged_corpus` beside it.
+        resume: Whether to resume the run.
+        accept_changed_text: Whether text that was prepared in the run is to be read anew.
 
     Raises:
-        ValueError: If the text or a corpus is at fault.
+        ValueError: If the text or a corpus is invalid.
     """
-    mix = _prepared(config, output, resume, accept_changed_text)
+    mix = _prepared(config, run, resume, accept_changed_text)
     corpus = None if mix else load_corpus(config)
     print(next(paragraphs(config)), file=sys.stderr, flush=True)
     if corpus is None:
         return _of_corpora(config, mix)
-    tokenizers = _tokenizers(config, corpus.train, output, resume)
+    origin = run.path if resume else config.start_from
+    tokenizers = train_tokenizers(config, corpus.train) if origin is None else saved.load(origin)
     source = dict(zip(("source_tokenizer", "target_tokenizer"), tokenizers, strict=True))
     prints = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
     return TrainingData({"pairs": corpus.train} | source, corpus.valid, tokenizers, prints)
 
 
 def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, saved.Saved]":
-    """Learns the vocabularies: one of both sides when all embeddings are shared, else two.
-
-    Args:
-        config: `TrainConfig`.
-        pairs: The training pairs.
+    """Learns the vocabularies from training pairs: one for both sides if they share embeddings.
 
     Returns:
         The source and the target tokenizer.
     """
     rows = draw_rows(len(pairs), config.vocabulary_sample, config.seed)
-    options = {name: getattr(config, name) for name in (*VOCABULARY, *files.VOCABULARIES)}
+    options = {name: getattr(config, name) for name in (*VOCABULARY, *VOCABULARIES)}
     joint = config.model.share_embeddings == "all"
     models = learn_vocabularies(lambda: (pairs[row] for row in rows), **options, joint=joint)
     source, target = map(saved.open_model, models)
     return source, source if joint else target
 
 
-def move_in(data: TrainingData, output: Path, run: Path) -> None:
-    """Moves what was prepared beside the run directory `output` into `run`, which is or will be it.
+def valid_pairs(run: Run) -> Sequence[Pair]:
+    """Reads the pairs that a run was validated by, from where its configuration says.
 
-    Nothing is moved where `data` was not prepared for this run, or is in it already.
+    Raises:
+        ValueError: If the files are gone, or have changed: by the fingerprint in the run, without
+            which they are not read.
     """
-    if any(corpus.path == _beside(output) for corpus, _ in data.source.get("corpus", ())):
-        shutil.rmtree(os.path.join(run, files.CORPUS), ignore_errors=True)
-        os.replace(_beside(output), os.path.join(run, files.CORPUS))
+    config, known = run.read_config(), run.read_data().get("valid")
+    if known is None:
+        raise ValueError(f"{run} does not say what it was validated by.")
+    if config.valid_source is None and (config.corpus or os.path.isdir(run.file(CORPUS))):
+        first = parse_corpora(config.corpus)[0][0] if config.corpus else run.file(CORPUS)
+        pairs = PreparedCorpus(first).valid
+    else:
+        for name in filter(None, (getattr(config, text) for text in TEXTS)):
+            if not (os.path.exists(name) or glob(name)):
+                raise ValueError(f"{name} cannot be read (it is no file): check the path.")
+        pairs = load_valid(config)
+    if fingerprint(pairs) != known:
+        raise ValueError(f"what {run} was validated by has changed.")
+    return pairs
 
 
-def move_out(output: Path) -> None:
-    """Moves it back, so that the next start finds it: the run directory is going to be removed."""
-    inside = os.path.join(output, files.CORPUS)
-    if os.path.exists(inside):
-        os.replace(inside, _beside(output))
+def load_word_vectors(
+    config: TrainConfig,
+    model: "Transformer",
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    pairs: "EncodedPairs",
+) -> dict[str, Any]:
+    """Puts word vectors into a new model, and prints on stderr how much they cover.
+
+    Args:
+        config: `TrainConfig`.
+        model: The model, built.
+        tokenizers: Those of source and target.
+        pairs: The training data, for the coverage of running tokens.
+
+    Returns:
+        Dict of `vectors`, for `data.json`: of each side that has some, its `Coverage` as a dict and
+        the hash of the embeddings. Empty if no side has.
+
+    Raises:
+        ValueError: As `initialize_embeddings` does.
+    """
+    from keras_transformer.training.embedding_initialization import initialize_embeddings
+
+    covered = {}
+    for side in sides_with_vectors(config):
+        number = saved.SIDES.index(side)
+        counts = (pairs.source, pairs.target)[number].count(tokenizers[number].vocabulary_size)
+        embedding, path = getattr(model, f"{side}_embedding"), getattr(config, f"{side}_vectors")
+        coverage = initialize_embeddings(embedding, tokenizers[number], path, counts)
+        print(f"{side} vectors: {coverage}", file=sys.stderr)
+        digest = hashlib.sha256(np.array(embedding.embeddings).tobytes()).hexdigest()
+        covered[side] = dataclasses.asdict(coverage) | {"sha256": digest}
+    return {"vectors": covered} if covered else {}
 
 
-def _beside(output):
-    return f"{os.fspath(output).rstrip('/')}.corpus"
-
-
-def _tokenizers(config, pairs, output, resume):
-    """The vocabularies: those of the run that goes on or is started from, else new ones."""
-    if resume or config.start_from is not None:
-        return saved.load(output if resume else config.start_from)
-    return train_tokenizers(config, pairs)
-
-
-def _prepared(config, output, resume, accept_changed_text):
-    """List of (`PreparedCorpus`, weight); none where text is to be read into memory."""
+def _prepared(config, run, resume, accept_changed_text):
+    """List of (`PreparedCorpus`, weight); empty where text is to be read into memory."""
     if config.corpus:
         corpora = parse_corpora(config.corpus)
         return [(PreparedCorpus(path), weight) for path, weight in corpora]
     if config.train_source is None:
         return []
-    inside = os.path.join(output, files.CORPUS)
-    if resume and not accept_changed_text and os.path.exists(inside):
-        return [(PreparedCorpus(inside), 1.0)]
-    if _size(config) <= MOST_IN_MEMORY:
+    if resume and not accept_changed_text and run.has(CORPUS):
+        return [(PreparedCorpus(run.file(CORPUS)), 1.0)]
+    text = ParallelText(config.train_source, config.train_target)
+    if sum(text_size(x) for pair in text.files for x in pair if x is not None) <= MAX_IN_MEMORY:
         return []
     if cluster_of(config.strategy) is not None:
         raise ValueError(
             f"{config.train_source} is too large for each worker to read it into memory: prepare "
             "it first (keras-transformer prepare), and give all of them the corpus by --corpus."
         )
-    path = _beside(output)
-    prepare_corpus(_preparation(config, output if resume else config.start_from), path)
-    return [(PreparedCorpus(path), 1.0)]
-
-
-def _size(config):
-    """Bytes of the text to train on, about."""
-    text = ParallelText(config.train_source, config.train_target)
-    return sum(text_size(name) for pair in text.files for name in pair if name is not None)
-
-
-def _preparation(config, vocabularies):
-    """What makes of the text the corpus that it would be in memory."""
+    # The same corpus as in memory.
     names = {field.name for field in dataclasses.fields(PrepareConfig)}
-    same = {k: v for k, v in vars(config).items() if k in names}
-    joint = config.model.share_embeddings == "all"
-    return PrepareConfig(**same, vocabularies=vocabularies, joint_vocabulary=joint)
+    preparation = PrepareConfig(
+        **{name: value for name, value in vars(config).items() if name in names},
+        vocabularies=run.path if resume else config.start_from,
+        joint_vocabulary=config.model.share_embeddings == "all",
+    )
+    prepare_corpus(preparation, run.staged_corpus)
+    return [(PreparedCorpus(run.staged_corpus), 1.0)]
 
 
 def _of_corpora(config, mix):
-    """The data that prepared corpora are."""
+    """The data in prepared corpora."""
     first = mix[0][0]
     valid = first.valid if config.valid_source is None else load_valid(config)
     train = [corpus.fingerprints["train"] for corpus, _ in mix]
@@ -172,3 +218,83 @@ def _of_corpora(config, mix):
         train = [{"pairs": sum(part["pairs"] for part in train), "sha256": digest}]
     prints = {"train": train[0], "valid": fingerprint(valid)}
     return TrainingData({"corpus": mix}, valid, first.tokenizers, prints)
+
+
+# --- preparing ---
+
+
+@lasting_stderr()
+def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
+    """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
+
+    The same text and options give the same bytes, with however many processes. Interrupted, it
+    resumes after the last whole shard when it is called again. Progress goes to stderr.
+
+    Args:
+        config: `PrepareConfig`.
+        output: Directory to make, which `PreparedCorpus` opens.
+        processes: How many tokenize; by default one for each core. None of them loads TensorFlow,
+            but for the lines of a unigram vocabulary that rounding decides.
+
+    Raises:
+        ValueError: If the configuration, a file or the directory is invalid.
+
+    Example:
+
+    >>> config = PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001)
+    >>> keras_transformer.prepare(config, "corpora/ende")
+    """
+    if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
+        raise ValueError(f"{output} is not empty: choose another --output.")
+    if processes is not None and processes < 1:
+        raise ValueError(f"processes must be at least 1, received {processes}.")
+    prepare_corpus(_checked(config), output, processes)
+
+
+def _checked(config):
+    """The configuration, with the options of the vocabularies that it takes."""
+    if config.vocabularies is not None:
+        config = dataclasses.replace(config, **_options_of_vocabularies(config))
+    check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
+    check_vocabulary_files(config, config.vocabularies)
+    if config.vocabulary_sample < 1:
+        raise ValueError(
+            f"vocabulary_sample must be at least 1, received {config.vocabulary_sample}."
+        )
+    if not 0 <= config.seed < 2**31:
+        raise ValueError(f"seed must be at least 0 and less than 2^31, received {config.seed}.")
+    fraction = config.valid_fraction
+    if fraction is not None and not 0 < fraction < 1:
+        raise ValueError(f"valid_fraction must be above 0 and below 1, received {fraction}.")
+    if config.valid_source is not None and fraction is not None:
+        raise ValueError(
+            f"--valid-fraction {fraction} is for corpora without --valid-source: leave out one of "
+            "the two."
+        )
+    if config.valid_target is not None and config.valid_source is None:
+        raise ValueError("--valid-source is missing: name it along with --valid-target.")
+    ParallelText(config.train_source, config.train_target, "--train-target")
+    if config.valid_source is not None:
+        ParallelText(config.valid_source, config.valid_target, "--valid-target")
+    return config
+
+
+def _options_of_vocabularies(config):
+    """Options of the vocabularies of a run or a corpus; refuses those that contradict them."""
+    run = Run(config.vocabularies)
+    source, target = saved.read(run)
+    if run.has(MANIFEST):
+        options = vocabulary_options(run)
+    elif run.has(CONFIG):
+        options = {name: getattr(run.read_config(), name) for name in VOCABULARY}
+    else:
+        raise ValueError(f"{run} is neither a run directory nor a prepared corpus.")
+    options["joint_vocabulary"] = source == target
+    for name, value in options.items():
+        received = getattr(config, name)
+        if received not in (value, getattr(PrepareConfig, name)):
+            raise ValueError(
+                f"{run} has {name}={value!r}, received {received!r}: what takes its vocabularies "
+                "has them as they are; leave out that option."
+            )
+    return options

@@ -1,4 +1,4 @@
-"""How the models of a training are validated: callbacks, and the same for a finished model."""
+"""Validation of the models of a training: callbacks, and the same for a finished model."""
 
 import contextlib
 import sys
@@ -10,25 +10,23 @@ import tensorflow as tf
 
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.presets import SearchConfig, TrainConfig
-from keras_transformer.runs import files
+from keras_transformer.runs.run import SCORES, Run
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.workers import agree, is_chief
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
-from keras_transformer.typing import Pairs, Path, Tensor
+from keras_transformer.typing import Pairs, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
 
-SCORES = ("val_bleu", "val_chrf")
-
 
 @contextlib.contextmanager
 def averaged_weights(model: "keras.Model") -> Iterator[None]:
-    """Lets a model that is being trained use the running mean (EMA) of its weights for a while.
+    """Lets a model use the exponential moving average (EMA) of its weights for a while.
 
-    Does nothing where the optimizer keeps no such mean.
+    Does nothing if the optimizer keeps none.
 
     Args:
         model: A compiled and built model.
@@ -54,7 +52,7 @@ def averaged_weights(model: "keras.Model") -> Iterator[None]:
 
 
 class AveragedValidation(keras.callbacks.Callback):
-    """Validates the running mean of the weights where the optimizer keeps one (`use_ema`).
+    """Validates the exponential moving average of the weights if there is one (`use_ema`).
 
     Example:
 
@@ -63,7 +61,7 @@ class AveragedValidation(keras.callbacks.Callback):
     """
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts the mean into the model."""
+        """Puts the average into the model."""
         self._averaged = averaged_weights(self.model)
         self._averaged.__enter__()
 
@@ -75,8 +73,9 @@ class AveragedValidation(keras.callbacks.Callback):
 class TranslationScores(keras.callbacks.Callback):
     """Translates the validation set at the end of every epoch and logs `val_bleu`, `val_chrf`.
 
-    `fit(…, steps_per_epoch=N)` makes that every N updates. Where the optimizer keeps a running mean
-    of the weights, that is what translates. Must come before the callbacks that read the logs.
+    `fit(…, steps_per_epoch=N)` makes that every N steps. If the optimizer keeps an exponential
+    moving average of the weights, that is what translates. Must come before the callbacks that read
+    the logs.
 
     Translations end after ten tokens more than twice as many as, at the pairs' ratio of lengths,
     the longest source of their batch would have: an untrained model would go on to its
@@ -140,7 +139,7 @@ class TranslationScores(keras.callbacks.Callback):
 
 
 class _BoundedTranslator(Translator):
-    """Does not go on for long where there is no telling whether a model knows when to end."""
+    """Bounds the length of translations: an untrained model may not have learned to write END."""
 
     def __init__(self, model, source_tokenizer, target_tokenizer, ratio):
         super().__init__(model, source_tokenizer, target_tokenizer)
@@ -153,7 +152,7 @@ class _BoundedTranslator(Translator):
 
 
 class RunValidation:
-    """How the models of a run are validated: by the loss and, if it says so, by translating.
+    """Validates the models of a run: by the loss and, with `validate_by="bleu"`, by translating.
 
     Args:
         config: `TrainConfig` of the run.
@@ -161,8 +160,8 @@ class RunValidation:
         source_tokenizer, target_tokenizer: `Tokenizer`s of the run.
 
     Attributes:
-        dataset: What `fit` takes for `validation_data`.
-        callbacks: What it needs to log the scores, in this order, before what reads the logs.
+        dataset: The `validation_data` of `fit`.
+        callbacks: Callbacks that log the scores, in this order, before those that read the logs.
     """
 
     def __init__(
@@ -195,20 +194,22 @@ class RunValidation:
         return scores | (self._translation.measure(model) if self._translation else {})
 
 
-def validate_as(path: Path, translator: Translator) -> dict[str, float]:
+def validate_as(run: Run, translator: Translator) -> dict[str, float]:
     """Validates a translator as the models of a run were.
 
     Args:
-        path: The run directory.
+        run: `Run`.
         translator: `Translator`, whose model is compiled for it.
 
     Returns:
-        Its scores, by the names that `fit` logs. Where the pairs that the run was validated by are
-        there no more, none, and a sentence on stderr.
+        Its scores, by the names that `fit` logs. If the pairs that the run was validated by
+        are gone, none, and a sentence on stderr.
     """
-    config = files.read_config(path)
+    from keras_transformer.runs.training_data import valid_pairs  # which imports Babel
+
+    config = run.read_config()
     try:
-        pairs = files.valid_pairs(path)
+        pairs = valid_pairs(run)
     except ValueError as error:
         print(f"The model was not validated: {error}", file=sys.stderr)
         return {}

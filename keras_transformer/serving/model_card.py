@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer
-from keras_transformer.inspection import checksums
+from keras_transformer.inspection import files
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import ServedTranslator, run_signature
@@ -118,8 +118,8 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
         for name in found
         if (place, name) != (os.fspath(version_dir), CARD)
     ]
-    files = checksums.describe_files(version_dir, names)
-    checksums.write_sealed(os.path.join(version_dir, CARD), card | {checksums.FILES: files})
+    sums = files.describe_files(version_dir, names)
+    files.write_sealed(os.path.join(version_dir, CARD), card | {files.FILES: sums})
 
 
 def compare_precision(

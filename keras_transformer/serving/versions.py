@@ -5,8 +5,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from keras_transformer.inspection.bounded_files import check_types
-from keras_transformer.inspection.checksums import read_sealed
+from keras_transformer.inspection.files import check_types, read_sealed
 from keras_transformer.typing import Path
 
 PARTS: dict[str, dict[str, type]] = {  # of a card, and what is read of them, of these types

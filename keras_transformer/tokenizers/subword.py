@@ -8,7 +8,7 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.inspection.sentencepiece_model import check_sentencepiece_model
+from keras_transformer.inspection.vocabularies import check_sentencepiece_model
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.subword_sampling import SubwordSampler, pair_keys, subword_sampler
 from keras_transformer.tokenizers.text_ops import (

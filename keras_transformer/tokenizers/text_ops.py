@@ -12,8 +12,10 @@ from typing import Any, Self, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.inspection.bounded_files import read_bytes
-from keras_transformer.inspection.sentencepiece_model import MOST_BYTES
+from keras_transformer.inspection.files import (
+    read_bytes,
+)
+from keras_transformer.inspection.vocabularies import MOST_BYTES
 from keras_transformer.special_ids import END
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.typing import Path, Tensor

@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.inspection.wordpiece_model import SPECIAL
+from keras_transformer.inspection.vocabularies import (
+    SPECIAL,
+)
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.vocabularies import (
     INSIDE,

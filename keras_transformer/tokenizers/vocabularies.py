@@ -5,7 +5,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from keras_transformer.inspection.wordpiece_model import (
+from keras_transformer.inspection.vocabularies import (
     FORMAT,
     SPECIAL,
     check_pieces,

@@ -5,7 +5,7 @@ from typing import Self
 
 import tensorflow as tf
 
-from keras_transformer.inspection.wordpiece_model import LONGEST_PIECE, SPECIAL
+from keras_transformer.inspection.vocabularies import LONGEST_PIECE, SPECIAL
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflow_text
 from keras_transformer.tokenizers.training import train_wordpiece

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator
 
-from keras_transformer.runs.history import History, read_history
+from keras_transformer.runs.run import History, Run
 from keras_transformer.typing import Path
 from keras_transformer.visualization.figures import colour, new_figure, save_figure
 
@@ -210,7 +210,7 @@ def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
     names = [os.path.basename(os.path.abspath(path)) for path in paths]
     if len(set(names)) < len(names):
         names = [os.fspath(path) for path in paths]
-    figure = plot_runs({n: read_history(path) for n, path in zip(names, paths, strict=True)})
+    figure = plot_runs({n: Run(path).read_history() for n, path in zip(names, paths, strict=True)})
     return save_figure(figure, output)
 
 

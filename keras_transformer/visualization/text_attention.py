@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from keras_transformer.runs.load import open_model
+from keras_transformer.runs.models import open_model
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.translation.results import KINDS
 from keras_transformer.typing import Path

@@ -11,9 +11,8 @@ import urllib.request
 
 import pytest
 
-from keras_transformer.runs import files
-from keras_transformer.runs.history import read_history
-from keras_transformer.streams import lasting_stderr
+from keras_transformer.runs.run import Run
+from keras_transformer.runs.streams import lasting_stderr
 from tests.support.command_line import run_process
 from tests.support.paths import FIXTURES, ROOT
 
@@ -94,7 +93,7 @@ def test_every_command_works_without_a_stream(closed, reverse_run, tmp_path):
 
 def test_a_file_does_not_take_the_place_of_a_closed_stream(tmp_path):
     """What native code and other processes write to stderr would go into it."""
-    code = "from keras_transformer.streams import *; import os; open_standard_streams()\n"
+    code = "from keras_transformer.runs.streams import *; import os; open_standard_streams()\n"
     code += f"os._exit(open({str(tmp_path / 'file')!r}, 'w').fileno())"
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         assert shell(closed, sys.executable, "-c", code).returncode > 2
@@ -128,7 +127,7 @@ def test_a_training_goes_on_whose_progress_nobody_reads(reverse_run, tmp_path):
             assert process.stdout.readline()
         process.stdout.close()
         assert process.wait() == 0
-    assert files.read_state(tmp_path / "run")["epoch"] == 4
+    assert Run(tmp_path / "run").read_state()["epoch"] == 4
     assert (tmp_path / "run" / "model.keras").exists()
 
 
@@ -183,7 +182,7 @@ def test_who_is_hung_up_on_saves_and_ends(reverse_run, tmp_path):
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGHUP)  # the shell's and the system's
         assert process.wait() == 128 + signal.SIGHUP
-    state = files.read_state(tmp_path / "run")
+    state = Run(tmp_path / "run").read_state()
     points = json.loads((tmp_path / "run" / "checkpoints" / "resume.json").read_text())["points"]
     assert state["epoch"] < 100000 and points
 
@@ -255,7 +254,7 @@ def train_history(folder, **environment):
     shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     result = subprocess.run(command, env=shell | environment, cwd=ROOT, capture_output=True)
     assert result.returncode == 0, result.stderr.decode()
-    return [row | {"minutes": 0} for row in read_history(folder[1])]
+    return [row | {"minutes": 0} for row in Run(folder[1]).read_history()]
 
 
 def test_settings_of_other_programs_are_not_inherited(reverse_run, tmp_path):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from keras_transformer.runs import files
+from keras_transformer.runs.run import Run
 from tests.support.command_line import run
 
 
@@ -31,8 +31,8 @@ def test_check_an_export(reverse_run, tmp_path):
 def test_evaluate_takes_the_tokenizer_of_the_run(reverse_run, tmp_path):
     folder, _ = reverse_run
     run_dir = shutil.copytree(folder / "run", tmp_path / "run")
-    config = dataclasses.replace(files.read_config(run_dir), bleu_tokenize="char")
-    files.write_config(config, run_dir)
+    config = dataclasses.replace(Run(run_dir).read_config(), bleu_tokenize="char")
+    Run(run_dir).write_config(config)
     command = ["evaluate", run_dir, "--source", folder / "pairs.tsv", "--n-bootstrap", "0"]
     for options, name in (([], "char"), (["--bleu-tokenize", "13a"], "13a")):
         report = json.loads(run(*command, *options, "--json").stdout)

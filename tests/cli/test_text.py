@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.load import load
+from keras_transformer.runs.models import load
 from tests.cli.test_main import run
 from tests.support.toy_translator import random_translator
 

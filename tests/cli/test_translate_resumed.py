@@ -8,7 +8,7 @@ import time
 import pytest
 
 from keras_transformer.cli.text import _write
-from keras_transformer.runs import load
+from keras_transformer.runs.models import load
 from keras_transformer.translation import sentence_batches
 from tests.support.command_line import run
 from tests.support.toy_translator import random_translator, toy_pairs

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
-from keras_transformer.runs import opening as run_opening
-from keras_transformer.runs.opening import inspect_run
+from keras_transformer.runs import run as run_module
+from keras_transformer.runs.run import Run
 from keras_transformer.serving.acceptance import structure
-from keras_transformer.serving.acceptance.structure import inspect_version
+from keras_transformer.serving.acceptance.structure import (
+    inspect_version,
+)
 from tests.support.sealing import reseal
 from tests.support.trials.corpora import manifest
 from tests.support.trials.doing import sound
@@ -52,13 +54,13 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
     def loaded(*_, **__):
         raise AssertionError("something was loaded")
 
-    monkeypatch.setattr(run_opening, "Probe", loaded)
+    monkeypatch.setattr(run_module, "Probe", loaded)
     monkeypatch.setattr(structure, "Probe", loaded)
     copy, generator = sound(tmp_path, kind), random.Random(count)
     for _ in range(count):
         path, undo = flip(copy, generator)
         with pytest.raises(ValueError) as error:
-            (inspect_run if kind == "run" else inspect_version)(copy)
+            Run(copy).inspect() if kind == "run" else inspect_version(copy)
         assert path.name in str(error.value) and "\n" not in str(error.value)
         undo()
 

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import ExportConfig
-from keras_transformer.runs import files
+from keras_transformer.runs.run import Run
 from keras_transformer.serving.acceptance.trial import check
 from keras_transformer.serving.saved_model import export
 from keras_transformer.train import train
@@ -89,11 +89,11 @@ def test_run_keeps_what_was_chosen(make_machine, config, tmp_path, capfd):
     output = tmp_path / "run"
     train(config, output)
     assert "precision=mixed_bfloat16" in capfd.readouterr().err
-    assert files.read_config(output).precision == "mixed_bfloat16"
+    assert Run(output).read_config().precision == "mixed_bfloat16"
     assert kt.load(output).model.dtype_policy.name == "mixed_bfloat16"
     make_machine(9.0)
     train(dataclasses.replace(config, epochs=2), output, resume=True)
-    assert files.read_config(output).precision == "mixed_bfloat16"
+    assert Run(output).read_config().precision == "mixed_bfloat16"
     # Opened where it is slow, it computes in float32, with the same weights.
     slow, asked = kt.load(output), kt.load(output, precision="mixed_bfloat16")
     assert slow.model.dtype_policy.name == "float32"

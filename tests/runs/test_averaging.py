@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.runs import files
-from keras_transformer.runs.averaging import average, is_worse
+from keras_transformer.runs.models import average, is_worse
+from keras_transformer.runs.run import Run, rank
 
 
 def model_of(seed, d_model=8, share_embeddings="none"):
@@ -154,7 +154,7 @@ def test_runs_that_cannot_be_averaged(tmp_path, path, options, message):
     checkpoints = [{"file": f"{i}.weights.h5", "epoch": i} for i in (1, 2)]
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     state = {"more": {"monitor": "val_loss", "checkpoints": checkpoints}}
-    files.resume_points(tmp_path / "run").write("000002-00000000", state, {})
+    Run(tmp_path / "run").checkpoints.write("000002-00000000", state, {})
     with pytest.raises(ValueError, match=message):
         average(tmp_path / path, tmp_path / "mean", **options)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
@@ -176,7 +176,7 @@ def test_rank(monitor, best):
         "checkpoints": [{"epoch": i} for i in range(1, 6)],
         "history": [{"val_loss": loss, "val_bleu": bleu} for loss, bleu in rows],
     }
-    assert [one["epoch"] for one in files.rank(state)] == best
+    assert [one["epoch"] for one in rank(state)] == best
 
 
 def test_rank_of_what_has_diverged():
@@ -186,7 +186,7 @@ def test_rank_of_what_has_diverged():
         "checkpoints": [{"epoch": i} for i in range(1, 5)],
         "history": [{"val_loss": loss} for loss in (5.0, np.nan, 3.0, np.nan)],
     }
-    assert [one["epoch"] for one in files.rank(state)] == [3, 1, 2, 4]
+    assert [one["epoch"] for one in rank(state)] == [3, 1, 2, 4]
 
 
 def test_one_checkpoint_is_not_called_a_mean(capsys):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import files
-from keras_transformer.runs.checkpoint import RunCheckpoint
+from keras_transformer.runs.run import Run
+from keras_transformer.runs.run_callbacks import RunCheckpoint
 
 PAIRS = [("abc", "abc"), ("de", "de")]
 
@@ -46,7 +46,8 @@ def fit_at(learned, places, path, average):
         return {"val_loss": model.evaluate(dataset, verbose=0, return_dict=True)["loss"]}
 
     (path / "checkpoints").mkdir()
-    checkpoint = RunCheckpoint(path, dataset, validate, "val_loss", len(places), average)
+    config = kt.TrainConfig(keep_checkpoints=len(places), average=average)
+    checkpoint = RunCheckpoint(Run(path), dataset, validate, config)
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_begin=put), checkpoint]
     options = dict(epochs=len(places), validation_data=dataset, shuffle=False, verbose=0)
     losses = model.fit(dataset, callbacks=callbacks, **options).history["val_loss"]
@@ -81,6 +82,6 @@ def test_mean_that_is_worse_is_not(learned, tmp_path, capsys):
 def test_model_is_the_best_checkpoint(learned, tmp_path):
     losses, place, scores = fit_at(learned, [1.0, 0.0, 1.0], tmp_path, "none")
     assert place == pytest.approx(0.0, abs=1e-3)
-    assert scores["metrics"] == files.read_state(tmp_path)["history"][1]
+    assert scores["metrics"] == Run(tmp_path).read_state()["history"][1]
     assert scores.keys() == {"sha256", "metrics", "files"}  # of one file: nothing else is there
     assert scores["files"].keys() == {"model.keras"}

@@ -9,9 +9,9 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.corpora import load_corpus
 from keras_transformer.data.pairs import fingerprint
-from keras_transformer.runs import files
-from keras_transformer.runs.checks import check_same_text, check_training
+from keras_transformer.runs.checks import check_training
 from keras_transformer.runs.configuration import from_yaml, paragraphs, to_yaml
+from keras_transformer.runs.run import CONFIG, DATA, Run
 from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 
@@ -29,8 +29,8 @@ def mistakes(folder, text):
     """Wrong command lines, and what the sentence must say."""
     out, run = ["--output", f"{folder}/new"], f"{folder}/run"
     texts = ["--train-source", text, "--valid-source", text]
-    begun = dataclasses.replace(files.read_config(RUN), train_source=text, valid_source=text)
-    files.write_config(begun, shutil.copytree(RUN, run))
+    begun = dataclasses.replace(Run(RUN).read_config(), train_source=text, valid_source=text)
+    Run(shutil.copytree(RUN, run)).write_config(begun)
     with open(f"{folder}/tiny.yaml", "w") as file, open(f"{folder}/few.yaml", "w") as other:
         file.write(to_yaml(kt.PRESETS["tiny"]))
         other.write("format: 1\nepochs: 3\n")
@@ -157,7 +157,7 @@ def test_dates_are_for_who_asks_for_them(tmp_path):
         *(dates, from_yaml(tmp_path / "dates.yaml")),
         *(dataclasses.replace(tiny, **options) for options in asked),
     ):
-        check_training(config, tmp_path / "new")
+        check_training(config, Run(tmp_path / "new"))
         assert next(paragraphs(config)).startswith("data: dates=built-in" * config.dates)
     assert load_corpus(dataclasses.replace(tiny, dates=True)).train == load_corpus(dates).train
 
@@ -166,39 +166,39 @@ def test_a_run_on_dates_of_an_earlier_version_goes_on(tmp_path):
     lines = to_yaml(kt.PRESETS["dates"]).splitlines(keepends=True)
     earlier = [line for line in lines if not line.startswith("dates:")]
     assert len(earlier) == len(lines) - 1
-    (tmp_path / files.CONFIG).write_text("".join(earlier))
-    for config in (files.read_config(tmp_path), kt.PRESETS["dates"]):
-        check_training(config, tmp_path, resume=True)
+    (tmp_path / CONFIG).write_text("".join(earlier))
+    for config in (Run(tmp_path).read_config(), kt.PRESETS["dates"]):
+        check_training(config, Run(tmp_path), resume=True)
 
 
 def test_what_may_change_when_a_run_goes_on(tmp_path, text):
     begun = dataclasses.replace(kt.PRESETS["dates"], train_source=text, valid_source=text)
-    files.write_config(begun, tmp_path)
+    Run(tmp_path).write_config(begun)
     changes = dict(epochs=99, cooldown_steps=9, patience=3, bleu_tokenize="none", log_every=1.0)
     changes |= dict(log_file=str(tmp_path / "log"), strategy="mirrored", logical_devices=2)
     other = shutil.copy(text, tmp_path / "moved.tsv")
     changes |= dict(precision="auto", parallel_microbatches=2, train_source=str(other))
     changes |= dict(dates=False)  # of no matter with text
-    check_training(dataclasses.replace(begun, **changes), tmp_path, resume=True)
+    check_training(dataclasses.replace(begun, **changes), Run(tmp_path), resume=True)
 
 
 def test_text_is_known_by_its_fingerprint(tmp_path, text):
     config = kt.TrainConfig(train_source=text, valid_fraction=0.2)
     corpus = load_corpus(config)
     data = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
-    check_same_text(tmp_path, data)  # nothing is known of it
-    (tmp_path / files.DATA).write_text(json.dumps(data))
-    check_same_text(tmp_path, data)
+    Run(tmp_path).check_same_text(data)  # nothing is known of it
+    (tmp_path / DATA).write_text(json.dumps(data))
+    Run(tmp_path).check_same_text(data)
     with pytest.raises(ValueError, match="The train text is not what .* was begun with"):
-        check_same_text(tmp_path, data | {"train": fingerprint(corpus.train[1:])})
+        Run(tmp_path).check_same_text(data | {"train": fingerprint(corpus.train[1:])})
     with pytest.raises(ValueError, match="The valid text is not what"):
-        check_same_text(tmp_path, data | {"valid": data["train"]})
+        Run(tmp_path).check_same_text(data | {"valid": data["train"]})
 
 
 def test_a_fine_tuned_run_may_have_another_dropout(tmp_path, text):
-    begun = files.read_config(RUN)
+    begun = Run(RUN).read_config()
     model = dataclasses.replace(begun.model, dropout=0.3)
     config = dataclasses.replace(
         begun, model=model, start_from=RUN, train_source=text, valid_source=text
     )
-    check_training(config, tmp_path / "new")
+    check_training(config, Run(tmp_path / "new"))

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import files
 from keras_transformer.runs.configuration import from_yaml, summarize, to_yaml
+from keras_transformer.runs.run import Run
 from tests.support.paths import FIXTURES
 
 EVERYTHING = dataclasses.replace(
@@ -24,8 +24,8 @@ EVERYTHING = dataclasses.replace(
 
 @pytest.mark.parametrize("config", [*kt.PRESETS.values(), EVERYTHING])
 def test_what_is_written_is_read(config, tmp_path):
-    files.write_config(config, tmp_path)
-    assert files.read_config(tmp_path) == config
+    Run(tmp_path).write_config(config)
+    assert Run(tmp_path).read_config() == config
 
 
 def test_every_line_is_explained():
@@ -48,7 +48,7 @@ def test_what_is_left_out_is_as_usual(tmp_path):
 
 
 def test_a_run_of_the_first_version_is_read():
-    config = files.read_config(FIXTURES / "format-1" / "run")
+    config = Run(FIXTURES / "format-1" / "run").read_config()
     assert config.ema == 0.998 and config.start_from is None and config.freeze == ()
 
 

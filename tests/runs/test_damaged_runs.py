@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import files, training_data
-from keras_transformer.runs.averaging import average, write_model
-from keras_transformer.runs.history import read_history
-from keras_transformer.runs.load import load
+from keras_transformer.runs import training_data
+from keras_transformer.runs.models import average, load
+from keras_transformer.runs.run import Run
 from keras_transformer.train import train
 from tests.support.command_line import run as run_command
 from tests.support.reversed_text import MODEL, write_corpus
@@ -76,7 +75,7 @@ def test_nothing_is_left_to_do_and_nothing_is_written(run, config, capsys):
 
 def test_a_changed_option_is_written(run, longer):
     train(dataclasses.replace(longer, save_every=7), run, resume=True)
-    assert files.read_config(run).save_every == 7
+    assert Run(run).read_config().save_every == 7
 
 
 @pytest.mark.parametrize("name", ["history.csv", "data.json"])
@@ -85,7 +84,7 @@ def test_a_file_that_a_kill_kept_out_is_written(run, longer, name):
     (run / name).unlink()
     train(longer, run, resume=True)
     assert (run / name).read_bytes().startswith(before)
-    assert len(read_history(run)) == 3
+    assert len(Run(run).read_history()) == 3
 
 
 def test_leftovers_are_removed(run, longer):
@@ -99,14 +98,14 @@ def test_leftovers_are_removed(run, longer):
 def test_a_point_stays_what_it_was(run, longer):
     """Also that which training was resumed from, should the next one be damaged."""
     train(dataclasses.replace(longer, save_every=None), run, resume=True)
-    states = [point["state"] for point in files.resume_points(run).read()]
+    states = [point["state"] for point in Run(run).checkpoints.read()]
     assert [state["more"]["epoch"] for state in states] == [state["epoch"] for state in states]
 
 
 @pytest.mark.parametrize("why", ["finished", "damaged", "another model"])
 def test_a_resume_that_does_not_train_writes_nothing(run, longer, tmp_path, why, monkeypatch):
     """Neither other text nor other options: the run is what it was trained with."""
-    monkeypatch.setattr(training_data, "MOST_IN_MEMORY", 10)  # the text is prepared
+    monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 10)  # the text is prepared
     for name, path in zip(TEXTS, write_corpus(tmp_path, 70, 7), strict=True):
         longer = dataclasses.replace(longer, **{name: path})
     changed = dataclasses.replace(longer, patience=5, save_every=4)
@@ -116,7 +115,7 @@ def test_a_resume_that_does_not_train_writes_nothing(run, longer, tmp_path, why,
         for point in points_of(run):
             point.write_bytes(b"")
     else:
-        points = files.resume_points(run)
+        points = Run(run).checkpoints
         state, arrays = points.latest()
         points.write("000002-00000001", state, {name: arrays[name] for name in list(arrays)[1:]})
     (run / "corpus").mkdir()
@@ -135,20 +134,20 @@ def everything(run):
 
 def test_the_last_point_is_damaged(run, config, capsys):
     """The epoch's end is done once more: the validation, the checkpoint, the model."""
-    expected, rows = files.read_state(run), read_history(run)
+    expected, rows = Run(run).read_state(), Run(run).read_history()
     newest = points_of(run)[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
     (run / "model.keras").unlink()
     history = train(config, run, resume=True)
     assert f"{newest} is damaged" in capsys.readouterr().err
     assert history["val_loss"] == [rows[1]["val_loss"]]
-    state = files.read_state(run)
-    for one, other in zip(read_history(run), rows, strict=True):
+    state = Run(run).read_state()
+    for one, other in zip(Run(run).read_history(), rows, strict=True):
         assert one | {"minutes": 0} == other | {"minutes": 0}
     assert [one["epoch"] for one in state["checkpoints"]] == [
         one["epoch"] for one in expected["checkpoints"]
     ]
-    assert files.is_run(run)
+    assert Run(run).has_model
 
 
 @pytest.mark.parametrize(
@@ -182,17 +181,17 @@ def test_changed_text_is_refused_unless_asked_for(run, config, tmp_path):
     changed = dataclasses.replace(config, train_source=str(tmp_path / "source"))
     with pytest.raises(ValueError, match="The train text is not what .* --accept-changed-text"):
         train(changed, run, resume=True)
-    before = files.read_data(run)
+    before = Run(run).read_data()
     longer = dataclasses.replace(changed, epochs=3)
     history = train(longer, run, resume=True, accept_changed_text=True)
-    assert len(history["loss"]) == 1 and files.read_data(run) != before
+    assert len(history["loss"]) == 1 and Run(run).read_data() != before
     assert not train(longer, run, resume=True), "it is the run's text now"
 
 
 def test_run_that_was_killed_after_its_text_had_changed(run, config):
     """What is written anew before the model is has the checksum of what it is now."""
-    files.write_data({"train": {"pairs": 7, "sha256": "another"}}, run)
-    files.write_config(dataclasses.replace(config, epochs=9), run)
+    Run(run).write_data({"train": {"pairs": 7, "sha256": "another"}})
+    Run(run).write_config(dataclasses.replace(config, epochs=9))
     assert load(run).translate(["ba"])
 
 
@@ -201,7 +200,7 @@ def test_weights_that_are_not_finite(run, longer, tmp_path):
     model = load(run).model
     weight = model.trainable_variables[-1]
     weight.assign(np.full(weight.shape, np.nan))
-    write_model(run, model, {"metrics": {}})
+    Run(run).write_model(model, {"metrics": {}})
     said = f"{run}/model.keras has weights that are not finite, such as "
     for command in (["translate", run], ["export", run, tmp_path / "models"]):
         result = run_command(*command, stdin=b"ba ce\n")
@@ -225,7 +224,7 @@ def test_two_trainings_into_one_directory(run, config):
 
 def test_a_full_disk_loses_nothing(run, config):
     """Python turns the limit of a file's size into the error that a full disk is."""
-    before, state = content(run), files.read_state(run)
+    before, state = content(run), Run(run).read_state()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = os.path.getsize(points_of(run)[0])
     longer = dataclasses.replace(config, epochs=3)
@@ -238,5 +237,5 @@ def test_a_full_disk_loses_nothing(run, config):
     after = content(run)
     for path in (*points_of(run), run / "model.keras", run / "history.csv"):
         assert after[path] == before[path]
-    assert files.read_state(run) == state
+    assert Run(run).read_state() == state
     assert len(train(longer, run, resume=True)["loss"]) == 1

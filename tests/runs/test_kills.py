@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import files
-from keras_transformer.runs.history import read_history
+from keras_transformer.runs.run import Run
 from tests.support.reversed_text import write_corpus
 
 SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
@@ -80,15 +79,15 @@ def kill(process, output, moment, generator):
 
 
 def assert_same_run(run, whole):
-    ours, theirs = (files.resume_points(path).latest() for path in (run, whole))
+    ours, theirs = (Run(path).checkpoints.latest() for path in (run, whole))
     assert ours[1].keys() == theirs[1].keys()
     for name, array in theirs[1].items():
         np.testing.assert_array_equal(ours[1][name], array, err_msg=name)
-    for one, other in zip(read_history(run), read_history(whole), strict=True):
+    for one, other in zip(Run(run).read_history(), Run(whole).read_history(), strict=True):
         assert one | {"minutes": 0} == other | {"minutes": 0}
     for one, other in zip(*(kt.load(x).model.get_weights() for x in (run, whole)), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert files.describe(run)["metrics"].keys() == files.describe(whole)["metrics"].keys()
+    assert Run(run).describe()["metrics"].keys() == Run(whole).describe()["metrics"].keys()
     names = [{x.name for x in path.glob("checkpoints/*.weights.h5")} for path in (run, whole)]
     assert names[0] == names[1] and not list(run.rglob("tmp.*"))
 

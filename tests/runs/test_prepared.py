@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs.prepared import parse_corpora
+from keras_transformer.runs.checks import parse_corpora
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.made_up_text import write_text
 from tests.support.paths import FIXTURES

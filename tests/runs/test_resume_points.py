@@ -10,8 +10,14 @@ import sys
 import numpy as np
 import pytest
 
-from keras_transformer.runs.arrays_file import file_checksum, read_arrays, write_arrays
-from keras_transformer.runs.resume_points import LOCK, STATE, ResumePoints
+from keras_transformer.runs.checkpoints import (
+    LOCK,
+    STATE,
+    Checkpoints,
+    file_checksum,
+    read_arrays,
+    write_arrays,
+)
 
 OWNED = r"\d+\.weights"
 OLDER, NEWER = "000000-00000003.safetensors", "000001-00000000.safetensors"
@@ -30,7 +36,7 @@ def arrays_of(number):
 @pytest.fixture
 def folder(tmp_path):
     """Three points have been saved, the last two of them are kept."""
-    points = ResumePoints(tmp_path / "points", OWNED)
+    points = Checkpoints(tmp_path / "points", OWNED)
     points.lock()
     points.begin()
     for number, name in enumerate(("000000-00000002", "000000-00000003", "000001-00000000")):
@@ -51,7 +57,7 @@ def assert_point(found, number):
 
 
 def opened(folder):
-    return ResumePoints(folder, OWNED).latest()
+    return Checkpoints(folder, OWNED).latest()
 
 
 def test_the_newest_point_is_used_and_what_no_point_needs_is_gone(folder, capsys):
@@ -106,7 +112,7 @@ def test_a_damaged_file_is_named_and_the_point_before_is_used(folder, capsys, da
 
 def test_after_damage_training_goes_on_from_the_older_point(folder, capsys):
     flip(folder / NEWER)
-    points = ResumePoints(folder, OWNED)
+    points = Checkpoints(folder, OWNED)
     points.latest()
     points.write("000001-00000000", {"number": 2}, arrays_of(2))
     capsys.readouterr()
@@ -146,12 +152,12 @@ def test_what_names_the_points_must_be_whole(folder, damage, message):
 
 def test_nothing_was_saved_yet(tmp_path):
     assert opened(tmp_path / "none") is None
-    ResumePoints(tmp_path).begin()
+    Checkpoints(tmp_path).begin()
     assert opened(tmp_path) is None
 
 
 def test_a_kill_before_the_first_point_is_named(tmp_path):
-    ResumePoints(tmp_path).begin()
+    Checkpoints(tmp_path).begin()
     write_arrays(tmp_path / OLDER, arrays_of(1))
     assert opened(tmp_path) is None
 
@@ -161,7 +167,7 @@ def test_what_killed_processes_left_is_removed(folder):
     for name in ("tmp.resume.json", "000001-00000007.safetensors", "9.weights"):
         (folder / name).write_bytes(b"half")
     (folder / "notes.txt").write_text("the user's own")
-    points = ResumePoints(folder, OWNED)
+    points = Checkpoints(folder, OWNED)
     points.latest()
     points.clean()
     assert {entry.name for entry in folder.iterdir()} == before | {"notes.txt"}
@@ -170,7 +176,7 @@ def test_what_killed_processes_left_is_removed(folder):
 @pytest.mark.parametrize("limit, file", [(0, "safetens"), (150, "safetens"), (2000, "json")])
 def test_a_full_disk_loses_nothing(folder, capsys, limit, file):
     """Python turns the limit of a file's size into the error that a full disk is."""
-    points = ResumePoints(folder, OWNED)
+    points = Checkpoints(folder, OWNED)
     points.latest()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
@@ -190,15 +196,15 @@ def test_a_full_disk_loses_nothing(folder, capsys, limit, file):
 
 HOLD = """
 import sys
-from keras_transformer.runs.resume_points import ResumePoints
-ResumePoints(sys.argv[1]).lock()
+from keras_transformer.runs.checkpoints import Checkpoints
+Checkpoints(sys.argv[1]).lock()
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
 def test_the_second_training_is_refused_until_the_first_is_killed(tmp_path):
-    points = ResumePoints(tmp_path)
+    points = Checkpoints(tmp_path)
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with subprocess.Popen(command, **pipes) as holder:
@@ -214,11 +220,11 @@ def test_the_second_training_is_refused_until_the_first_is_killed(tmp_path):
 def test_a_name_that_is_a_file(tmp_path):
     (tmp_path / "points").write_text("")
     with pytest.raises(ValueError, match="points cannot be written to"):
-        ResumePoints(tmp_path / "points").lock()
+        Checkpoints(tmp_path / "points").lock()
 
 
 def test_numbers_of_numpy_in_a_state(tmp_path):
-    points = ResumePoints(tmp_path)
+    points = Checkpoints(tmp_path)
     points.begin()
     points.write("000000-00000001", {"best": np.float32(0.5), "at": (1, 2)}, {})
     points.amend(finished=True)

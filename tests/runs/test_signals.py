@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, time
-from keras_transformer.runs.signals import saved_by_signals
+from keras_transformer.runs.resume_training import saved_by_signals
 
 class Training:
     def stop(self, status):

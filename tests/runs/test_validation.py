@@ -12,7 +12,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.pairs import fingerprint
-from keras_transformer.runs import files
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.validation import validate_as
 from keras_transformer.translation.corpus_scores import corpus_scores
 from tests.support.paths import FIXTURES
@@ -125,8 +125,8 @@ def test_run_without_its_validation_set(tmp_path, capsys):
     run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run")
     valid, translator = tmp_path / "valid.tsv", kt.load(run)
     texts = dict.fromkeys(("train_source", "valid_source"), str(valid))
-    config = dataclasses.replace(files.read_config(run), **texts)
-    files.write_config(config, run)
+    config = dataclasses.replace(Run(run).read_config(), **texts)
+    Run(run).write_config(config)
     for reason in ("cannot be read", "has changed"):
         assert validate_as(run, translator) == {}
         error = capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.presets import ExportConfig
-from keras_transformer.runs.load import open_translator
+from keras_transformer.runs.models import open_translator
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.acceptance.server_process import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator
@@ -36,7 +36,7 @@ def without_tensorflow(code, *arguments):
 
 def test_an_export_translates_without_tensorflow(exported):
     code = f"""
-from keras_transformer.runs.load import open_translator
+from keras_transformer.runs.models import open_translator
 print(open_translator(sys.argv[1])({SOURCES!r}))
 """
     assert without_tensorflow(code, exported) == f"{trained_translator().translate(SOURCES)}\n"
@@ -65,7 +65,7 @@ def test_a_signature_that_is_not_there_is_named_at_once(exported, name):
     """Before anything is loaded."""
     code = f"""
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.load import open_model, open_translator
+from keras_transformer.runs.models import open_model, open_translator
 try:
     if "{name}" == "attention":
         open_model(sys.argv[1]).align({SOURCES!r})

@@ -15,7 +15,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
-from keras_transformer.runs.variables import read_variables  # noqa: E402
+from keras_transformer.runs.training_state import read_variables
 from tests.support.reversed_text import write_corpus  # noqa: E402
 
 

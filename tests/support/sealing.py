@@ -4,8 +4,8 @@ import json
 import os
 import pathlib
 
-from keras_transformer.inspection.checksums import FILES, SEAL, describe_files, write_sealed
-from keras_transformer.runs.files import MODEL, SEALED
+from keras_transformer.inspection.files import FILES, SEAL, describe_files, write_sealed
+from keras_transformer.runs.run import MODEL, SEALED
 from keras_transformer.serving.versions import CARD  # runs call theirs the same
 
 

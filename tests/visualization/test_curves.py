@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import keras_transformer as kt
-from keras_transformer.runs.history import COLUMNS, SCORES, read_history
+from keras_transformer.runs.run import COLUMNS, SCORES, Run
 from keras_transformer.visualization.curves import save_runs_plot
 
 
@@ -139,9 +139,9 @@ def test_no_validation_to_draw(histories):
 
 def test_history_is_read_as_it_was_written(tmp_path):
     rows = [row | {"epoch": "first"} for row in HISTORY]
-    assert read_history(make_run(tmp_path / "run", rows)) == HISTORY
+    assert Run(make_run(tmp_path / "run", rows)).read_history() == HISTORY
     without = [{name: row[name] for name in COLUMNS} for row in HISTORY]
-    assert read_history(make_run(tmp_path / "without", without)) == without
+    assert Run(make_run(tmp_path / "without", without)).read_history() == without
 
 
 def test_picture_of_a_run(tmp_path, monkeypatch):

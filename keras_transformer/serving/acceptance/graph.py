@@ -15,7 +15,9 @@ from tensorboard.compat.proto import (
     tensor_pb2,
 )
 
-from keras_transformer.inspection.bounded_files import read_bytes
+from keras_transformer.inspection.files import (
+    read_bytes,
+)
 from keras_transformer.typing import Path
 
 NAME = "saved_model.pb"

@@ -20,7 +20,9 @@ from typing import Any
 
 from tensorboard.compat.proto import types_pb2
 
-from keras_transformer.inspection.checksums import check_files
+from keras_transformer.inspection.files import (
+    check_files,
+)
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.serving.acceptance.graph import (
     NAME,
@@ -360,7 +362,7 @@ def _called(node):
 
 def main(arguments: Sequence[str]) -> None:
     """Inspects the version that holds a file, in this process, which then is limited."""
-    from keras_transformer.inspection import probe
+    from keras_transformer.inspection import probing
 
     allow = [x for one in arguments if one.startswith("--allow=") for x in one[8:].split(",")]
 
@@ -374,7 +376,7 @@ def main(arguments: Sequence[str]) -> None:
             answer["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
         return answer
 
-    probe.main([one for one in arguments if not one.startswith("--")], look)
+    probing.main([one for one in arguments if not one.startswith("--")], look)
 
 
 if __name__ == "__main__":

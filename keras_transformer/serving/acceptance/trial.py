@@ -18,7 +18,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from keras_transformer.inspection.checksums import FILES
+from keras_transformer.inspection.files import FILES
 from keras_transformer.inspection.model_config import MOST
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_checksums, check_structure

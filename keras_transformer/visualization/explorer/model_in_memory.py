@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from keras_transformer.presets import ExportConfig
-from keras_transformer.runs.files import is_run
+from keras_transformer.runs.run import Run
 from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Path
@@ -37,7 +37,7 @@ class ModelInMemory:
         Raises:
             ValueError: If the run is there no more.
         """
-        if not is_run(self.name):
+        if not Run(self.name).has_model:
             raise ValueError(f"{self.name} is gone: put it back, or explore another model.")
         with self._lock:
             return run_signature(self._served.functions, signature, inputs)

@@ -2,7 +2,7 @@
 
 import socket
 
-from keras_transformer.runs.load import open_model
+from keras_transformer.runs.models import open_model
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.typing import Path
 from keras_transformer.visualization.explorer.explorer_server import ExplorerServer

@@ -199,7 +199,7 @@ def lying_card(fields):
 
 def outside(run):
     """The list of files names one outside."""
-    from keras_transformer.inspection.checksums import describe_files, write_sealed
+    from keras_transformer.inspection.files import describe_files, write_sealed
 
     shutil.copy("/etc/hosts", run.parent / "hosts")
     write_sealed(run / "model.json", {"files": describe_files(run, ["../hosts"])})

@@ -14,8 +14,7 @@ import numpy as np
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import MANIFEST, describe_file
-from keras_transformer.runs.arrays_file import file_checksum
-from keras_transformer.runs.resume_points import _checksum
+from keras_transformer.runs.checkpoints import _checksum, file_checksum
 from tests.support.trials.trial import Trial
 
 TRAIN = "train --preset tiny --corpus {} --output new --vocabulary-size none --model-type char"

@@ -231,7 +231,7 @@ def test_an_export_without_the_signatures_says_what_is_missing():
 
 
 def test_a_run_answers_from_memory():
-    from keras_transformer.runs.load import load
+    from keras_transformer.runs.models import load
 
     with serving(RUN) as explorer:
         assert ask(explorer, "model") == {"name": str(RUN), "missing": {}}

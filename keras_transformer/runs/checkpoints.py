@@ -1,8 +1,13 @@
-"""The files that a training goes on from: two points, whole and checked, and one training at them.
+"""The files that a training resumes from: two checkpoints, whole and with checksums.
 
-`resume.json` says what each point holds, and the checksum of every file of it; beside it lie their
-arrays. Everything is written beside its place, flushed and renamed, first the files and then what
-names them, so that a process killed at any moment leaves two points that are whole.
+`resume.json` describes each checkpoint, with the checksum of every file of it; beside it lie their
+arrays. Everything is written beside its place, flushed and renamed, first the files and then
+`resume.json`, so that a process killed at any moment leaves two whole checkpoints.
+
+Arrays are in safetensors' format: the length of the header, the header (JSON: name, type, shape and
+place of each array), and their bytes one after the other. Nothing in it can be code, as in a
+pickle; and it is written by Python alone, where a full disk raises an error and does not, as in
+HDF5, end the process.
 """
 
 import hashlib
@@ -16,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.atomic_files import reason, replacing
-from keras_transformer.runs.arrays_file import file_checksum, read_arrays, write_arrays
+from keras_transformer.inspection.files import digest
 from keras_transformer.typing import Path
 
 try:
@@ -25,22 +30,29 @@ except ImportError:  # on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 STATE, LOCK = "resume.json", "lock"
-_held: dict[
-    str, int
-] = {}  # file descriptors of the locks of this process: a notebook may train there again
+TYPES = {
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{"bool": "BOOL", "bfloat16": "BF16"},
+}
+# File descriptors of the locks of this process: a notebook may train there again.
+_held: dict[str, int] = {}
 
 
-class ResumePoints:
-    """The points of a training in a directory, the newest last.
+class Checkpoints:
+    """The checkpoints of a training in a directory, the newest last.
 
     Args:
         folder: Name of the directory.
-        owned: Regular expression of the names of further files that belong to points: what no point
-            names is removed.
-        writes: Whether this process is the one of several that writes; others only read.
+        owned: Regular expression of the names of further files that belong to checkpoints: those
+            that no checkpoint names are removed.
+        writes: Whether this process is the one of several workers that writes; if not, methods that
+            write do nothing.
 
     Attributes:
-        points: List of dicts as `write` takes them; of those on the disk, once `read` has read it.
+        points: List of dicts: `arrays` (the name of their file), `sha256`, `state` and `files`, see
+            `write`; of those on the disk, once `read` has read it.
     """
 
     KEPT = 2  # should the last one be damaged
@@ -96,7 +108,7 @@ class ResumePoints:
     # --- reading ---
 
     def read(self) -> list[dict[str, Any]]:
-        """Reads what the points are, without looking at their files.
+        """Reads the descriptions of the checkpoints, not their files.
 
         Raises:
             ValueError: If `resume.json` is damaged, or is missing where there are checkpoints.
@@ -109,7 +121,7 @@ class ResumePoints:
             points = whole["points"]
             good = whole["sha256"] == _checksum(points)
         except FileNotFoundError:
-            lost = sorted(self._strangers(set()))
+            lost = sorted(self._not_named(set()))
             if lost:
                 raise ValueError(
                     f"{name} is missing, though there are checkpoints such as {lost[-1]}: {mend}."
@@ -125,13 +137,13 @@ class ResumePoints:
         return points
 
     def latest(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-        """Opens the newest point that is whole; says on stderr what is wrong with a newer one.
+        """Opens the newest checkpoint that is whole; warns on stderr about a damaged newer one.
 
         Returns:
-            What `write` was given: a state and arrays. None where nothing has been saved yet.
+            The state and the arrays that `write` was given. None where nothing has been saved yet.
 
         Raises:
-            ValueError: If no point is whole, or as `read` does.
+            ValueError: If no checkpoint is whole, or as `read` does.
         """
         damages: list[str] = []
         for point in reversed(self.read()):
@@ -139,9 +151,7 @@ class ResumePoints:
                 for name, checksum in point["files"].items():
                     path = os.path.join(self.folder, name)
                     if file_checksum(path) != checksum:
-                        raise ValueError(
-                            f"{path} is damaged (its checksum is another than when it was written)"
-                        )
+                        raise _changed(path)
                 arrays = read_arrays(os.path.join(self.folder, point["arrays"]), point["sha256"])
             except ValueError as error:
                 damages.append(str(error))
@@ -160,7 +170,7 @@ class ResumePoints:
     # --- writing ---
 
     def begin(self) -> None:
-        """Writes that there is no point yet: from then on, `resume.json` must not be missing."""
+        """Writes an empty `resume.json`, which from then on must not be missing."""
         self.points = []
         self._write()
 
@@ -171,16 +181,16 @@ class ResumePoints:
         arrays: Mapping[str, np.ndarray],
         files: Mapping[str, str] | None = None,
     ) -> None:
-        """Adds a point, and removes what none of those that are kept needs.
+        """Adds a checkpoint, and removes the files that none of those that are kept needs.
 
         Args:
-            name: Of the point: "epoch-update", of 6 and 8 digits.
+            name: Of the checkpoint: "epoch-step", of 6 and 8 digits.
             state: What JSON can hold.
-            arrays: {name: array}.
-            files: {name: checksum} of other files in the directory that belong to the point.
+            arrays: {name: array}, of numbers or booleans.
+            files: {name: checksum} of other files in the directory that belong to the checkpoint.
 
         Raises:
-            ValueError: If something cannot be written; the points from before are whole then.
+            ValueError: If something cannot be written; the checkpoints from before are whole then.
         """
         if not self.writes:
             return
@@ -197,28 +207,24 @@ class ResumePoints:
         self.clean()
 
     def drop(self, since: int) -> None:
-        """Removes the points after so many applied updates, or more.
-
-        Args:
-            since: Number of updates, as the `"applied"` of a state counts them.
-        """
+        """Removes the checkpoints after `since` applied steps (`"applied"` of a state), or more."""
         if self.writes:  # others do not know them all
             self.points = [x for x in self.points if x["state"].get("applied", 0) < since]
             self._write()
             self.clean()
 
     def amend(self, **changes: Any) -> None:
-        """Changes fields of the newest point's state; does nothing where there is no point."""
+        """Changes fields of the newest state; does nothing where there is no checkpoint."""
         if self.points:
             self.points[-1]["state"] |= changes
             self._write()
 
     def clean(self) -> None:
-        """Removes what belongs to no point: of points that are gone, or of killed processes."""
+        """Removes files that belong to no checkpoint: of dropped ones, or of killed processes."""
         if not self.writes:
             return
         named = {name for point in self.points for name in (point["arrays"], *point["files"])}
-        for name in self._strangers(named):
+        for name in self._not_named(named):
             try:
                 os.remove(os.path.join(self.folder, name))
             except OSError as error:
@@ -229,27 +235,90 @@ class ResumePoints:
     def _write(self):
         if not self.writes:
             return
-        # As it will be read: JSON has no tuples.
-        points = json.loads(json.dumps(self.points, default=_plain))
+        # As it will be read: JSON has no tuples, and neither NumPy's nor TensorFlow's numbers.
+        points = json.loads(json.dumps(self.points, default=lambda x: np.asarray(x).tolist()))
         with replacing(os.path.join(self.folder, STATE)) as name:
             with open(name, "w", encoding="utf-8") as file:
                 json.dump({"sha256": _checksum(points), "points": points}, file)
         self.points = points
 
-    def _strangers(self, named):
-        """Files like those of points that are not among the named ones."""
+    def _not_named(self, named):
+        """Files with names like those of checkpoints that are not among the named ones."""
         if not os.path.isdir(self.folder):
             return set()
         return {x for x in os.listdir(self.folder) if self._owned.fullmatch(x)} - named
 
 
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
+    """Writes arrays by name, whole or not at all; returns the SHA-256 of the file.
+
+    Raises:
+        ValueError: If the file cannot be written.
+    """
+    header, end = {}, 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": TYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the arrays then lie at whole words
+    checksum = hashlib.sha256()
+    with replacing(path) as name, open(name, "wb") as file:
+        for part in (len(text).to_bytes(8, "little"), text, *map(_bytes, arrays.values())):
+            checksum.update(part)
+            file.write(part)
+    return checksum.hexdigest()
+
+
+def read_arrays(path: Path, checksum: str) -> dict[str, np.ndarray]:
+    """Reads the arrays that `write_arrays` has written; those of bfloat16 as uint16.
+
+    Raises:
+        ValueError: If the file cannot be read, or has another checksum.
+    """
+    try:
+        with open(path, "rb") as file:
+            whole = file.read()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({reason(error)})") from error
+    if hashlib.sha256(whole).hexdigest() != checksum:
+        raise _changed(path)
+    size = 8 + int.from_bytes(whole[:8], "little")
+    names = {code: name for name, code in TYPES.items()} | {"BF16": "uint16"}
+    arrays = {}
+    for name, entry in json.loads(whole[8:size]).items():
+        begin, end = entry["data_offsets"]
+        data = memoryview(whole)[size + begin : size + end]
+        arrays[name] = np.frombuffer(data, names[entry["dtype"]]).reshape(entry["shape"])
+    return arrays
+
+
+def file_checksum(path: Path) -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    try:
+        return digest(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({reason(error)})") from error
+
+
+def _bytes(array: np.ndarray) -> Any:
+    """An array's bytes as they lie in memory; NumPy itself shows none of bfloat16 or scalars."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _changed(path):
+    return ValueError(f"{path} is damaged (its checksum is another than when it was written)")
+
+
 def _checksum(points):
     return hashlib.sha256(json.dumps(points, sort_keys=True).encode()).hexdigest()
-
-
-def _plain(value):
-    """Numbers and arrays of NumPy or TensorFlow as JSON can hold them."""
-    return np.asarray(value).tolist()
 
 
 def _is_file(file, name):

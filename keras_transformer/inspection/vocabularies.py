@@ -1,0 +1,147 @@
+"""Vocabularies: SentencePiece models as protocol buffers, WordPiece vocabularies as JSON.
+
+Native code trusts the tables of offsets in a SentencePiece model (the normalizer's double array)
+and follows them wherever they point; so they are checked first.
+"""
+
+import collections
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from keras_transformer.special_ids import UNK
+from keras_transformer.typing import Path
+
+MOST_PIECES = 1 << 20
+MOST_BYTES = 32 << 20  # of a SentencePiece model with a million pieces
+LONGEST_SUBWORD = 4096  # bytes
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # by our ids: START is BERT's [CLS], END its [SEP]
+LONGEST_PIECE = 256  # bytes of a WordPiece
+FORMAT = "wordpiece 1"
+LEAF = 1 << 31  # of a unit of the double array: the mark of a value
+
+
+def check_sentencepiece_model(model: bytes) -> int:
+    """Refuses bytes that are no SentencePiece model, or not a sound one.
+
+    Args:
+        model: A serialised `ModelProto`.
+
+    Returns:
+        The number of its pieces.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model_proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # which is made at run time
+    if len(model) > MOST_BYTES:
+        raise ValueError(f"it has {len(model):,} bytes, at most {MOST_BYTES:,} are read")
+    try:
+        proto = model_proto.FromString(model)
+    except DecodeError:
+        raise ValueError("its bytes cannot be parsed") from None
+    if not 0 < len(proto.pieces) <= MOST_PIECES:
+        raise ValueError(f"it has {len(proto.pieces):,} pieces, from 1 to {MOST_PIECES:,} are read")
+    for number, piece in enumerate(proto.pieces):
+        if not 0 < len(piece.piece.encode(errors="replace")) <= LONGEST_SUBWORD:
+            raise ValueError(f"piece {number} is empty, or has more than {LONGEST_SUBWORD} bytes")
+        if not math.isfinite(piece.score):
+            raise ValueError(f"piece {number} has the score {piece.score}")
+    for normalizer in (proto.normalizer_spec, proto.denormalizer_spec):
+        _check_table(normalizer.precompiled_charsmap)
+    return len(proto.pieces)
+
+
+def _check_table(table):
+    """Refuses a table of replacements that points out of itself.
+
+    A uint32, the length of a double array in bytes; that array, of uint32 units as darts-clone has
+    them; then the replacements, each ended by a zero. A unit that is no value leads to the unit at
+    (its own place XOR its offset XOR a byte); its value is a place among the replacements.
+    """
+    if not table:
+        return
+    length = int.from_bytes(table[:4], "little")
+    text = table[4 + length :]
+    # The last byte ends the last replacement; arrays come in blocks of 256 units.
+    if len(table) < 8 or not length or length % 1024 or not text or text[-1]:
+        raise ValueError("its table of replacements is cut off")
+    units = np.frombuffer(table[4 : 4 + length], "<u4").astype(np.int64)
+    inner = (units & LEAF) == 0
+    offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
+    targets = np.arange(len(units)) ^ offsets
+    if np.any((targets[inner] | 255) >= len(units)):
+        raise ValueError("its table of replacements points out of itself")
+    if np.any((units & (LEAF - 1))[~inner] >= len(text)):
+        raise ValueError("its table of replacements points behind their end")
+
+
+def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
+    """Reads what `to_model` writes, and refuses all else.
+
+    Args:
+        model: A serialised vocabulary.
+
+    Returns:
+        The pieces, by their numbers in the file it is from, and whether text is lower-cased.
+
+    Raises:
+        ValueError: If it is not a sound WordPiece vocabulary.
+    """
+    try:
+        content: Any = json.loads(model)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"it does not say that its format is {FORMAT!r}")
+    pieces, lowercase = content.get("pieces"), content.get("lowercase")
+    if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+        raise ValueError("its pieces are no list of strings")
+    if not isinstance(lowercase, bool):
+        raise ValueError("it does not say whether text is lower-cased")
+    if len(pieces) > MOST_PIECES:
+        raise ValueError(f"it has {len(pieces):,} pieces, at most {MOST_PIECES:,} are read")
+    check_pieces(pieces, "its vocabulary")
+    return pieces, lowercase
+
+
+def check_pieces(pieces: Sequence[str], where: Path) -> None:
+    """Refuses what no vocabulary could be.
+
+    Args:
+        pieces: The pieces, by their numbers in the file.
+        where: What an error calls them.
+
+    Raises:
+        ValueError: If there is an empty piece, a longer one than 256 bytes, one twice, no `[UNK]`,
+            or nothing else.
+    """
+    for number, piece in enumerate(pieces, start=1):
+        if not piece.strip():
+            raise ValueError(f"{where}: line {number} holds no piece: take the empty line out.")
+        if len(piece.encode()) > LONGEST_PIECE:
+            raise ValueError(
+                f"{where}: the piece on line {number} has {len(piece.encode())} bytes, expected at "
+                f"most {LONGEST_PIECE}: is this a vocabulary, with a piece on each line?"
+            )
+    twice = [piece for piece, count in collections.Counter(pieces).items() if count > 1]
+    if twice:
+        raise ValueError(f"{where}: {twice[0]!r} is there twice: every piece must have one id.")
+    if SPECIAL[UNK] not in pieces:
+        raise ValueError(
+            f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell: it "
+            "is no WordPiece vocabulary, or one that lacks this line."
+        )
+    if set(pieces) <= set(SPECIAL):
+        raise ValueError(f"{where} has special pieces only: there are none to spell words with.")
+
+
+def count_ids(pieces: Sequence[str]) -> int:
+    """The number of ids of a vocabulary: its pieces, and special ones that its file lacks."""
+    return len(set(pieces) | set(SPECIAL))
