@@ -11,13 +11,13 @@ import unicodedata
 
 import babel
 import pytest
-from babel.dates import format_date
+from babel.dates import format_date, get_date_format
 
+from keras_transformer.data import dates as dates_module
 from keras_transformer.data.dates import (
     LANGUAGES,
     MORE_LANGUAGES,
     STYLES,
-    ambiguous_months,
     dates,
     falls_back_to_root,
 )
@@ -31,8 +31,6 @@ def corpus():
 @pytest.fixture
 def only_1998(monkeypatch):
     """Makes 1998 the only year, so that a corpus can hold every combination there is."""
-    # Not by import: a package that imports the function hides its module of the same name.
-    dates_module = sys.modules[dates.__module__]
     monkeypatch.setattr(dates_module, "FIRST_YEAR", 1998)
     monkeypatch.setattr(dates_module, "LAST_YEAR", 1998)
 
@@ -48,6 +46,24 @@ def targets(pairs):
 def normalize(text):
     """Removes what a tokenizer may remove, so that strings it confuses are equal here."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def ambiguous_months(languages):
+    """The month names that do not mean the same month in every language.
+
+    Names are compared as the three formats print them, without case and final full stop.
+    """
+    meanings = {}
+    for language in languages:
+        locale = babel.Locale.parse(language)
+        patterns = (get_date_format(style, locale=locale).pattern for style in STYLES)
+        fields = dict.fromkeys(filter(None, map(dates_module._month_name_field, patterns)))
+        for field in fields:
+            for month, name in enumerate(dates_module._month_names(field, locale), start=1):
+                speakers = meanings.setdefault(name, {}).setdefault(month, [])
+                if language not in speakers:
+                    speakers.append(language)
+    return {name: months for name, months in meanings.items() if len(months) > 1}
 
 
 def strings_with_two_dates(languages, days):
