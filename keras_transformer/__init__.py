@@ -85,7 +85,7 @@ __all__ = sorted(_HOME_OF)
 # What the extra `all` brings: a package for each module that is imported.
 OPTIONAL = {
     **{name: name for name in ("babel", "matplotlib", "rich", "sacrebleu", "sentencepiece")},
-    **{name: name for name in ("tensorboard", "tyro", "werkzeug")},
+    **{name: name for name in ("tensorboard", "tokenizers", "tyro", "werkzeug")},
     "tensorflow_serving": "tensorflow-serving-api",
     "tensorflow_text": "tensorflow-text",
     "yaml": "pyyaml",

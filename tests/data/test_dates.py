@@ -85,28 +85,22 @@ def every_day(year):
     return map(datetime.date.fromordinal, range(first, last + 1))
 
 
-def test_default_sizes(corpus):
-    assert list(map(len, (corpus.train, corpus.valid, corpus.test))) == [120_000, 1_500, 3_000]
+def test_parts_have_no_date_and_no_string_in_common(corpus):
+    parts = corpus.train, corpus.valid, corpus.test
+    assert list(map(len, parts)) == [120_000, 1_500, 3_000]
+    train, *held_out = ({*targets(part), *map(normalize, sources(part))} for part in parts)
+    assert not train & (held_out[0] | held_out[1]) and not held_out[0] & held_out[1]
+    for part in parts[1:]:  # each date and string once
+        assert len(set(targets(part))) == len(set(map(normalize, sources(part)))) == len(part)
 
 
-def test_date_is_in_one_part_only(corpus):
-    train, valid, test = map(set, map(targets, (corpus.train, corpus.valid, corpus.test)))
-    assert not train & valid
-    assert not train & test
-    assert not valid & test
-
-
-def test_held_out_strings_are_not_in_training(corpus):
-    train = set(map(normalize, sources(corpus.train)))
-    assert not train & set(map(normalize, sources(corpus.valid)))
-    assert not train & set(map(normalize, sources(corpus.test)))
-
-
-@pytest.mark.parametrize("part", ["valid", "test"])
-def test_held_out_strings_and_dates_come_once(corpus, part):
-    pairs = getattr(corpus, part)
-    assert len(set(map(normalize, sources(pairs)))) == len(pairs)
-    assert len(set(targets(pairs))) == len(pairs)
+def test_a_source_is_one_line_with_the_year_and_the_day_of_its_target(corpus):
+    assert {target[:4] for target in targets(corpus.train)} == set(map(str, range(1900, 2100)))
+    for pair in corpus.train + corpus.valid + corpus.test:
+        day = datetime.date.fromisoformat(pair.target)
+        assert str(day.year) in pair.source
+        assert str(day.day) in pair.source.replace(str(day.year), "")
+        assert pair.source.strip().splitlines() == [pair.source] and "\t" not in pair.source
 
 
 def test_training_draws_no_combination_twice(only_1998):
@@ -159,9 +153,6 @@ def test_ambiguous_months_finds_croatian():
         "lis": {11: ["pl"], 10: ["hr"]},
         "lip": {7: ["pl"], 6: ["hr"]},
     }
-
-
-def test_ambiguous_months_compares_without_case_and_full_stop():
     assert ambiguous_months(["pl", "lu"]) == {"lut": {2: ["pl"], 9: ["lu"]}}  # lut, Lut
     assert ambiguous_months(["pt", "mfe"]) == {"out": {10: ["pt"], 8: ["mfe"]}}  # out., out
 
@@ -219,24 +210,6 @@ def test_known_dates(only_1998, language, source, target):
     corpus = dates([language], train_size=363 * 3, valid_size=1, test_size=1)
     known = {normalize(pair.source): pair.target for pair in corpus.train}
     assert known[normalize(source)] == target
-
-
-def test_target_is_a_date_whose_year_and_day_are_in_the_source(corpus):
-    assert {target[:4] for target in targets(corpus.train)} == set(map(str, range(1900, 2100)))
-    for pair in corpus.train + corpus.valid + corpus.test:
-        day = datetime.date.fromisoformat(pair.target)
-        assert str(day.year) in pair.source
-        assert str(day.day) in pair.source.replace(str(day.year), "")
-
-
-def test_source_is_one_line(corpus):
-    for pair in corpus.train + corpus.valid + corpus.test:
-        assert pair.source.strip().splitlines() == [pair.source]
-        assert "\t" not in pair.source
-
-
-def test_same_arguments_give_the_same_corpus(corpus):
-    assert dates() == corpus
 
 
 def test_seed_changes_the_corpus():
