@@ -195,9 +195,8 @@ class BatchStream:
 
 def _kept(corpus, max_length, purpose):
     """The numbers of the pairs that are used; what is dropped is logged."""
-    kept, dropped = corpus.kept(max_length)
-    summary = corpus.summary(dropped)
-    logger.log(logging.WARNING if dropped else logging.INFO, summary)
+    kept, summary = corpus.kept(max_length)
+    logger.log(logging.WARNING if len(kept) < len(corpus) else logging.INFO, summary)
     if not len(kept):
         raise ValueError(f"No sentence pair is left to {purpose}: {summary}.")
     return kept
