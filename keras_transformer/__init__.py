@@ -96,7 +96,7 @@ LIGHT = "KERAS_TRANSFORMER_LIGHT"  # set it to 1 to import this package without 
 # What the extra `all` brings: a package for each module that is imported.
 OPTIONAL = {
     **{name: name for name in ("babel", "matplotlib", "rich", "sacrebleu", "sentencepiece")},
-    **{name: name for name in ("tensorboard", "tyro", "werkzeug")},
+    **{name: name for name in ("tensorboard", "tokenizers", "tyro", "werkzeug")},
     "tensorflow_serving": "tensorflow-serving-api",
     "tensorflow_text": "tensorflow-text",
     "yaml": "pyyaml",

@@ -31,7 +31,7 @@ FLOORS = [
     ["translation"],
     ["transformer"],
     ["training", "data"],
-    ["layers", "decoding", "tokenizers", "corpora"],
+    ["layers", "decoding", "tokenizers"],
     ["kernels", "atomic_files", "inspection"],
     ["presets", "special_ids", "typing", "wording"],
 ]

@@ -9,9 +9,10 @@ import numpy as np
 
 from keras_transformer.data.encoded_pairs import EncodedPairs
 from keras_transformer.data.planning import BatchPlan, BatchPlanner
-from keras_transformer.data.sampled_batches import PieceSampling, SampledBatches
+from keras_transformer.data.sampled_batches import SampledBatches, planned_lengths
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.pieces import concatenated_ranges
+from keras_transformer.tokenizers.subword_sampling import SubwordSampler
 
 # ((source (B, S), target_in (B, T)), target_out (B, T)), int32.
 Batch: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], np.ndarray]
@@ -35,7 +36,7 @@ class BatchStream:
             dropped; how many and why is logged.
         boundaries: Ascending lengths that batches are padded to.
         seed: Non-negative int; None for pairs and batches in the order of their lengths.
-        sampling: `PieceSampling`, or None to use the pieces of the corpora.
+        samplers: The `SubwordSampler`s of source and target; None uses the pieces of the corpora.
         repeat: Whether an iterator never ends, instead of after `batches_per_pass` batches.
         shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
             one row of PAD.
@@ -58,7 +59,7 @@ class BatchStream:
         max_length: int,
         boundaries: np.ndarray,
         seed: int | None = 0,
-        sampling: PieceSampling | None = None,
+        samplers: Sequence[SubwordSampler] | None = None,
         repeat: bool = False,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
@@ -72,15 +73,15 @@ class BatchStream:
         starts = np.cumsum([0, *map(len, corpora)])
         self._rows = rows = _joined(kept, starts)
         planned = (np.arange(1, max_length + 1),) * 2
-        if sampling:
-            planned = sampling.planned_lengths(pairs, rows, max_length)
+        if samplers and seed is not None:
+            planned = planned_lengths(samplers, seed, pairs, rows, max_length)
         counts = [len(numbers) for numbers in kept]
-        self._planner = BatchPlanner(
+        self._planner = planner = BatchPlanner(
             pairs, rows, counts, weights, tokens_per_batch, boundaries, planned, seed
         )
         self._sampled = None
-        if sampling:
-            self._sampled = SampledBatches(pairs, rows, starts, sampling, self._planner, max_length)
+        if samplers and seed is not None:
+            self._sampled = SampledBatches(pairs, rows, starts, samplers, seed, planner, max_length)
         self._position: Position = (0, 0)
         self._newest = 0  # number of the newest iterator: no other one moves the position
         self._end: Position = (0, 0)  # where that one ends
@@ -194,9 +195,8 @@ class BatchStream:
 
 def _kept(corpus, max_length, purpose):
     """The numbers of the pairs that are used; what is dropped is logged."""
-    kept, dropped = corpus.kept(max_length)
-    summary = corpus.summary(dropped)
-    logger.log(logging.WARNING if dropped else logging.INFO, summary)
+    kept, summary = corpus.kept(max_length)
+    logger.log(logging.WARNING if len(kept) < len(corpus) else logging.INFO, summary)
     if not len(kept):
         raise ValueError(f"No sentence pair is left to {purpose}: {summary}.")
     return kept

@@ -17,7 +17,6 @@ from keras_transformer.data.batch_stream import BatchStream
 from keras_transformer.data.encoded_pairs import encode_pairs
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
-from keras_transformer.data.sampled_batches import PieceSampling
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.typing import Path
 
@@ -75,13 +74,15 @@ def make_dataset(
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles by itself
     """
     max_length, padded = _lengths(tokens_per_batch, max_length, boundaries)
-    tokenizers = source_tokenizer, target_tokenizer
-    corpora, weights, tokenizers = _read(pairs, tokenizers, corpus)
-    if subword_sampling and not shuffle:
-        raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-    sampling = PieceSampling(tokenizers, subword_sampling, seed) if subword_sampling else None
+    corpora, weights, tokenizers = _read(pairs, (source_tokenizer, target_tokenizer), corpus)
+    samplers = None
+    if subword_sampling:
+        if not shuffle:
+            raise ValueError("subword_sampling is for training: it needs shuffle=True.")
+        _check(tokenizers, ["sampler"])
+        samplers = [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
     order = seed if shuffle else None
-    options = (tokens_per_batch, max_length, padded, order, sampling, repeat, shard)
+    options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard)
     return stream_dataset(BatchStream(corpora, weights, *options))
 
 
@@ -92,13 +93,17 @@ def _read(pairs, tokenizers, corpus):
             raise ValueError(
                 "There is nothing to read: pass pairs and their tokenizers, or a corpus."
             )
-        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-            check_tokenizer(side, tokenizer, ["__call__"])
+        _check(tokenizers, ["__call__"])
         return [encode_pairs(pairs, *tokenizers)], [1.0], tokenizers
     if any(given is not None for given in (pairs, *tokenizers)):
         raise ValueError("A corpus has pairs and tokenizers already: leave out either it or these.")
     opened, weights = open_corpora(corpus)
     return [one.pairs for one in opened], weights, opened[0].tokenizers
+
+
+def _check(tokenizers, members):
+    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+        check_tokenizer(side, tokenizer, members)
 
 
 def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:

@@ -129,32 +129,6 @@ def falls_back_to_root(language: str) -> bool:
     return False
 
 
-def ambiguous_months(languages: Iterable[str]) -> dict[str, dict[int, list[str]]]:
-    """Finds the month names that do not mean the same month in every language.
-
-    Names are compared as the three formats print them, wide and abbreviated, without regard to
-    case and to the full stop of an abbreviation.
-
-    Args:
-        languages: iterable of strings, Babel's locale identifiers.
-
-    Returns:
-        A dict from each such name to a dict from month (1 to 12) to the languages that mean it,
-        such as `{"listopada": {10: ["hr"], 11: ["pl"]}}`.
-    """
-    meanings: dict[str, dict[int, list[str]]] = {}
-    for language in languages:
-        locale = Locale.parse(language)
-        patterns = (get_date_format(style, locale=locale).pattern for style in STYLES)
-        fields = dict.fromkeys(filter(None, map(_month_name_field, patterns)))
-        for field in fields:
-            for month, name in enumerate(_month_names(field, locale), start=1):
-                speakers = meanings.setdefault(name, {}).setdefault(month, [])
-                if language not in speakers:
-                    speakers.append(language)
-    return {name: months for name, months in meanings.items() if len(months) > 1}
-
-
 def _month_name_field(pattern: str) -> str | None:
     """Returns the field of a CLDR pattern that prints a month's name; None if it is a number."""
     unquoted = re.sub(r"'[^']*'", "", pattern)

@@ -124,19 +124,19 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.source)
 
-    def kept(self, max_length: int) -> tuple[np.ndarray, dict[str, int]]:
+    def kept(self, max_length: int) -> tuple[np.ndarray, str]:
         """Finds the pairs that a model can learn from.
 
         Args:
             max_length: Largest number of ids on either side, including END.
 
         Returns:
-            Their numbers, ascending, `(N,)` int32 if they fit; and how many pairs are dropped, by
-            reason.
+            Their numbers, ascending, `(N,)` int32 if they fit; and one line: how many pairs are
+            kept, and how many are dropped for what reason.
         """
         source, target = self.source.lengths, self.target.lengths
         kept = np.ones(len(self), bool)
-        dropped = {}
+        dropped = []
         for reason, wrong in {
             "with an empty source": source == 0,
             "with an empty target": target == 0,
@@ -144,17 +144,12 @@ class EncodedPairs:
             f"with a target of more than {max_length} tokens": target >= max_length,
         }.items():
             if count := int(np.count_nonzero(wrong & kept)):
-                dropped[reason] = count
+                dropped.append(f"{count} {reason}")
             kept &= ~wrong
         numbers = np.arange(len(self), dtype=np.int32 if len(self) < 1 << 31 else np.int64)
-        return (numbers[kept] if dropped else numbers), dropped
-
-    def summary(self, dropped: dict[str, int]) -> str:
-        """Returns one line: how many pairs are kept, and how many are dropped for what reason."""
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        left = len(self) - sum(dropped.values())
-        total = counted(len(self), "pair")
-        return f"kept {left:,} of {total}" + (f"; dropped {reasons}" * bool(reasons))
+        numbers = numbers[kept] if dropped else numbers
+        summary = f"kept {len(numbers):,} of {counted(len(self), 'pair')}"
+        return numbers, summary + (f"; dropped {', '.join(dropped)}" if dropped else "")
 
 
 def encode_pairs(

@@ -1,7 +1,6 @@
 """Batches of sentences that are segmented anew in every pass."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from keras_transformer.data.planning import (
     fill,
     sorting_keys,
 )
-from keras_transformer.tokenizers.subword_sampling import pair_keys
-from keras_transformer.tokenizers.tokenizer import check_tokenizer
+from keras_transformer.tokenizers.subword_sampling import SubwordSampler, pair_keys
 
 MEASURED = 1000  # pairs whose growth is measured
 # Of the batches that are drawn at once: about how many tokens, for some megabytes and a second,
@@ -23,54 +21,37 @@ MEASURED = 1000  # pairs whose growth is measured
 BLOCK, FEWEST, MOST = 1 << 19, 8, 64
 
 
-class PieceSampling:
-    """Samples the pieces of sentences from (seed, pass, corpus, pair) alone.
+def planned_lengths(
+    samplers: Sequence[SubwordSampler],
+    seed: int,
+    pairs: EncodedPairs,
+    kept: np.ndarray,
+    max_length: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates the lengths of sampled sentences: batches are planned before sampling.
 
     Args:
-        tokenizers: The source and the target `Tokenizer`, which must have a `sampler`.
-        strength: Passed to `sampler`.
-        seed: Non-negative int.
+        samplers: The `SubwordSampler`s of source and target.
+        seed: Of the training.
+        pairs: `EncodedPairs`.
+        kept: The numbers of the pairs to use, `(N,)`.
+        max_length: Upper bound of the planned lengths.
 
-    Attributes:
-        seed: The argument.
-        samplers: The `SubwordSampler` of each side.
-
-    Raises:
-        ValueError: If a tokenizer has no `sampler`.
+    Returns:
+        For each side, the length to plan a sentence with, including END, by its number of ids:
+        `(max_length,)`.
     """
-
-    def __init__(self, tokenizers: Sequence[Any], strength: float, seed: int) -> None:
-        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-            check_tokenizer(side, tokenizer, ["sampler"])
-        self.seed = seed
-        self.samplers = [tokenizer.sampler(strength) for tokenizer in tokenizers]
-
-    def planned_lengths(
-        self, pairs: EncodedPairs, kept: np.ndarray, max_length: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Estimates the lengths of sampled sentences: batches are planned before sampling.
-
-        Args:
-            pairs: `EncodedPairs`.
-            kept: The numbers of the pairs to use, `(N,)`.
-            max_length: Upper bound of the planned lengths.
-
-        Returns:
-            For each side, the length to plan a sentence with, including END, by its number of ids:
-            `(max_length,)`.
-        """
-        random = np.random.default_rng([self.seed, GROWTH])
-        rows = kept[random.integers(len(kept), size=MEASURED)] if len(kept) > MEASURED else kept
-        plain = np.arange(1, max_length + 1)
-        planned = []
-        for side, sentences in enumerate((pairs.source, pairs.target)):
-            ids, lengths = sentences.gather(rows)
-            keys = pair_keys(self.seed, 0, side, rows)
-            _, drawn = self.samplers[side](ids, lengths, keys)
-            growth = max(1.0, (drawn + 1).sum() / (lengths + 1).sum())
-            planned.append(np.minimum(np.ceil(growth * plain), max_length).astype(np.int64))
-        source, target = planned
-        return source, target
+    random = np.random.default_rng([seed, GROWTH])
+    rows = kept[random.integers(len(kept), size=MEASURED)] if len(kept) > MEASURED else kept
+    plain = np.arange(1, max_length + 1)
+    planned = []
+    for side, sentences in enumerate((pairs.source, pairs.target)):
+        ids, lengths = sentences.gather(rows)
+        _, drawn = samplers[side](ids, lengths, pair_keys(seed, 0, side, rows))
+        growth = max(1.0, (drawn + 1).sum() / (lengths + 1).sum())
+        planned.append(np.minimum(np.ceil(growth * plain), max_length).astype(np.int64))
+    source, target = planned
+    return source, target
 
 
 class SampledBatches:
@@ -87,7 +68,8 @@ class SampledBatches:
         pairs: `EncodedPairs` of all corpora, one after the other.
         rows: The numbers of the pairs to use, `(N,)`.
         starts: The number of each corpus' first pair, ascending, and the number of all pairs.
-        sampling: `PieceSampling`.
+        samplers: The `SubwordSampler`s of source and target.
+        seed: Of the training: pieces depend on (seed, pass, corpus, pair) alone.
         planner: The `BatchPlanner` of the passes.
         max_length: Largest number of ids, including END.
     """
@@ -97,12 +79,14 @@ class SampledBatches:
         pairs: EncodedPairs,
         rows: np.ndarray,
         starts: np.ndarray,
-        sampling: PieceSampling,
+        samplers: Sequence[SubwordSampler],
+        seed: int,
         planner: BatchPlanner,
         max_length: int,
     ) -> None:
         self._pairs, self._rows, self._starts = pairs, rows, starts
-        self._sampling, self._planner, self._max_length = sampling, planner, max_length
+        self._samplers, self._seed = samplers, seed
+        self._planner, self._max_length = planner, max_length
         self._size = int(np.clip(BLOCK // planner.budget, FEWEST, MOST))
         self._block: tuple[tuple[int, int], EncodedPairs, list[np.ndarray]] | None = None
 
@@ -132,14 +116,14 @@ class SampledBatches:
         sides, lengths = [], []
         for side, sentences in enumerate((self._pairs.source, self._pairs.target)):
             plain = sentences.gather(rows)
-            drawn = self._sampling.samplers[side](*plain, keys[side])
+            drawn = self._samplers[side](*plain, keys[side])
             both = [(ids, np.cumsum([0, *counts])) for ids, counts in (plain, drawn)]
             sides.append(Sentences(both))
             lengths.append([plain[1] + 1, drawn[1] + 1])
         batches = self._fill(*np.swapaxes(lengths, 0, 1), last - first)
         if batches is None:  # the planned batches, unchanged
             batches = np.split(np.arange(len(rows)), np.cumsum([len(b) for b in planned])[:-1])
-        order = np.random.default_rng([self._sampling.seed, ORDER_IN_BLOCK, number, first])
+        order = np.random.default_rng([self._seed, ORDER_IN_BLOCK, number, first])
         order.shuffle(batches)
         return EncodedPairs(*sides), batches
 
@@ -171,7 +155,7 @@ class SampledBatches:
             mine = (cycles == [corpus, cycle]).all(axis=1)
             numbers = rows[mine] - self._starts[corpus]
             for side in (0, 1):
-                keys[side, mine] = pair_keys(self._sampling.seed, cycle, side, numbers, corpus)
+                keys[side, mine] = pair_keys(self._seed, cycle, side, numbers, corpus)
         return keys
 
 

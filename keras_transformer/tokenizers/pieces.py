@@ -26,15 +26,15 @@ class ModelPieces:
     def __init__(self, model: bytes) -> None:
         from sentencepiece import sentencepiece_model_pb2
 
-        proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model)
-        spec = proto.trainer_spec
+        model_proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # created at import time
+        proto = model_proto.FromString(model)
+        spec, types = proto.trainer_spec, model_proto.SentencePiece
         self.model_type: str = spec.ModelType.Name(spec.model_type).lower()
         self.pieces: list[str] = [piece.piece for piece in proto.pieces]
         self.scores = np.array([piece.score for piece in proto.pieces], np.float32)
         kinds = np.array([piece.type for piece in proto.pieces])
-        kind = vars(sentencepiece_model_pb2)["ModelProto"].SentencePiece
-        self.normal = kinds == kind.NORMAL
-        self.unused = kinds == kind.UNUSED
+        self.normal = kinds == types.NORMAL
+        self.unused = kinds == types.UNUSED
         self.cross_words = any(
             SPACE in piece[1:]
             for piece, normal in zip(self.pieces, self.normal, strict=True)

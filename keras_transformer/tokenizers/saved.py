@@ -1,6 +1,6 @@
-"""Vocabularies as files: SentencePiece or WordPiece, whichever is there.
+"""The files of the two vocabularies of a run or a prepared corpus, SentencePiece or WordPiece.
 
-TensorFlow is loaded when one is opened as a tokenizer, not before.
+TensorFlow is loaded only when one is opened as a tokenizer.
 """
 
 import os
@@ -21,15 +21,15 @@ NAMES = tuple(side + kind for side in SIDES for kind in (SUBWORD, WORDPIECE))
 
 
 def ending(model: bytes) -> str:
-    """What the name of a file with a serialised vocabulary ends with: by its kind."""
-    return WORDPIECE if model.startswith(b"{") else SUBWORD  # the one is JSON, the other begins \n
+    """Returns the file extension of a serialized vocabulary."""
+    return WORDPIECE if model.startswith(b"{") else SUBWORD  # JSON, or a protocol buffer
 
 
 def names(exists: Callable[[str], bool]) -> list[str]:
-    """The names of the vocabularies that are there, the source's first.
+    """Returns the names of the existing vocabularies, the source's first.
 
     Args:
-        exists: Tells of a name, such as `source.spm`, whether it is there.
+        exists: Function from a name, such as `source.spm`, to whether that file exists.
     """
     found = []
     for side in SIDES:
@@ -38,13 +38,13 @@ def names(exists: Callable[[str], bool]) -> list[str]:
 
 
 def paths(folder: Path) -> list[str]:
-    """The files with the vocabularies of a run or a prepared corpus, the source's first."""
+    """Returns the paths of the existing vocabularies, the source's first."""
     found = names(lambda name: os.path.isfile(os.path.join(folder, name)))
     return [os.path.join(folder, name) for name in found]
 
 
 def both(folder: Path) -> list[str]:
-    """The files with the vocabularies of source and target in a run or a prepared corpus.
+    """Returns the paths of the vocabularies of source and target.
 
     Raises:
         ValueError: If one is missing.
@@ -59,10 +59,10 @@ def both(folder: Path) -> list[str]:
 
 
 def read(folder: Path) -> tuple[bytes, bytes]:
-    """The serialised vocabularies of source and target in a run or a prepared corpus.
+    """Returns the serialized vocabularies of source and target.
 
     Raises:
-        ValueError: If there are none, or they cannot be read.
+        ValueError: If one is missing or cannot be read.
     """
     models = []
     for path in both(folder):
@@ -75,23 +75,23 @@ def read(folder: Path) -> tuple[bytes, bytes]:
 
 
 def write(folder: Path, tokenizers: Sequence[Any]) -> None:
-    """Writes the vocabularies of source and target tokenizer into a directory, by their kind."""
+    """Saves the source and the target tokenizer into a directory."""
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
-        model = getattr(tokenizer, "model", None)  # which one of the user's own need not have
+        model = getattr(tokenizer, "model", None)  # users' own tokenizers may not have it
         kind = ending(model) if isinstance(model, bytes) else SUBWORD
         tokenizer.save(os.path.join(folder, side + kind))
 
 
 def open_model(model: bytes) -> "Saved":
-    """The tokenizer of a serialised vocabulary."""
+    """Makes the tokenizer of a serialized vocabulary."""
     return _class(ending(model))(model)
 
 
 def load(folder: Path) -> "tuple[Saved, Saved]":
-    """The source and target tokenizer of a run or a prepared corpus: one object if they are equal.
+    """Loads the source and the target tokenizer: one object if they are equal.
 
     Raises:
-        ValueError: If there are none, or one is damaged.
+        ValueError: If one is missing or corrupted.
     """
     source, target = (_class(os.path.splitext(path)[1]).load(path) for path in both(folder))
     return source, source if source.model == target.model else target

@@ -15,7 +15,8 @@ import numpy as np
 
 from keras_transformer.tokenizers.pieces import ModelPieces, Spelling, Words, concatenated_ranges
 
-# From ids (I,) of sentences one after the other, lengths (B,) and keys (B,) to ids and lengths.
+# From ids of sentences one after the other, without START and END, int (I,), their lengths (B,) and
+# a key for each, uint64 (B,), to ids, int32, and lengths, int64 (B,). Equal keys give equal pieces.
 SubwordSampler: TypeAlias = Callable[
     [np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]
 ]
@@ -230,7 +231,7 @@ class BpeMerges:
 
 
 class BpeDropout:
-    """Segments sentences with some merges skipped (Provilkov et al., 2020, §3).
+    """`SubwordSampler` that skips some of the merges (Provilkov et al., 2020, §3).
 
     As in sentencepiece's sampler, each possible merge, identified by where its two parts begin and
     end, is skipped with probability `dropout`, decided once: by a hash of the sentence's key and
@@ -242,15 +243,6 @@ class BpeDropout:
     Args:
         vocabulary: `ModelPieces` of type bpe.
         dropout: Probability, from 0 to 1.
-
-    Call arguments:
-        ids: Pieces of the sentences, one after the other, without START and END, int `(I,)`, as
-            the tokenizer returns them.
-        lengths: Number of pieces of each sentence, `(B,)`.
-        keys: uint64 `(B,)`; equal keys give equal pieces.
-
-    Returns:
-        ids, int32, and lengths, int64 `(B,)`.
 
     Raises:
         ValueError: If pieces of the vocabulary are marked as unused.
@@ -333,7 +325,7 @@ _BITS = 32  # of a random number
 
 
 class UnigramSampling:
-    """Segments sentences by drawing from all segmentations (Kudo, 2018, equation 8).
+    """`SubwordSampler` that draws from all segmentations (Kudo, 2018, equation 8).
 
     Each segmentation of a sentence is drawn with its probability to the power `smoothing`, as
     sentencepiece does if it considers all of them rather than the n best: from the end of each
@@ -345,15 +337,6 @@ class UnigramSampling:
     Args:
         vocabulary: `ModelPieces` of type unigram.
         smoothing: Above 0; the smaller, the more uniform the probabilities.
-
-    Call arguments:
-        ids: Pieces of the sentences, one after the other, without START and END, int `(I,)`, as
-            the tokenizer returns them.
-        lengths: Number of pieces of each sentence, `(B,)`.
-        keys: uint64 `(B,)`; equal keys give equal pieces.
-
-    Returns:
-        ids, int32, and lengths, int64 `(B,)`.
     """
 
     def __init__(self, vocabulary: ModelPieces, smoothing: float) -> None:

@@ -1,28 +1,26 @@
-"""Which lines two builds of SentencePiece may cut into different pieces."""
-
-from typing import Any
+"""Finds the lines that two builds of SentencePiece may segment differently."""
 
 import numpy as np
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
-LONGEST = 50  # pieces of a word; longer ones would take long to look at, and are rare
-MOST = 1 << 18  # words of several pieces that are remembered, 50 MB or so
-SPACE = "\u2581"
+from keras_transformer.tokenizers.pieces import SPACE, ModelPieces
+
+LONGEST = 50  # pieces of a word; longer ones would take long to segment, and are rare
+MOST = 1 << 18  # words of several pieces that are cached, 50 MB or so
 
 
 class Ties:
-    """Finds the lines in which segmentations are as probable as each other, but for rounding.
+    """Finds the lines with several segmentations that are equally probable except for rounding.
 
-    A model of type unigram takes the most probable segmentation: the one with the largest sum of
-    scores, which are added up in float32. Of two that are equally probable, such as `0 000` and
-    `000 0`, rounding decides, and that differs between tensorflow_text's build of SentencePiece,
-    which is served, and the sentencepiece package. Nothing else has been found to differ; bpe, char
-    and word add nothing up, so no line of theirs is ever found here.
+    A model of type unigram returns the most probable segmentation: the one with the largest sum of
+    scores, added up in float32. Between two that are equally probable, such as `0 000` and `000 0`,
+    rounding decides, and that differs between tensorflow_text's build of SentencePiece, which is
+    served, and the sentencepiece package. Nothing else has been found to differ; bpe, char and word
+    add nothing up, so all their lines are certain.
 
-    Pieces do not reach from one word into the next, so a line is as certain as the least certain of
-    its words; those are looked at once each. A word is uncertain where its second best segmentation
-    is worse by less than what rounding may add to the sums up to it.
+    Pieces do not cross words, so a line is as certain as the least certain of its words; each word
+    is segmented once. A word is uncertain if its second best segmentation is worse by less than the
+    rounding error of the sums up to it.
 
     Args:
         processor: `SentencePieceProcessor`.
@@ -30,26 +28,23 @@ class Ties:
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor) -> None:
         self._processor = processor
-        model: Any = sentencepiece_model_pb2  # made when it is imported: checkers see nothing in it
-        model = model.ModelProto.FromString(processor.serialized_model_proto())
-        self._unigram = model.trainer_spec.model_type == model.trainer_spec.UNIGRAM
-        size = processor.vocab_size()
-        pieces = [processor.id_to_piece(number) for number in range(size)]
-        self._begins = np.array([piece.startswith(SPACE) for piece in pieces])
-        self._words = not any(SPACE in piece[1:] for piece in pieces)
-        scores = np.array([processor.get_score(number) for number in range(size)])
+        model = ModelPieces(processor.serialized_model_proto())
+        size, scores = len(model), model.scores.astype(np.float64)
+        self._unigram = model.model_type == "unigram"
+        self._begins = np.array([piece.startswith(SPACE) for piece in model.pieces])
+        self._words = not any(SPACE in piece[1:] for piece in model.pieces)
         is_byte = np.array([processor.is_byte(number) for number in range(size)])
-        # What is spelled in bytes has been added up as an unknown character.
+        # A character spelled in bytes has been added up as an unknown one.
         self._costs = np.where(is_byte, np.max(-scores) + 10, np.abs(scores))
-        self._cost_list = self._costs.tolist()  # of a few pieces, faster than the array
+        self._cost_list = self._costs.tolist()  # for a few pieces, faster than the array
         self._alone = np.full(size, np.nan)  # margins of words of one piece
-        self._margins: dict[bytes, float] = {}  # of others
+        self._margins: dict[bytes, float] = {}  # margins of the others
 
     def find(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Finds the lines that are not certain.
+        """Finds the uncertain lines.
 
         Args:
-            ids: Those of the lines, one line after the other, `(I,)` int32.
+            ids: Pieces of the lines, one line after the other, `(I,)` int32.
             lengths: Number of ids of each line, `(B,)`.
 
         Returns:
@@ -66,18 +61,18 @@ class Ties:
         starts = np.flatnonzero(begins)
         sizes = np.diff(starts, append=len(ids))
         margins = self._margins_of(ids, starts, sizes)
-        # A sum is rounded at each addition, by half of the 2^-23 of what it has come to; and so is
-        # that of the other segmentation, of as many pieces or so, in each of the two builds.
+        # A sum is rounded at each addition, by half of 2^-23 of its value so far; and so is that of
+        # the other segmentation, of about as many pieces, in each of the two builds.
         sums = np.bincount(rows, self._costs[ids], len(lengths))
         rows = rows[starts]
         return np.unique(rows[margins <= 4 * (sizes + 2) * 2.0**-23 * sums[rows]])
 
     def _margins_of(self, ids, starts, sizes):
-        """By how much the best segmentation of each word is better than the second best."""
+        """How much better the best segmentation of each word is than the second best."""
         firsts = ids[starts]
         alone = firsts[sizes == 1]
         new = np.unique(alone[np.isnan(self._alone[alone])])
-        self._alone[new] = self._look_at([[piece] for piece in new.tolist()])
+        self._alone[new] = self._compare([[piece] for piece in new.tolist()])
         margins = self._alone[firsts]
         several = np.flatnonzero(sizes > 1)
         begin = 4 * starts[several]
@@ -88,22 +83,22 @@ class Ties:
             self._margins.clear()
         unknown = list(set(words).difference(self._margins))
         pieces = [np.frombuffer(word, np.int32).tolist() for word in unknown]
-        self._margins.update(zip(unknown, self._look_at(pieces), strict=True))
+        self._margins.update(zip(unknown, self._compare(pieces), strict=True))
         margins[several] = list(map(self._margins.__getitem__, words))
         return margins
 
-    def _look_at(self, words):
-        """The margins of some words; 0 where one cannot be told."""
+    def _compare(self, words):
+        """The margins of some words; 0 if unknown."""
         if not words:
             return []
         texts = self._processor.decode(words)
-        # What is too long is not looked at: an empty text has no segmentation.
+        # Words that are too long are skipped: an empty text has no segmentation.
         texts = ["" if len(w) > LONGEST else text for w, text in zip(words, texts, strict=True)]
         both = self._processor.nbest_encode(texts, nbest_size=2)
         return list(map(self._margin, words, both))
 
     def _margin(self, word, best):
-        """By how much a word's segmentation is better than the others of the two best."""
+        """How much better a word's segmentation is than the other one of the best two."""
         if word not in best:
             return 0.0
         if len(best) == 1:

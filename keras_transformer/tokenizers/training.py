@@ -144,14 +144,7 @@ def train_sentencepiece(
             sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
         except (RuntimeError, OSError) as error:
             raise _explain(error, vocabulary_size) from error
-    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model.getvalue())
-    if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
-        raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
-    if not proto.normalizer_spec.normalization_rule_tsv:
-        return model.getvalue()
-    # The path of the temporary file of rules, which is different each time.
-    proto.normalizer_spec.ClearField("normalization_rule_tsv")
-    return proto.SerializeToString(deterministic=True)
+    return _finish(model.getvalue(), vocabulary_size)
 
 
 def _normalization(lowercase, nfkc, folder):
@@ -166,6 +159,17 @@ def _normalization(lowercase, nfkc, folder):
             if lower != chr(code) and unicodedata.category(chr(code)) != "Cs":
                 file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in lower)}\n")
     return {"normalization_rule_tsv": rules}
+
+
+def _finish(model, vocabulary_size):
+    """The model without the path of the temporary file of rules, which is different each time."""
+    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model)
+    if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
+        raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
+    if not proto.normalizer_spec.normalization_rule_tsv:
+        return model
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")
+    return proto.SerializeToString(deterministic=True)
 
 
 def _explain(error, vocabulary_size):

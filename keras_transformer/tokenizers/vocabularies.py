@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from keras_transformer.inspection.vocabularies import (
     FORMAT,
-    SPECIAL,
     check_pieces,
     read_wordpiece_model,
 )
@@ -168,20 +167,6 @@ def from_model(model: bytes) -> tuple[list[str], bool]:
             f"Expected the bytes of a WordPiece model, received {model!r:.40} ({error}): "
             "WordPieceTokenizer.train and from_vocabulary make one, load reads one."
         ) from error
-
-
-def renumber(pieces: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Maps the pieces of a file to our ids: 0–3 are special, the others keep their order.
-
-    Args:
-        pieces: The pieces, in file order.
-
-    Returns:
-        The pieces in the order of our ids, and the id of each in the file, -1 if it is missing.
-    """
-    numbers = {piece: number for number, piece in enumerate(pieces)}
-    ours = [*SPECIAL, *(piece for piece in pieces if piece not in SPECIAL)]
-    return ours, [numbers.get(piece, -1) for piece in ours]
 
 
 def detokenizing_loses(lowercase: bool) -> str:

@@ -1,7 +1,7 @@
 """Word vectors in files: GloVe, word2vec text and binary, fastText .vec; gzipped or not.
 
-Which of them a file is, its content tells. It is read once, and only the rows that are wanted stay
-in memory. Needs NumPy only.
+The format is detected from the content. The file is read once, and only the wanted rows are kept in
+memory. Needs NumPy only.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ from keras_transformer.typing import Path
 from keras_transformer.wording import counted
 
 GZIP = b"\x1f\x8b"
-FASTTEXT = (793712314).to_bytes(4, "little")  # what a fastText .bin begins with
-LONGEST_LINE = 1 << 20  # bytes: there is no vector of so many numbers
+FASTTEXT = (793712314).to_bytes(4, "little")  # the first bytes of a fastText .bin
+LONGEST_LINE = 1 << 20  # bytes, more than any vector has
 LONGEST_WORD = 1 << 12
 BLOCK = 1 << 20  # bytes read at once
 CONTROLS = bytes(code for code in range(32) if code not in b"\t\r\n")
 
-# Words, and the vectors of those that are wanted.
+# Words, and the vectors of the wanted ones.
 Rows: TypeAlias = Iterator[tuple[bytes, np.ndarray | None]]
 
 
 @dataclasses.dataclass
 class WordVectors:
-    """What was wanted of a file.
+    """The wanted words of a file, and their vectors.
 
     Attributes:
         words: Those that were found, UTF-8.
@@ -46,39 +46,35 @@ class WordVectors:
 def read_vectors(path: Path, wanted: Collection[bytes], least_width: int = 1) -> WordVectors:
     """Reads the vectors of some words.
 
-    Words may hold spaces, as some of GloVe's do, or be no UTF-8. Of a word that is there twice, the
-    first vector counts.
+    Words in the file may have spaces, as some of GloVe's do, or be invalid UTF-8. The first vector
+    of a repeated word counts.
 
     Args:
         path: Name of the file.
         wanted: The words, UTF-8, without spaces.
-        least_width: Numbers that a vector must have.
+        least_width: Smallest valid width of a vector.
 
     Returns:
         `WordVectors`.
 
     Raises:
-        ValueError: If the file cannot be read, holds something else, is truncated, or has vectors
-            that are too narrow, of several widths, or not finite.
+        ValueError: If the file cannot be read, is not one of word vectors, is truncated, or has
+            vectors that are too narrow, of several widths, or not finite.
     """
-    with _sentences(path), open(path, "rb", BLOCK) as file:
+    with _explained(path), open(path, "rb", BLOCK) as file:
         width, count, rows = _open(_unpacked(file), path, wanted, least_width)
         return _collect(rows, count, width, path)
 
 
 def check_vectors(path: Path, least_width: int) -> None:
-    """Looks at the beginning of a file only: whether it holds word vectors, wide enough.
-
-    Raises:
-        ValueError: As `read_vectors` does.
-    """
-    with _sentences(path), open(path, "rb", BLOCK) as file:
+    """Checks from the beginning of a file that its vectors are wide enough; see `read_vectors`."""
+    with _explained(path), open(path, "rb", BLOCK) as file:
         _open(_unpacked(file), path, (), least_width)
 
 
 @contextlib.contextmanager
-def _sentences(path):
-    """Errors in reading a file, in words."""
+def _explained(path):
+    """Turns errors in reading a file into a ValueError of one sentence."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -90,7 +86,7 @@ def _sentences(path):
 
 
 def _unpacked(file):
-    """What is in a file, gzipped or not."""
+    """The content of a file, gzipped or not."""
     if not file.peek(2).startswith(GZIP):
         return file
     return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), BLOCK)
@@ -99,7 +95,7 @@ def _unpacked(file):
 def _open(
     stream: io.BufferedReader, path: Path, wanted: Collection[bytes], least_width: int
 ) -> tuple[int, int, Rows]:
-    """Width, number of the vectors if the file tells it, else 0, and what is to be read of them."""
+    """The width of the vectors, their number, 0 if it is unknown, and an iterator over them."""
     if stream.peek(4).startswith(FASTTEXT):
         raise ValueError(
             f"{path} is a fastText model (.bin), whose vectors are made from parts of words: give "
@@ -119,7 +115,7 @@ def _open(
 
 
 def _collect(rows: Rows, count: int, width: int, path: Path) -> WordVectors:
-    """Reads the vectors that are wanted, and counts all."""
+    """Reads the wanted vectors, and counts all."""
     found: dict[bytes, np.ndarray] = {}
     received = 0
     for word, values in rows:
@@ -147,7 +143,7 @@ def _check_width(path, width, least):
 
 
 def _width(line, path):
-    """Numbers of a vector, by the first line of a file without a header."""
+    """The width of the vectors, from the first line of a file without a header."""
     fields = line.rstrip(b" \r\n").split(b" ")
     width = len(fields) - 1
     while width > 0 and not all(map(_is_number, fields[len(fields) - width :])):
@@ -161,13 +157,13 @@ def _width(line, path):
 
 
 def _is_text(stream):
-    """Tells word2vec's text from its binary format, by what follows the first line."""
+    """Whether word2vec's text rather than its binary format follows the first line."""
     line = stream.peek(1).partition(b"\n")[0]  # as much of it as is in the buffer
     return line == line.translate(None, CONTROLS) and any(map(_is_number, line.split(b" ")[1:]))
 
 
 def _of_text(stream, path, first, number, width, wanted):
-    """Yields word and, where that is wanted, vector of each line, from the line `number` on."""
+    """Yields the word of each line, from line `number` on, and its vector if it is wanted."""
     blank = 0
     line = first or stream.readline(LONGEST_LINE)
     while line:
@@ -187,26 +183,26 @@ def _of_text(stream, path, first, number, width, wanted):
             values = _numbers(line[len(word) + 1 :], path, number) if is_wanted else None
             yield word, values
         else:
-            blank = blank or number  # at the end, it does no harm
+            blank = blank or number  # allowed at the end
         line, number = stream.readline(LONGEST_LINE), number + 1
 
 
 def _check_word(path, number, fields, width):
-    """Refuses a line with too many numbers; a word with spaces has others than numbers in it."""
+    """Refuses a line with too many numbers, rather than a word with spaces."""
     if all(b"." in field and _is_number(field) for field in fields[1:-width]):
         raise ValueError(f"{path}: line {number} has {len(fields) - 1} numbers, expected {width}.")
 
 
 def _numbers(text, path, number):
     try:
-        with np.errstate(over="ignore"):  # what is too large is refused as infinite
+        with np.errstate(over="ignore"):  # too large numbers are refused as infinite
             return np.array([float(field) for field in text.split(b" ")]).astype(np.float32)
     except ValueError:
         raise ValueError(f"{path}: line {number} holds something else than numbers.") from None
 
 
 def _of_binary(stream, path, count, width, wanted):
-    """Yields word and, where that is wanted, vector of word2vec's binary format."""
+    """Yields the words of word2vec's binary format, and the vectors of the wanted ones."""
     size, buffer, position = 4 * width, b"", 0
     for number in range(1, count + 1):
         while True:

@@ -14,7 +14,6 @@ from keras_transformer.tokenizers.vocabularies import (
     detokenizing_loses,
     from_model,
     read_pieces,
-    renumber,
     to_model,
 )
 from keras_transformer.typing import Path, Tensor
@@ -71,8 +70,9 @@ class WordPieceTokenizer(GraphTokenizer):
 
     def __init__(self, model: bytes) -> None:
         super().__init__(model)
-        pieces, self.lowercase = from_model(model)
-        pieces, numbers = renumber(pieces)
+        in_file, self.lowercase = from_model(model)
+        numbers = {piece: number for number, piece in enumerate(in_file)}
+        pieces = [*SPECIAL, *(piece for piece in in_file if piece not in SPECIAL)]
         self.vocabulary_size = len(pieces)
         self._processor = tensorflow_text.FastWordpieceTokenizer(
             vocab=pieces,
@@ -84,7 +84,7 @@ class WordPieceTokenizer(GraphTokenizer):
         # The space before each word also keeps a piece such as /usr from being taken for a path
         # that a server would not have.
         self._spaced = tf.constant([f" {piece}" for piece in pieces])
-        self._numbers = tf.constant(numbers, tf.int32)
+        self._numbers = tf.constant([numbers.get(piece, -1) for piece in pieces], tf.int32)
 
     @property
     def detokenizing_loses(self) -> str:

@@ -1,4 +1,4 @@
-"""Pairs of texts as ids: all of them, in their order, from anything that can be gone through."""
+"""Pairs of texts as ids: all of them, in their order, from any iterable, in one array or many."""
 
 import numpy as np
 import pytest
@@ -32,17 +32,14 @@ def test_what_is_kept_and_why_not():
         Sentences.of([[4] * n for n in (4, 5, 4, 9, 0, 0, 1, 66_000)]),
         Sentences.of([[4] * n for n in (4, 4, 5, 9, 1, 0, 0, 1)]),
     )
-    kept, dropped = pairs.kept(5)
+    kept, summary = pairs.kept(5)
     assert kept.tolist() == [0] and kept.dtype == np.int32
-    assert dropped == {
-        "with an empty source": 2,
-        "with an empty target": 1,
-        "with a source of more than 5 tokens": 3,
-        "with a target of more than 5 tokens": 1,
-    }
-    assert pairs.summary(dropped).startswith("kept 1 of 8 pairs; dropped 2 with an empty source, 1")
-    kept, dropped = pairs.kept(70_000)
-    assert kept.tolist() == [0, 1, 2, 3, 7] and sum(dropped.values()) == 3
+    assert summary == (
+        "kept 1 of 8 pairs; dropped 2 with an empty source, 1 with an empty target, 3 with a "
+        "source of more than 5 tokens, 1 with a target of more than 5 tokens"
+    )
+    kept, summary = pairs.kept(70_000)
+    assert kept.tolist() == [0, 1, 2, 3, 7] and summary.startswith("kept 5 of 8 pairs; dropped 2")
 
 
 def test_joined():
@@ -57,3 +54,46 @@ def test_joined():
 def test_a_target_for_each_source():
     with pytest.raises(ValueError, match="a target for each source, received 2 sources and 1 targ"):
         EncodedPairs(Sentences.of([[4], [5]]), Sentences.of([[6]]))
+
+
+ROWS = [[5, 6, 7], [], [4], [9, 9], [], [8, 5, 5, 5]]
+
+
+def shards(sizes, dtype):
+    """`ROWS` cut into shards of so many sentences."""
+    start = 0
+    for size in sizes:
+        rows = ROWS[start : start + size]
+        start += size
+        yield np.array(sum(rows, []), dtype), np.cumsum([0, *map(len, rows)])
+
+
+@pytest.mark.parametrize("sizes", [[6], [2, 4], [1, 0, 2, 3], [3, 2, 1]])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
+def test_gathers_rows_in_any_order(sizes, dtype):
+    sentences = Sentences(list(shards(sizes, dtype)))
+    assert len(sentences) == 6 and sentences.lengths.tolist() == [3, 0, 1, 2, 0, 4]
+    for rows in ([5, 0, 1, 3, 0], [4], [], list(range(6))):
+        ids, lengths = sentences.gather(np.array(rows, np.int64))
+        assert ids.dtype == np.int32 and lengths.tolist() == [len(ROWS[row]) for row in rows]
+        assert ids.tolist() == [id for row in rows for id in ROWS[row]]
+
+
+def test_of_lists_and_of_nothing():
+    ids, lengths = Sentences.of(ROWS).gather(np.array([3, 2]))
+    assert ids.tolist() == [9, 9, 4] and lengths.tolist() == [2, 1]
+    assert len(Sentences([])) == len(Sentences.of([])) == 0
+
+
+def test_memory_mapped_files(tmp_path):
+    paths = []
+    for number, (ids, offsets) in enumerate(shards([2, 4], np.uint16)):
+        paths.append([tmp_path / f"{number}.{name}.npy" for name in ("ids", "offsets")])
+        np.save(paths[-1][0], ids)
+        np.save(paths[-1][1], offsets)
+    sentences = Sentences([tuple(np.load(p, mmap_mode="r") for p in pair) for pair in paths])
+    assert sentences.gather(np.array([5, 3]))[0].tolist() == [8, 5, 5, 5, 9, 9]
+
+
+def test_long_sentences():
+    assert Sentences.of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]

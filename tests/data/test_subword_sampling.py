@@ -139,7 +139,7 @@ def test_block_is_filled_into_as_many_batches_as_planned(growth, count):
     drawn = plain + random.poisson(growth * plain)
     boundaries = np.array(bucket_boundaries(30))
     planner = SimpleNamespace(budget=200, boundaries=boundaries)
-    batches = SampledBatches(None, None, None, None, planner, 25)._fill(plain, drawn, count)
+    batches = SampledBatches(None, None, None, None, None, planner, 25)._fill(plain, drawn, count)
     if count == 9:
         assert batches is None
         return

@@ -1,8 +1,10 @@
-"""Text to ids and back: the graph ops, held id for id against the sentencepiece package."""
+"""SubwordTokenizer: the ids of the sentencepiece package; what vocabularies are learned from."""
 
 import functools
 import gc
+import io
 import itertools
+import math
 
 import keras
 import pytest
@@ -49,14 +51,6 @@ def test_text_is_that_of_sentencepiece(model_type, lowercase, nfkc):
     assert [text.decode() for text in texts] == [processor.decode(row) for row in ids]
 
 
-@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_pieces_are_longer_than_characters(model_type):
-    tokenizer, processor = trained(model_type)
-    text = "the quick brown fox"
-    pieces = [processor.id_to_piece(id) for id in tokenizer(text).numpy().tolist()]
-    assert len(pieces) < len(text) * 3 / 4 and "".join(pieces).replace("▁", " ") == f" {text}"
-
-
 @pytest.mark.parametrize("model_type", ["bpe", "unigram", "char"])
 def test_nothing_is_unknown_where_bytes_spell_the_rest(model_type):
     tokenizer, _ = trained(model_type, nfkc=False)
@@ -90,19 +84,6 @@ def test_what_is_normalized(lowercase, nfkc, expected):
     assert tokenizer.detokenize(tokenizer("ÀÉ ﬁ ① ΟΔΟΣ")).numpy().decode() == expected
 
 
-@every_type
-def test_special_ids(model_type):
-    tokenizer, processor = trained(model_type)
-    assert (PAD, UNK, START, END) == (0, 1, 2, 3)
-    special = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
-    assert special == [PAD, UNK, START, END]
-    assert tokenizer.vocabulary_size == processor.vocab_size()
-    assert SIZES[model_type] in (None, tokenizer.vocabulary_size)
-    # Special ids have no text, and text that looks like one is not one.
-    assert tokenizer.detokenize([START, PAD, END]).numpy() == b""
-    assert not {PAD, START, END} & set(tokenizer("<s></s><pad>").numpy().tolist())
-
-
 def test_char_takes_every_character_of_the_text():
     tokenizer = SubwordTokenizer.train(["abc", "cab d"], model_type="char")
     assert tokenizer.vocabulary_size == 4 + 256 + len("abcd▁")
@@ -117,7 +98,13 @@ def test_shapes_of_input_and_output():
     for batch in (["the fox", ""], ("the fox", b""), tf.constant(["the fox", ""])):
         ids = tokenizer(batch)
         assert isinstance(ids, tf.RaggedTensor) and ids.to_list() == [one, []]
+        assert tokenizer.tokenize(batch, end=True).to_list() == [[*one, END], [END]]
         assert tokenizer.detokenize(ids).numpy().tolist() == [b"the fox", b""]
+    for empty in ([], (), tf.zeros([0], tf.string)):
+        ids = tokenizer(empty)
+        assert ids.to_list() == tokenizer(empty, end=True).to_list() == [] and ids.dtype == tf.int32
+        assert tokenizer.detokenize(ids).numpy().tolist() == []
+    assert tokenizer.detokenize(tf.zeros([0, 5], tf.int32)).numpy().tolist() == []
     padded = tf.constant([one + [PAD, PAD], [END, *one, PAD]], tf.int64)
     assert tokenizer.detokenize(padded).numpy().tolist() == [b"the fox"] * 2
     assert tokenizer.detokenize(one).numpy() == b"the fox"  # a scalar
@@ -142,19 +129,15 @@ def test_end_closes_each_text():
     assert tokenizer.sample(texts, 0.3, seed=1, end=True).to_list() == [[*x, END] for x in sampled]
 
 
-def test_tokenize_is_another_name_for_the_call():
-    tokenizer, _ = trained()
-    assert tokenizer.tokenize(TEXTS[:5]).to_list() == tokenizer(TEXTS[:5]).to_list()
-    assert tokenizer.tokenize("the fox", end=True).numpy()[-1] == END
-
-
-def test_empty_batch():
-    tokenizer, _ = trained()
-    for empty in ([], (), tf.zeros([0], tf.string)):
-        ids = tokenizer(empty)
-        assert ids.to_list() == [] and ids.dtype == tf.int32
-        assert tokenizer.detokenize(ids).numpy().tolist() == []
-    assert tokenizer.detokenize(tf.zeros([0, 5], tf.int32)).numpy().tolist() == []
+@every_type
+def test_special_ids(model_type):
+    tokenizer, processor = trained(model_type)
+    assert (PAD, UNK, START, END) == (0, 1, 2, 3)
+    assert tokenizer.vocabulary_size == processor.vocab_size()
+    assert SIZES[model_type] in (None, tokenizer.vocabulary_size)
+    # Special ids have no text, and text that looks like one is not one.
+    assert tokenizer.detokenize([START, PAD, END]).numpy() == b""
+    assert not {PAD, START, END} & set(tokenizer("<s></s><pad>").numpy().tolist())
 
 
 @every_type
@@ -165,21 +148,6 @@ def test_bytes_that_are_no_text(model_type):
         assert tokenizer(raw).numpy().tolist() == tokenizer(replaced).numpy().tolist()
     assert tokenizer(["a \ud800 b"]).to_list() == tokenizer(["a ? b"]).to_list()
     assert tokenizer("a \udfff b").numpy().tolist() == tokenizer("a ? b").numpy().tolist()
-
-
-def test_runs_in_a_graph():
-    tokenizer, _ = trained()
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def there_and_back(text):
-        ids = tokenizer(text)
-        return ids.to_tensor(PAD), tokenizer.detokenize(ids)
-
-    texts = ["the quick fox", "", "東京"]
-    for batch in (texts, texts[:1], texts + texts):
-        ids, back = there_and_back(tf.constant(batch))
-        assert ids.numpy().tolist() == tokenizer(batch).to_tensor(PAD).numpy().tolist()
-        assert [text.decode() for text in back.numpy()] == batch
 
 
 def test_runs_in_a_dataset():
@@ -222,3 +190,149 @@ def test_saved_and_loaded(model_type, lowercase, nfkc, tmp_path):
     assert loaded(TEXTS[:9]).to_list() == tokenizer(TEXTS[:9]).to_list()
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "source.spm"))
     assert processor.encode(TEXTS[:9]) == tokenizer(TEXTS[:9]).to_list()
+
+
+@every_type
+def test_files_teach_what_lines_teach(model_type, tmp_path):
+    half = len(LINES) // 2
+    paths = [tmp_path / "one, two.txt", tmp_path / "three.txt"]  # a comma separates no paths
+    for path, lines in zip(paths, (LINES[:half], LINES[half:]), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    from_files = SubwordTokenizer.train(None, SIZES[model_type], model_type, files=paths)
+    from_lines = SubwordTokenizer.train(iter(LINES), SIZES[model_type], model_type)
+    vocabularies = [
+        [(processor.id_to_piece(id), processor.get_score(id)) for id in range(len(processor))]
+        for processor in (
+            sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+            for tokenizer in (from_files, from_lines)
+        )
+    ]
+    assert vocabularies[0] == vocabularies[1] and len(vocabularies[0]) > 20
+
+
+@pytest.mark.parametrize("model_type, size", [("char", 263), ("word", 6)])
+def test_all_that_there_is(model_type, size):
+    for lines in (["aab ab"] * 3, ["aab", "ab"]):
+        assert SubwordTokenizer.train(lines, None, model_type).vocabulary_size == size
+    many = [f"w{k}" for k in range(20_000)]
+    tokenizer = SubwordTokenizer.train(many, model_type="word")
+    assert tokenizer.vocabulary_size == 20_004 and UNK not in tokenizer(many).flat_values.numpy()
+
+
+def test_lines_may_hold_anything():
+    hostile = ["", "  ", "a \ud800 fox", b"b\xff fox", "c\x00 fox", *TEXTS[:17]] * 3
+    tokenizer = SubwordTokenizer.train(LINES + hostile, 600)
+    assert tokenizer.detokenize(tokenizer("the fox")).numpy() == b"the fox"
+
+
+def message_of(function, *arguments, **options):
+    """What the ValueError says: one line, and not in terms of somebody's C++."""
+    with pytest.raises(ValueError) as caught:
+        function(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message and ".cc" not in message and "INTERNAL" not in message, message
+    return message
+
+
+# Of ▁aab: 4 special ids, 256 bytes and ▁ a b; then bpe joins ▁a ▁aa ▁aab aa aab ab.
+@pytest.mark.parametrize(
+    "model_type, limit", [("bpe", 269), ("unigram", 264), ("char", 263), ("word", 5)]
+)
+@pytest.mark.parametrize("excess", [1, 1000])
+def test_vocabulary_larger_than_the_text_allows(model_type, limit, excess):
+    lines = ["aab"] * 3
+    assert SubwordTokenizer.train(lines, limit, model_type).vocabulary_size == limit
+    message = message_of(SubwordTokenizer.train, lines, limit + excess, model_type)
+    assert f"at most {limit} ids, received vocabulary_size={limit + excess}:" in message
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_vocabulary_too_small_for_the_characters(model_type):
+    message = message_of(SubwordTokenizer.train, ["abcd"], 264, model_type)
+    assert "take 265 ids" in message and "vocabulary_size=264" in message
+
+
+@every_type
+@pytest.mark.parametrize("size", [4, 0, -3])
+def test_vocabulary_too_small_for_anything(model_type, size):
+    message = message_of(SubwordTokenizer.train, LINES, size, model_type)
+    assert f"vocabulary_size={size} is too small" in message
+
+
+@every_type
+@pytest.mark.parametrize("lines", [[], ["", "  \n"]], ids=["none", "blank"])
+def test_no_text(model_type, lines, tmp_path):
+    expected = "There is no text to learn a vocabulary from: every line is empty."
+    assert message_of(SubwordTokenizer.train, lines, 300, model_type) == expected
+    (tmp_path / "file.txt").write_text("".join(lines))
+    files = [tmp_path / "file.txt"]
+    assert message_of(SubwordTokenizer.train, None, 300, model_type, files=files) == expected
+
+
+def test_unfit_arguments(tmp_path):
+    message = message_of(SubwordTokenizer.train, LINES, 300, "words")
+    assert message == (
+        "model_type must be one of bpe, unigram, char, word, wordpiece, received 'words'."
+    )
+    for model_type in ("bpe", "unigram"):
+        message = message_of(SubwordTokenizer.train, LINES, None, model_type)
+        assert f"A {model_type} vocabulary needs a vocabulary_size, received None: pass" in message
+    for size in ("300", 300.0, "char"):
+        message = message_of(SubwordTokenizer.train, LINES, size)
+        assert message == f"vocabulary_size must be an integer, received {size!r}."
+    missing = tmp_path / "missing.txt"
+    assert f'"{missing}": No such file' in message_of(
+        SubwordTokenizer.train, None, 300, files=[missing]
+    )
+
+
+def test_where_the_text_is(tmp_path):
+    for one in ("corpus.txt", b"corpus.txt", tmp_path):
+        message = message_of(SubwordTokenizer.train, one, 300)
+        assert message.startswith("lines must be several strings, received one, ")
+        assert message.endswith("or pass files=[path].")
+        message = message_of(SubwordTokenizer.train, None, 300, files=one)
+        assert message == f"files must be a list of paths, received one, {one!r}: put it in a list."
+    for lines, files in ((None, []), (LINES, ["corpus.txt"])):
+        message = message_of(SubwordTokenizer.train, lines, 300, files=files)
+        assert message.startswith("Give either lines or files")
+    for line in (("a", "b"), 7, None):
+        message = message_of(SubwordTokenizer.train, [*LINES, line], 300)
+        kind = type(line).__name__
+        assert message == f"Every line must be a string, received a {kind}: {line!r}."
+
+
+def test_what_is_no_model(tmp_path):
+    for model in (b"garbage", "text", math.pi, b"\x00" * 1000):
+        assert "Expected the bytes of a SentencePiece" in message_of(SubwordTokenizer, model)
+    (tmp_path / "text.spm").write_text("the quick brown fox\n" * 10)
+    message = message_of(SubwordTokenizer.load, tmp_path / "text.spm")
+    assert str(tmp_path / "text.spm") in message and "SentencePiece" in message
+    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
+        message = message_of(SubwordTokenizer.load, path)
+        assert str(path) in message and reason in message
+
+
+def test_other_special_ids_are_refused():
+    model = train_with_sentencepiece(pad_id=-1, unk_id=0, bos_id=1, eos_id=2)
+    message = message_of(SubwordTokenizer, model)
+    assert "[0, 1, 2, 3]" in message and "[-1, 0, 1, 2]" in message
+
+
+def test_model_of_the_sentencepiece_package_is_welcome():
+    model = train_with_sentencepiece(pad_id=0, unk_id=1, bos_id=2, eos_id=3)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert SubwordTokenizer(model)(TEXTS).to_list() == processor.encode(TEXTS)
+
+
+def train_with_sentencepiece(**special_ids):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        vocab_size=100,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **special_ids,
+    )
+    return model.getvalue()

@@ -132,7 +132,7 @@ def test_what_is_no_tokenizer(wrong, sentence, own):
     model = kt.Transformer(8, 8, **SIZES)
     with pytest.raises(ValueError, match=sentence):
         kt.Translator(model, wrong, own)
-    with pytest.raises(ValueError, match=r"The target tokenizer, .*kt\.Tokenizer lists\.$"):
+    with pytest.raises(ValueError, match=r"The target tokenizer, .* of kt\.Tokenizer\.$"):
         kt.Translator(model, own, wrong)
 
 

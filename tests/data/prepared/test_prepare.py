@@ -180,7 +180,14 @@ def test_the_end_can_be_interrupted(text, tmp_path, monkeypatch):
     assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
 
 
-def test_two_at_once_are_one_too_many(text, tmp_path):
+def test_only_into_an_empty_directory_and_alone(text, tmp_path):
+    (tmp_path / "full" / "mine").mkdir(parents=True)
+    with pytest.raises(ValueError, match="is not empty: choose another --output"):
+        kt.prepare(kt.PrepareConfig(*text), tmp_path / "full")
+    (tmp_path / "full" / "mine").rmdir()
+    (tmp_path / "full").rmdir()
+    with pytest.raises(ValueError, match="processes must be at least 1, received 0"):
+        kt.prepare(kt.PrepareConfig(*text), tmp_path / "other", processes=0)
     with module.being_written(tmp_path / "corpus"):
         with pytest.raises(ValueError, match="/corpus is being prepared by another process"):
             kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus")
@@ -269,12 +276,3 @@ def test_bad_options_leave_nothing_behind(text, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         kt.prepare(kt.PrepareConfig(**options), tmp_path / "corpus")
     assert not list(tmp_path.iterdir())
-
-
-def test_nothing_is_written_over(text, tmp_path):
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "mine").touch()
-    with pytest.raises(ValueError, match="is not empty: choose another --output"):
-        kt.prepare(kt.PrepareConfig(*text), tmp_path / "corpus")
-    with pytest.raises(ValueError, match="processes must be at least 1, received 0"):
-        kt.prepare(kt.PrepareConfig(*text), tmp_path / "other", processes=0)

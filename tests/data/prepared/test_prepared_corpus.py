@@ -1,12 +1,14 @@
-"""A prepared corpus is opened whole, or one sentence says why not."""
+"""Prepared corpora: opened whole or refused, with the ids that are served."""
 
 import json
 import shutil
 
 import numpy as np
 import pytest
+import sentencepiece
 
 import keras_transformer as kt
+from tests.support.hostile_lines import hostile, lines_with_numbers, repetitive
 from tests.support.made_up_text import write_text
 
 
@@ -86,3 +88,73 @@ def test_another_version_and_no_corpus_at_all(corpus, tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(ValueError, match=f"{path} is no prepared corpus: there is no manifest"):
             kt.PreparedCorpus(path)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """1,000 hostile lines and, on the other side, 1,000 that rounding decides."""
+    folder = tmp_path_factory.mktemp("text")
+    lines = [line for line in hostile(1700) if b"\n" not in line and is_utf8(line)]
+    sides = {"source": lines[:1000], "target": repetitive(1000)}
+    for name, side in sides.items():
+        (folder / name).write_bytes(b"".join(line + b"\n" for line in side))
+    learned = folder / "learned.tsv"
+    learned.write_text("".join(f"{line}\t{line}\n" for line in lines_with_numbers()))
+    return folder
+
+
+def is_utf8(line):
+    try:
+        line.decode()
+        return True
+    except UnicodeDecodeError:
+        return False
+
+
+@pytest.mark.parametrize("model_type, size", [("bpe", 600), ("unigram", 700)])
+def test_ids_are_those_that_are_served(text, tmp_path, capsys, model_type, size):
+    options = dict(vocabulary_size=size, model_type=model_type)
+    vocabulary = kt.PrepareConfig(str(text / "learned.tsv"), **options, joint_vocabulary=False)
+    kt.prepare(vocabulary, tmp_path / "learned", processes=1)
+    capsys.readouterr()
+    config = kt.PrepareConfig(
+        str(text / "source"), str(text / "target"), vocabularies=str(tmp_path / "learned")
+    )
+    kt.prepare(config, tmp_path / "corpus", processes=1)
+    corpus = kt.PreparedCorpus(tmp_path / "corpus")
+    pairs = kt.read_pairs(text / "source", text / "target")
+    assert len(pairs) == 1000
+    for side, shards in enumerate(corpus.shards()):
+        served = corpus.tokenizers[side]([pair[side] for pair in pairs])
+        ((ids, offsets),) = shards
+        assert offsets.tolist() == served.row_splits.numpy().tolist()
+        assert ids.tolist() == served.flat_values.numpy().tolist()
+    counts = json.loads((tmp_path / "corpus" / "manifest.json").read_text())["served"]
+    said = capsys.readouterr().err
+    if model_type == "bpe":
+        assert counts == {"uncertain": 0, "differing": 0, "such_as": []} and "otherwise" not in said
+    else:
+        assert 100 < counts["differing"] <= counts["uncertain"] < 2000
+        assert f"{counts['differing']:,} of them otherwise than the sentencepiece" in said
+        assert len(counts["such_as"]) == 3 and counts["such_as"][0] in said
+
+
+@pytest.mark.slow
+def test_three_hundred_thousand_pairs(tmp_path):
+    """Two shards: any sentence of either is its text, and every pair comes once a pass."""
+    text = write_text(tmp_path, 300_007, shards=3, words=500, length=5)
+    config = kt.PrepareConfig(*text, vocabulary_size=900, vocabulary_sample=5000)
+    kt.prepare(config, tmp_path / "corpus")
+    corpus = kt.PreparedCorpus(tmp_path / "corpus")
+    assert [len(offsets) - 1 for _, offsets in corpus.shards()[0]] == [262_144, 37_863]
+    rows = np.array([0, 262_143, 262_144, 300_006, *range(5, 300_000, 2999)])
+    pairs = kt.read_pairs(*text)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=corpus.tokenizers[0].model)
+    for side, sentences in enumerate((corpus.pairs.source, corpus.pairs.target)):
+        ids, lengths = sentences.gather(rows)
+        expected = processor.encode([pairs[row][side] for row in rows])
+        assert np.split(ids, np.cumsum(lengths)[:-1])[3].tolist() == expected[3]
+        assert ids.tolist() == [one for row in expected for one in row]
+    dataset = kt.make_dataset(corpus=corpus, tokens_per_batch=16_000, max_length=300)
+    taken = sum(len(target) for _, target in dataset.stream)
+    assert taken == 300_007
