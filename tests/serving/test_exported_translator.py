@@ -53,6 +53,9 @@ def test_translations_are_those_in_memory(exported, translator, search):
     n_best = 2 if search in (BEAM, SAMPLING) else 1
     found = exported.translate_n_best(SOURCES, 4, search, n_best=n_best)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=search, n_best=n_best))
+    if search is BEAM:
+        empty = exported.translate_n_best([""], search=BEAM)[0]
+        assert empty == [("", 0.0, 0.0)] + [("", -1e9, -1e9)] * 4
 
 
 def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, translator, monkeypatch):

@@ -1,4 +1,4 @@
-"""Every signature of an export, asked the way a server is, against the translator in memory."""
+"""Signatures of an export, asked the way a server is; see test_exported_translator.py as well."""
 
 import numpy as np
 import pytest
@@ -29,27 +29,6 @@ def test_the_process_is_configured_as_a_server(server):
     with open(f"/proc/{server._process.pid}/environ", encoding="utf-8") as file:
         variables = file.read().split("\0")
     assert {f"{name}={value}" for name, value in ENVIRONMENT.items()} <= set(variables)
-
-
-def test_beam_is_the_n_best(translator, server):
-    reply = server.predict(SOURCES, "beam")
-    expected = translator.translate_n_best(SOURCES, search=CONFIG.search)
-    for texts, hypotheses in zip(reply["text"], expected, strict=True):
-        assert texts == [one.text for one in hypotheses]
-    for key in ("log_prob", "score"):
-        for values, hypotheses in zip(reply[key], expected, strict=True):
-            assert len(values) == CONFIG.beam_size
-            assert values == pytest.approx([getattr(one, key) for one in hypotheses], abs=1e-4)
-    row = SOURCES.index("")
-    assert reply["text"][row] == [""] * 5 and reply["log_prob"][row] == [0.0] + [-1e9] * 4
-
-
-def test_score_is_what_the_translator_says(translator, server):
-    targets = ["ABC", "HGG", "", "A", "BBBB", "FEDCBA", "x", "HB", "ABCDEFGH", "\u6771"]
-    reply = server.predict({"source": SOURCES, "target": targets}, "score")
-    expected = translator.score(SOURCES, targets)
-    assert reply["tokens"] == [tokens for _, tokens in expected]
-    assert reply["log_prob"] == pytest.approx([value for value, _ in expected], abs=1e-4)
 
 
 def test_score_of_a_greedy_translation_is_its_log_prob(server):
