@@ -236,7 +236,7 @@ def _refuse_problems(findings):
     if problems:
         more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
         raise ValueError(
-            "The translator was not exported, for a server could not use it. "
+            "The translator was not exported, because a server could not use it. "
             + " ".join(problems[:5])
             + more
         )
@@ -302,8 +302,8 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
         temporary, lock = _make_locked(base, version)
     except OSError as error:
         raise ValueError(
-            f"{base} is not a directory that can be written to ({error.strerror}); pass the one "
-            "that is to hold the model's versions."
+            f"{base} is not a directory that can be written to ({error.strerror}); pass the "
+            "directory for the model's versions."
         ) from error
     try:
         yield temporary
@@ -314,7 +314,7 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
             raise  # not about the disk
         raise ValueError(
             f"The version could not be written into {base} ({reason or message.splitlines()[0]}): "
-            "mend that and export again; nothing was published."
+            "fix that and export again; nothing was published."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # after publishing, it is gone already

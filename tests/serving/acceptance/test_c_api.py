@@ -37,8 +37,9 @@ def test_server_without_sentencepiece_ops_cannot_load(version_dir):
 
 
 def test_keras_variables_reach_the_server(tmp_path):
-    (reply,) = run_through_c_api(export(stand_ins.HoldsKerasVariables(), tmp_path), [TEXTS])
-    expected = stand_ins.HoldsKerasVariables().serve(tf.constant(TEXTS, tf.string))["text"].numpy()
+    twin = stand_ins.HoldsKerasVariables()
+    (reply,) = run_through_c_api(export(twin, tmp_path), [TEXTS])
+    expected = twin.serve(tf.constant(TEXTS, tf.string))["text"].numpy()
     assert reply["text"] == [text.decode() for text in expected]
 
 

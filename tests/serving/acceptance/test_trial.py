@@ -172,7 +172,7 @@ def test_damaged_warm_up(copy, content):
     (copy / WARM_UP).write_bytes(content)
     reseal(copy)
     (problems,) = problems_of(copy).values()
-    assert "is damaged" in problems[0]
+    assert "is corrupted" in problems[0]
 
 
 # Warm-up requests: where a server looks for them, and as it reads them.
