@@ -1,1 +1,1 @@
-"""From a translator to the directory that TF Serving loads, and back."""
+"""From a translator to the directory that TF Serving loads, and back; other engines' formats."""

@@ -1,8 +1,8 @@
 """Writes a trained translator in the format of CTranslate2, the fastest engine for CPUs.
 
-Needs the package ctranslate2 (extra `bench`). Text is not part of that format: CTranslate2 takes
-and gives the pieces of the vocabularies (`source.spm` or `source.wordpiece`, and the target's),
-which are put beside the model.
+Needs the package ctranslate2 (extra `bench`). Text is not part of that format: CTranslate2 reads
+and writes the pieces of the vocabularies (`source.spm` or `source.wordpiece`, and the target's),
+which are saved beside the model.
 """
 
 import os
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     """Writes a model directory that `ctranslate2.Translator` opens.
 
-    Translations are equal but for ties that float32 decides by its last bits. CTranslate2 ranks
-    beams by log_prob / length^α, which for α = 0 only is the ranking of `beam_search`.
+    Translations are equal except for ties that the last bits of float32 decide. CTranslate2 ranks
+    beams by log_prob / length^α, which equals the ranking of `beam_search` for α = 0 only.
 
     Args:
         translator: `Translator`.
-        output: Directory to make; it must not exist.
+        output: Directory to create; it must not exist.
 
     Returns:
         `output`.
 
     Raises:
         ValueError: If `output` exists, ctranslate2 is not installed, a tokenizer cannot be saved,
-            or the model has weights that are not finite, or an activation or positions that
-            CTranslate2 does not know.
+            or the model has weights that are not finite, or an activation or positional encoding
+            that CTranslate2 does not support.
 
     Example:
 
@@ -82,7 +82,7 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
 
 
 def _make_spec(specs, model):
-    """The description of the model, with places for the weights."""
+    """CTranslate2's specification of the model, still without weights."""
     options = {
         "pre_norm": model.norm == "pre",
         "activation": _activation(model.activation),
@@ -96,7 +96,7 @@ def _make_spec(specs, model):
 
 
 def _position_options(positions):
-    """What CTranslate2 is told of a scheme."""
+    """CTranslate2's options for a positional encoding."""
     options: dict[str, dict[str, Any]] = {
         "relative": {"relative_position": True},
         "bucketed": {"relative_attention_bias": True},
@@ -112,7 +112,7 @@ def _position_options(positions):
 
 
 def _encodings(embedding):
-    """What is added to embeddings: an engine without a scheme in attention always adds it."""
+    """The encodings added to embeddings; CTranslate2 always adds some, unless attention does."""
     if embedding.positions == "learned":
         return np.array(embedding.position_embeddings)
     if embedding.positions == "sinusoidal":
@@ -121,7 +121,7 @@ def _encodings(embedding):
 
 
 def _set_positions(spec, positions):
-    """Copies the weights of a scheme."""
+    """Copies the weights of a positional encoding in attention."""
     if isinstance(positions, RelativePositions):
         spec.relative_position_keys = np.array(positions.key_table)
         spec.relative_position_values = np.array(positions.value_table)
@@ -157,7 +157,7 @@ def _set_stack(spec, stack, embedding, embedding_spec):
 
 
 def _set_projections(spec, attention, *names):
-    """Projections that read the same input, one below the other: (outputs, inputs)."""
+    """Projections of the same input, concatenated: (outputs, inputs)."""
     denses = [getattr(attention, f"{name}_dense") for name in names]
     kernels = [np.array(dense.kernel) for dense in denses]
     biases = [np.array(dense.bias) for dense in denses]
@@ -180,7 +180,7 @@ def _set_norm(spec, norm):
 
 
 def _activation(function):
-    """The name of an activation, as CTranslate2 has it."""
+    """CTranslate2's name of an activation."""
     from ctranslate2.specs.common_spec import Activation
 
     names = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh", "sigmoid": "Sigmoid"}
@@ -194,10 +194,10 @@ def _activation(function):
 
 
 def _set_vocabularies(spec, source_tokenizer, target_tokenizer):
-    """Registers the pieces of both sides, and what the special ones are called.
+    """Registers the pieces of both sides, and the names of the special ones.
 
-    CTranslate2 has one name for both sides: the target's. Source pieces are only read, and what is
-    not in the vocabulary, such as [UNK] beside a target's <unk>, is unknown all the same.
+    CTranslate2 has one name for both sides: the target's. Source pieces are only read, and those
+    missing from the vocabulary, such as [UNK] beside a target's <unk>, are unknown anyway.
     """
     source, target = _pieces(source_tokenizer), _pieces(target_tokenizer)
     special = target[: END + 1]

@@ -108,7 +108,7 @@ class ExportedTranslator:
         Raises:
             ValueError: If the version cannot be loaded, or does not support the search.
         """
-        n_best = self._search(texts, batch_size, search, prefixes, 1, first)
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
@@ -132,14 +132,6 @@ class ExportedTranslator:
         Raises:
             ValueError: See `translate`; or if `n_best` is larger than the beam.
         """
-        if self.check_search(search) == "beam" and "score" not in self.signatures["beam"][1]:
-            raise ValueError(
-                f"The signature beam of {self.directory} returns no scores: export the run anew."
-            )
-        return self._search(texts, batch_size, search, prefixes, n_best, first)
-
-    def _search(self, texts, batch_size, search, prefixes, n_best, first):
-        """`Hypothesis`es for each text; if the signature returns no score, by their log_prob."""
         n_best = check_n_best(n_best, search)
         name = self.check_search(search, prefixes is not None)
         draws = n_best if search.sample else 1
@@ -151,10 +143,12 @@ class ExportedTranslator:
             inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
-            if name != "beam":
-                answer = {key: [answer[key]] for key in ("text", "log_prob")}
-            columns = answer["text"], answer["log_prob"], answer.get("score", answer["log_prob"])
-            found.append(list(itertools.starmap(Hypothesis, zip(*columns, strict=True))))
+            if name == "beam":
+                columns = answer["text"], answer["log_prob"], answer["score"]
+                found.append(list(itertools.starmap(Hypothesis, zip(*columns, strict=True))))
+            else:
+                text, log_prob = answer["text"], answer["log_prob"]
+                found.append([Hypothesis(text, log_prob, log_prob)])
         return [
             list(itertools.chain(*found[i : i + draws]))[:n_best]
             for i in range(0, len(found), draws)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer
 from keras_transformer.inspection import files
 from keras_transformer.presets import ExportConfig
+from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
@@ -178,13 +178,12 @@ def compare_precision(
 
 def _describe_size(version_dir):
     """Megabytes of the weights and of the graph, and the size of the graph."""
-    path = os.path.join(version_dir, "saved_model.pb")
-    with open(path, "rb") as file:
-        (meta_graph,) = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
+    (meta_graph,) = read_meta_graphs(version_dir)
     functions = meta_graph.graph_def.library.function
+    graph_bytes = os.path.getsize(os.path.join(version_dir, NAME))
     return {
         "megabytes_of_weights": round(_weight_bytes(version_dir) / 1e6, 2),
-        "megabytes_of_graph": round(os.path.getsize(path) / 1e6, 2),
+        "megabytes_of_graph": round(graph_bytes / 1e6, 2),
         "nodes": sum(len(one.node_def) for one in functions) + len(meta_graph.graph_def.node),
         "functions": len(functions),
     }

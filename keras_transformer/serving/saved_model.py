@@ -38,7 +38,6 @@ from keras_transformer.serving.signatures import SIGNATURES, make_inputs
 from keras_transformer.serving.versions import (
     DEFAULT,
     LARGEST_VERSION,
-    refuse_other,
     version_dir,
     versions,
 )
@@ -170,14 +169,14 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
     """Loads an exported model as a function of a request and the name of a signature.
 
     Args:
-        directory: a version directory.
+        directory: a version directory, which `inspect_version` has accepted.
 
     Returns:
         A function from {name of an input: list} and a signature's name to {name of an output:
         nested lists}, strings as str.
 
     Raises:
-        ValueError: if it is incomplete or not a translator's.
+        ValueError: if it cannot be loaded.
     """
     # Imported for its side effect: it registers the tokenizers' ops that the graph contains.
     from keras_transformer.tokenizers import text_ops  # noqa: F401
@@ -191,8 +190,6 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
         raise ValueError(
             f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
-    signature = getattr(loaded, "signatures", {}).get(DEFAULT)
-    refuse_other(directory, getattr(signature, "structured_outputs", None))
 
     def run(inputs, name):
         # A signature does not keep its model alive, so this closure does.
@@ -239,7 +236,7 @@ def _refuse_problems(findings):
     if problems:
         more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
         raise ValueError(
-            "The translator was not exported, for a server could not use it. "
+            "The translator was not exported, because a server could not use it. "
             + " ".join(problems[:5])
             + more
         )
@@ -305,8 +302,8 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
         temporary, lock = _make_locked(base, version)
     except OSError as error:
         raise ValueError(
-            f"{base} is not a directory that can be written to ({error.strerror}); pass the one "
-            "that is to hold the model's versions."
+            f"{base} is not a directory that can be written to ({error.strerror}); pass the "
+            "directory for the model's versions."
         ) from error
     try:
         yield temporary
@@ -317,7 +314,7 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
             raise  # not about the disk
         raise ValueError(
             f"The version could not be written into {base} ({reason or message.splitlines()[0]}): "
-            "mend that and export again; nothing was published."
+            "fix that and export again; nothing was published."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # after publishing, it is gone already

@@ -1,14 +1,13 @@
-"""The directories below base/ that TF Serving takes for versions of a model."""
+"""The directories below base/ that TF Serving takes for versions of a model, and their cards."""
 
 import os
 import re
-from collections.abc import Collection
 from typing import Any
 
 from keras_transformer.inspection.files import check_types, read_sealed
 from keras_transformer.typing import Path
 
-PARTS: dict[str, dict[str, type]] = {  # of a card, and what is read of them, of these types
+PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields that are read
     "architecture": {"max_length": int},
     "precision": {"computation": str},
     "recipe": {"bleu_tokenize": str},
@@ -16,7 +15,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, and what is read of them, of
     "signatures": {},
     "versions": {},
 }
-CARD = "model.json"  # what there is to say about a version
+CARD = "model.json"
 DEFAULT = "serving_default"  # the signature of requests that name none
 LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
@@ -26,7 +25,7 @@ VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")
 def versions(base: Path) -> dict[int, str]:
     """The entries of `base` that a server takes for versions: {number: name}.
 
-    Files count: the server goes by the name, and a rename onto a file would fail.
+    Files count: the server looks at names only, and a rename onto a file would fail.
     """
     names = os.listdir(base) if os.path.isdir(base) else []
     numbers = {int(name): name for name in names if VERSION_NAME.fullmatch(name)}
@@ -53,10 +52,10 @@ def version_dir(path: Path) -> Path:
 
 
 def read_card(version_dir: Path) -> dict[str, Any]:
-    """Reads the model card of a version; an empty dict where there is none.
+    """Reads the model card of a version; an empty dict if it has none.
 
     Raises:
-        ValueError: If it is damaged, or no such card.
+        ValueError: If the card is corrupted or invalid.
     """
     path = os.path.join(version_dir, CARD)
     if not os.path.exists(path):
@@ -72,20 +71,3 @@ def read_card(version_dir: Path) -> dict[str, Any]:
             raise ValueError(f"{path}: the example of {name} needs inputs and outputs.")
         check_types(f"{path}: {name}", example, {"inputs": dict, "outputs": dict})
     return card
-
-
-def refuse_other(directory: Path, outputs: Collection[str] | None) -> None:
-    """Refuses a SavedModel that is no translator's.
-
-    Args:
-        directory: Where it is.
-        outputs: Names of the outputs of its signature `serving_default`, None where it has none.
-
-    Raises:
-        ValueError: If they are not those of a translator.
-    """
-    if outputs is None or set(outputs) != {"text", "log_prob"}:
-        raise ValueError(
-            f"{directory} is not an exported translator: its signature {DEFAULT!r} should "
-            "return text and log_prob; export one with keras_transformer.export."
-        )

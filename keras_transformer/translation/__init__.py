@@ -1,1 +1,1 @@
-"""Text to text: tokenizers, a model and decoding joined; and what a model says of given pairs."""
+"""Text to text: tokenizers, model and decoding together; scores, alignments and attention maps."""

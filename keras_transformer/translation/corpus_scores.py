@@ -14,12 +14,12 @@ from keras_transformer.wording import counted
 
 logger = logging.getLogger(__name__)
 
-# Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
+# Scripts without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
 )
-LONGEST_WORD = 5  # of their characters, on average; words of segmented text have fewer
+MAX_WORD = 5  # of their characters, on average; words of segmented text have fewer
 
 
 def corpus_scores(
@@ -29,7 +29,7 @@ def corpus_scores(
 
     Args:
         outputs: List of strings, the translations.
-        references: List of as many strings, what they should be.
+        references: List of as many strings, the reference translations.
         bleu_tokenize: sacreBLEU's tokenizer.
 
     Returns:
@@ -55,7 +55,7 @@ def scores_of_systems(
 
     Args:
         systems: List of lists of strings, the translations of each system.
-        targets: List of strings, what they should be.
+        targets: List of strings, the reference translations.
         bleu_tokenize: sacreBLEU's tokenizer.
         n_bootstrap: Number of samples; with 0, no intervals and no p-values.
 
@@ -80,11 +80,11 @@ def scores_of_systems(
     for name, theirs in zip(metrics, signatures, strict=True):
         for report, result in zip(reports, results[theirs], strict=True):
             report[name] = result.score
-            # The mean and half the width; where scores reach an end of the scale, it ends there.
+            # The mean and half the width; an interval ends at the ends of the scale.
             low, high = float(result.mean - result.ci), float(result.mean + result.ci)
             report[f"{name}_interval"] = [max(low, 0.0), min(high, 100.0)]
             if result.p_value is not None:
-                # Of equal scores, sacreBLEU calls the difference of nothing significant.
+                # For equal scores, sacreBLEU reports a significant difference.
                 equal = result.score == reports[0][name]
                 report[f"{name}_p_value"] = 1.0 if equal else result.p_value
     return reports
@@ -110,9 +110,9 @@ def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
 
 
 def warn_of_words(references: Sequence[str], bleu_tokenize: str) -> None:
-    """Says once in a process that BLEU means little where 13a finds no words."""
+    """Warns once in a process that BLEU means little if 13a finds no words."""
     text = " ".join(references)
-    if bleu_tokenize == "13a" and len(UNSPACED.findall(text)) > LONGEST_WORD * len(text.split()):
+    if bleu_tokenize == "13a" and len(UNSPACED.findall(text)) > MAX_WORD * len(text.split()):
         _say_once(
             "BLEU by the tokenizer 13a means little for text without spaces, whose sentences it "
             "takes for words: choose --bleu-tokenize zh, ja-mecab or, for any language, char."
@@ -125,10 +125,10 @@ def _say_once(sentence):
 
 
 def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> None:
-    """Refuses what cannot be compared.
+    """Checks the numbers of outputs, references and bootstrap samples.
 
     Raises:
-        ValueError: If there is nothing, not one output for each reference, or a negative number of
+        ValueError: If there are no references, not one output for each, or a negative number of
             bootstrap samples.
     """
     if not len(references):

@@ -1,6 +1,6 @@
-"""Looks into one translation: what its tokens attend to, and how probable each was.
+"""Inspects one translation: what its tokens attend to, and how probable each was.
 
-Shapes: S source length, T target length, N layers, H heads.
+Shapes: S source length, T target length.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ def attention_maps(
     source: str | bytes,
     target: str | bytes | Sequence[int] | Tensor | None = None,
 ) -> AttentionMaps:
-    """Computes all attention of one pair.
+    """Computes all attention weights of one pair.
 
     Args:
         translator: A `Translator`.
         source: Text.
-        target: Its translation: text, or ids as a search gives them; by default what the translator
-            writes, greedily.
+        target: Its translation: text, or ids as a search returns them; by default the translator's
+            own, by greedy search.
 
     Returns:
         `AttentionMaps`.
 
     Raises:
-        ValueError: If the target is too long for the model, or has an id that is none.
+        ValueError: If the target is too long for the model, or has an invalid id.
 
     Example:
 
@@ -54,17 +54,17 @@ def token_probabilities(
     target: str | bytes | Sequence[int] | Tensor | None = None,
     number: int = 5,
 ) -> list[TokenStep]:
-    """Finds what the model would have written at each step of a translation.
+    """Finds the most probable tokens at each step of a translation.
 
     Args:
-        translator, source, target: As `attention_maps` has them.
+        translator, source, target: See `attention_maps`.
         number: How many of the most probable tokens.
 
     Returns:
         A `TokenStep` for each token of the target, END included.
 
     Raises:
-        ValueError: As `attention_maps` does, or if there are not so many tokens.
+        ValueError: See `attention_maps`; or if `number` exceeds the vocabulary.
 
     Example:
 
@@ -93,7 +93,7 @@ def token_probabilities(
 
 
 def _read(translator, source, target):
-    """Ids `(1, S)` and `(1, T)`: a text is closed by END, ids end where their END is, if any."""
+    """Ids `(1, S)` and `(1, T)`: END is appended to text; ids end at their END, if any."""
     source_ids, empty = translator.read_source([source])
     if target is None:
         target = translator.translate_ids(source_ids, empty)[0][0]

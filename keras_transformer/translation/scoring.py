@@ -1,4 +1,4 @@
-"""Scores of given pairs: the probability of a target, and what it attends to.
+"""Scores of given pairs of ids: the probability of a target, and what it attends to.
 
 Shapes: B batch, S source length, T target length, N layers, H heads, K ranked tokens, V target
 vocabulary.
@@ -22,7 +22,7 @@ def log_prob(model: "Transformer", source: Tensor, target: Tensor) -> Tensor:
     Args:
         model: A `Transformer`.
         source: int32 ids `(B, S)`, padded.
-        target: int32 ids `(B, T)`, each closed by END, then padded.
+        target: int32 ids `(B, T)`, each with END at its end, then padded.
 
     Returns:
         float32 `(B,)`: the sum of the tokens' natural-log probabilities, END included.
@@ -35,16 +35,16 @@ def log_prob(model: "Transformer", source: Tensor, target: Tensor) -> Tensor:
 def all_attention(
     model: "Transformer", source: Tensor, target: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Computes what targets and sources attend to, in all layers and heads, by one pass.
+    """Computes the attention weights of all layers and heads, by one pass.
 
     Args:
-        model, source, target: As `log_prob` has them.
+        model, source, target: See `log_prob`.
 
     Returns:
-        float32 logits `(B, T, V)`, from which each token of the target is predicted; and the
-        weights, float32: `encoder` `(B, N, H, S, S)`, `decoder` `(B, N, H, T, T)` of what it reads,
-        START and all but the last token, and `cross` `(B, N, H, T, S)`. Rows are queries. What
-        stands at padding means nothing.
+        float32 logits `(B, T, V)`, which predict each token of the target; and the weights,
+        float32: `encoder` `(B, N, H, S, S)`, `decoder` `(B, N, H, T, T)` of its input, START and
+        all but the last token, and `cross` `(B, N, H, T, S)`. Rows are queries. Values at padding
+        are meaningless.
     """
     logits, scores = model((source, _shift(target)), return_attention_scores=True)
     stacks = {kind: tf.stack(layers, axis=1) for kind, layers in scores.items()}
@@ -54,7 +54,7 @@ def all_attention(
 def rank_tokens(
     logits: Tensor, target: Tensor, number: int | Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Ranks what the model would rather have written at each place of targets.
+    """Finds the most probable tokens at each position of targets.
 
     Args:
         logits: float32 `(B, T, V)`.
@@ -77,12 +77,12 @@ def attention_to_source(
     layers: Sequence[int],
     heads: Sequence[int],
 ) -> Tensor:
-    """Computes what target tokens attend to while they are predicted.
+    """Computes the cross-attention of target tokens while they are predicted.
 
     Args:
-        model, source, target: As `log_prob` has them.
-        layers, heads: Numbers of the decoder layers and of their heads, from 0, over which the
-            attention to the source is averaged.
+        model, source, target: See `log_prob`.
+        layers, heads: Numbers of the decoder layers and of their heads, from 0, whose
+            cross-attention is averaged.
 
     Returns:
         float32 `(B, T, S)`.
@@ -101,14 +101,14 @@ def most_attended(
 ) -> Tensor:
     """The source position that each target token attends to most.
 
-    END is left out with the padding: heads rest on it where a token has no counterpart.
+    END is excluded with the padding: heads attend to it when a token has no counterpart.
 
     Args:
-        model, source, target, layers, heads: As `attention_to_source` has them.
+        model, source, target, layers, heads: See `attention_to_source`.
 
     Returns:
-        int32 `(B, T)`. What stands at END, at padding, and in rows without a source token, means
-        nothing.
+        int32 `(B, T)`. Values at END, at padding, and in rows without a source token are
+        meaningless.
     """
     mean = attention_to_source(model, source, target, layers, heads)
     readable = tf.not_equal(source, PAD) & tf.not_equal(source, END)
@@ -117,6 +117,6 @@ def most_attended(
 
 
 def _shift(target):
-    """Shifts the target: START, then all but the last token, which is what the decoder is fed."""
-    # Cut last: without rows, a target may have no column to take off.
+    """The decoder's input: START, then all but the last token of the target."""
+    # Sliced last: without rows, a target may have no column to remove.
     return tf.pad(target, [[0, 0], [1, 0]], constant_values=START)[:, : tf.shape(target)[1]]

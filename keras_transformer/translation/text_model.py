@@ -6,7 +6,7 @@ Shapes: B batch, N hypotheses for each source, S source length, T target length.
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -34,18 +34,10 @@ PARTS = 1, 2, 4
 
 
 class TextModel(tf.Module):
-    """Translates and scores batches of text in a graph; a `Translator` takes lists of any length.
-
-    Args:
-        model: A built `Transformer`.
-        source_tokenizer, target_tokenizer: `Tokenizer`s, the same object when shared.
-        longest_output: Maximum number of tokens of a translation; the model's `max_length` when
-            left out or larger.
+    """Translates and scores batches of text; for its arguments, see `Translator`.
 
     Raises:
-        ValueError: If a tokenizer is invalid, a vocabulary is not of the size that the model was
-            built for, `longest_output` is not positive, or Keras has another backend than
-            TensorFlow.
+        ValueError: See `Translator`; or if Keras has another backend than TensorFlow.
     """
 
     def __init__(
@@ -79,6 +71,8 @@ class TextModel(tf.Module):
         # variables, so a function hides the model itself.
         self.variables_to_save = [weight.value for weight in model.weights]
         self._get_model = lambda: model
+        self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
+        self.compiled: Callable[..., Callable[..., Any]] = self._graphs
         self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
 
     @property
@@ -90,6 +84,14 @@ class TextModel(tf.Module):
     def default_layer(self) -> int:
         """The decoder layer whose cross-attention aligns best; see `Translator.align`."""
         return max(self.model.num_layers - 2, self.model.num_layers // 2)
+
+    def run_eagerly(self, eagerly: bool = True) -> None:
+        """Traces no graphs from now on: for a few sentences, tracing takes longer than decoding.
+
+        Args:
+            eagerly: False to use graphs again.
+        """
+        self.compiled = _eager if eagerly else self._graphs
 
     def clean(self, text: Tensor) -> Tensor:
         """Text `(B,)` in valid UTF-8; a tensor of another rank is refused."""
@@ -207,6 +209,22 @@ class TextModel(tf.Module):
         output = self.target_tokenizer.detokenize(tokens)
         # Byte pieces can form invalid UTF-8, which JSON cannot hold.
         return tf.strings.unicode_transcode(output, "UTF-8", "UTF-8", errors="replace")
+
+
+def _compile(function, inputs, **options):
+    # Nothing here needs autograph, which takes a third of the time of tracing.
+    function = functools.partial(function, **options)
+    function = tf.function(function, input_signature=inputs, autograph=False)
+    function.get_concrete_function()  # traced before threads share it
+    return function
+
+
+def _eager(function, inputs, **options):
+    def call(*values):
+        pairs = zip(values, inputs, strict=True)
+        return function(*(tf.convert_to_tensor(x, spec.dtype) for x, spec in pairs), **options)
+
+    return call
 
 
 def search_in_parts(

@@ -4,9 +4,8 @@ Shapes: B batch.
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -14,14 +13,13 @@ import tensorflow as tf
 
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import PAD
-from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.translation.results import Hypothesis, check_n_best, draw_seed
 from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
 from keras_transformer.translation.text_model import TEXT, TextModel
 from keras_transformer.typing import Texts
 
 if TYPE_CHECKING:
-    from keras_transformer.transformer import Transformer
+    pass
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
 TARGET = tf.TensorSpec([None, None], tf.int32, "target")
@@ -53,18 +51,6 @@ class Translator(TextModel):
     >>> translator("samedi 9 mai 1998", beam_size=5)
     '1998-05-09'
     """
-
-    def __init__(
-        self,
-        model: "Transformer",
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        longest_output: int | None = None,
-    ) -> None:
-        super().__init__(model, source_tokenizer, target_tokenizer, longest_output)
-        # Hidden from tf.saved_model.save like the model.
-        self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
-        self.compiled: Callable[..., Callable[..., Any]] = self._graphs
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keras pickles the model as a `.keras` file; graphs are traced again.
@@ -135,14 +121,6 @@ class Translator(TextModel):
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return Translator(twin, *tokenizers, self.longest_output)
-
-    def run_eagerly(self, eagerly: bool = True) -> None:
-        """Traces no graphs from now on: for a few sentences, tracing takes longer than decoding.
-
-        Args:
-            eagerly: False to use graphs again.
-        """
-        self.compiled = _eager if eagerly else self._graphs
 
     def translate(
         self,
@@ -379,22 +357,6 @@ class Translator(TextModel):
                 prefixes = self.target_tokenizer(self.clean(prefixes)).to_tensor(PAD)
             found = self.search_batch(rows, seeds, prefixes, search)[0][:, 0]
         return tf.reshape(found, tf.shape(text))
-
-
-def _compile(function, inputs, **options):
-    # Nothing here needs autograph, which takes a third of the time of tracing.
-    function = functools.partial(function, **options)
-    function = tf.function(function, input_signature=inputs, autograph=False)
-    function.get_concrete_function()  # traced before threads share it
-    return function
-
-
-def _eager(function, inputs, **options):
-    def call(*values):
-        pairs = zip(values, inputs, strict=True)
-        return function(*(tf.convert_to_tensor(x, spec.dtype) for x, spec in pairs), **options)
-
-    return call
 
 
 def check_numbers(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:

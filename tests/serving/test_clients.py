@@ -152,10 +152,10 @@ def test_patience_with_an_unavailable_server_ends(kind):
 
 
 def test_slow_server(kind):
-    kind.stand_in.delay = 2.0
+    kind.stand_in.delay = 1.0
     with pytest.raises(ERRORS, match="did not answer within 0.3 seconds"):
         kind.client(timeout=0.3).translate(["abc"])
-    time.sleep(2.2)
+    time.sleep(1.2)
     assert kind.count == 1  # not tried again
 
 

@@ -15,7 +15,6 @@ import keras_transformer
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.saved_model import export, load_saved_model
-from keras_transformer.serving.served_translator import ServedTranslator
 from tests.support.paths import FIXTURES
 from tests.support.sample_text import BYTES, TEXTS
 from tests.support.serving import run_through_c_api
@@ -102,6 +101,7 @@ def test_rows_do_not_depend_on_their_batch(exported, key):
 
 
 def test_server_takes_any_content(exported):
+    assert exported.server["none"] == {"text": [], "log_prob": []}
     reply = exported.server["hostile"]
     assert len(reply["text"]) == len(reply["log_prob"]) == len(HOSTILE)
     assert all(isinstance(text, str) for text in reply["text"])  # bytes, were it not UTF-8
@@ -115,10 +115,6 @@ def test_export_holds_no_gradients(exported):
     for version_dir, there in ((exported.version_dir, False), (written_with_them, True)):
         content = (version_dir / "saved_model.pb").read_bytes()
         assert (b"internal_grad_fn" in content) == there
-
-
-def test_server_takes_a_batch_of_no_rows(exported):
-    assert exported.server["none"] == {"text": [], "log_prob": []}
 
 
 def test_nothing_in_the_export_ties_it_to_this_machine(exported):
@@ -165,15 +161,3 @@ def test_twin_compiled_by_xla_is_refused(compiled_twin, tmp_path):
     with pytest.raises(ValueError, match="compiled by XLA"):
         export(compiled_twin, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_twin_compiled_by_xla_fails_in_a_server(compiled_twin, tmp_path):
-    served = ServedTranslator(compiled_twin, ExportConfig(signatures=()))
-    signatures = {"serving_default": served.functions["serving_default"].get_concrete_function()}
-    tf.saved_model.save(served, str(tmp_path), signatures=signatures)
-    problems = check_structure(tmp_path)
-    assert problems and all("is to be compiled by XLA" in problem for problem in problems)
-    (reply,) = run_through_c_api(tmp_path, [["abc"]])
-    assert "XLA compilation disabled" in reply["error"]
-    (reply,) = run_through_c_api(tmp_path, [["abc"]], xla=True)  # nothing else is wrong with it
-    assert reply["text"] == serve(compiled_twin, ["abc"])["text"]

@@ -2,19 +2,29 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 
+import numpy as np
 import pytest
+from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.presets import SearchConfig
+import keras_transformer as kt
+from keras_transformer.presets import ExportConfig, SearchConfig
+from keras_transformer.runs.load import open_translator
 from keras_transformer.serving import exported_translator
-from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.serving.saved_model import load_saved_model
+from keras_transformer.serving.acceptance.server_process import read_signatures
+from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
+from keras_transformer.serving.saved_model import export, load_saved_model
+from keras_transformer.visualization import attention
 from tests.support.command_line import run
 from tests.support.toy_translator import SOURCES, trained_translator
 
 BEAM = SearchConfig(beam_size=5)
-DRAWN = SearchConfig(sample=True, temperature=1.5, top_k=20, top_p=0.9, seed=7)
+SAMPLING = SearchConfig(sample=True, temperature=1.5, top_k=20, top_p=0.9, seed=7)
 TARGETS = ["ABC", "HGG", "", "A", "BBBB", "FEDCBA", "x", "HB", "ABCDEFGH", "\u6771"]
 
 
@@ -36,11 +46,16 @@ def check_hypotheses(found, expected):
             assert [getattr(one, key) for one in ours] == pytest.approx(wanted, abs=1e-4)
 
 
-@pytest.mark.parametrize("search", [SearchConfig(), BEAM, DRAWN], ids=["greedy", "beam", "drawn"])
+@pytest.mark.parametrize(
+    "search", [SearchConfig(), BEAM, SAMPLING], ids=["greedy", "beam", "sampling"]
+)
 def test_translations_are_those_in_memory(exported, translator, search):
-    n_best = 2 if search in (BEAM, DRAWN) else 1
+    n_best = 2 if search in (BEAM, SAMPLING) else 1
     found = exported.translate_n_best(SOURCES, 4, search, n_best=n_best)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=search, n_best=n_best))
+    if search is BEAM:
+        empty = exported.translate_n_best([""], search=BEAM)[0]
+        assert empty == [("", 0.0, 0.0)] + [("", -1e9, -1e9)] * 4
 
 
 def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, translator, monkeypatch):
@@ -120,6 +135,150 @@ def test_the_commands_take_an_export(toy_version, translator, tmp_path):
     ]
 
 
+def test_picture(toy_version, translator, monkeypatch, tmp_path):
+    calls, plot = [], attention.plot_attention
+    monkeypatch.setattr(attention, "plot_attention", lambda *x: calls.append(x) or plot(*x))
+    result = run("attention", toy_version, "hgf", "--output", tmp_path / "map.png")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    ((scores, keys, queries, titles),) = calls
+    maps = kt.attention_maps(translator, "hgf")
+    assert (keys, queries) == (maps.source_tokens, maps.target_tokens)
+    np.testing.assert_allclose(scores[0, 0], maps.scores["cross"][0].mean(axis=0), atol=1e-4)
+    assert titles == ["mean of the heads of one layer"]
+
+
+def test_lines_come_out_before_the_last_one_is_read(toy_version):
+    """And nothing is printed when the reader has left."""
+    expected = trained_translator().translate(SOURCES)
+    command = [sys.executable, "-m", "keras_transformer", "translate", toy_version]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        for start, end in ((0, 1), (1, 4), (4, 5)):
+            process.stdin.write("".join(f"{line}\n" for line in SOURCES[start:end]).encode())
+            process.stdin.flush()
+            for line in expected[start:end]:
+                assert process.stdout.readline().decode() == f"{line}\n"
+        process.stdout.close()
+        process.stdin.write(b"abc\n")
+        process.stdin.flush()  # and left open
+        assert process.wait() == 0 and process.stderr.read() == b""
+
+
+def test_samples_depend_on_the_numbers_of_lines(toy_version):
+    exported = ExportedTranslator(toy_version)
+    whole = trained_translator().translate(SOURCES, search=SAMPLING)
+    parts = [(0, 3), (3, 4), (4, 10)]
+    found = [exported.translate(SOURCES[i:j], search=SAMPLING, first=i) for i, j in parts]
+    assert sum(found, []) == whole
+
+
+def test_a_process_that_has_died_is_replaced(toy_version):
+    server = PersistentServer(toy_version)
+    requests = [({"text": [source] * 3}, "serving_default") for source in SOURCES]
+    expected = server.predict_all(requests, 30)
+    process = server._run.__self__._process
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(ValueError, match="ended with status -9"):
+        server.predict_all(requests, 30)
+    assert [x["text"] for x in server.predict_all(requests, 30)] == [x["text"] for x in expected]
+    process = server._run.__self__._process
+    del server
+    assert process.poll() == 0  # has ended
+
+
+# Without waiting for TensorFlow's import.
+
+
+@pytest.fixture(scope="module")
+def score_only(tmp_path_factory):
+    base = tmp_path_factory.mktemp("base")
+    return export(trained_translator(), base, config=ExportConfig(signatures=("score",)))
+
+
+def without_tensorflow(code, *arguments):
+    code += "\nassert not {'tensorflow', 'keras'} & set(sys.modules)"
+    command = [sys.executable, "-c", f"import sys\n{code}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_export_translates_without_tensorflow(score_only):
+    code = f"""
+from keras_transformer.runs.load import open_translator
+print(open_translator(sys.argv[1])({SOURCES!r}))
+"""
+    assert without_tensorflow(code, score_only) == f"{trained_translator().translate(SOURCES)}\n"
+    assert open_translator(score_only)([]) == []
+
+
+def test_many_sentences_have_their_graph_rewritten(score_only, monkeypatch):
+    monkeypatch.setattr(exported_translator, "OPTIMIZE_THRESHOLD", 2)
+    optimized = []
+
+    class Observed(exported_translator.ServerProcess):
+        def __init__(self, *args, optimize, **options):
+            super().__init__(*args, optimize=optimize, **options)
+            optimized.append(optimize)
+
+    monkeypatch.setattr(exported_translator, "ServerProcess", Observed)
+    expected = trained_translator().translate(SOURCES)
+    translator = ExportedTranslator(score_only)
+    found = [translator.translate(SOURCES[i:j]) for i, j in [(0, 0), (0, 1), (1, 2), (2, 3)]]
+    assert [*sum(found, []), *translator.translate(SOURCES[3:])] == expected
+    assert optimized == [False, True]  # one process for the first two, one for all others
+
+
+@pytest.mark.parametrize("name", ["beam", "sample", "attention"])
+def test_a_signature_that_is_not_there_is_named_at_once(score_only, name):
+    """Before anything is loaded."""
+    code = f"""
+from keras_transformer.presets import SearchConfig
+from keras_transformer.runs.load import open_model, open_translator
+try:
+    if "{name}" == "attention":
+        open_model(sys.argv[1]).align({SOURCES!r})
+    else:
+        search = SearchConfig(2) if "{name}" == "beam" else SearchConfig(sample=True)
+        open_translator(sys.argv[1], search)
+except ValueError as error:
+    print(error)
+"""
+    printed = without_tensorflow(code, score_only)
+    assert f"has no signature {name}: export the run anew with {name} among --signatures" in printed
+
+
+@pytest.mark.parametrize("command", ["", "train", "translate", "evaluate", "export", "check"])
+def test_help_texts_load_no_tensorflow(command):
+    code = f"""
+from keras_transformer.cli.main import main
+sys.argv = ["keras-transformer", *{command.split()!r}, "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+"""
+    assert "usage: keras-transformer" in without_tensorflow(code)
+
+
+def test_signatures_are_read_as_tensorflow_reads_them(score_only, tmp_path):
+    with open(f"{score_only}/saved_model.pb", "rb") as file:
+        content = file.read()
+    (meta_graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    found = read_signatures(score_only)
+    assert set(found) == set(meta_graph.signature_def) >= {"serving_default", "score"}
+    for name, signature in meta_graph.signature_def.items():
+        inputs, outputs = found[name]
+        assert inputs == {k: (t.name, t.dtype) for k, t in signature.inputs.items()}
+        assert outputs == {k: (t.name, t.dtype) for k, t in signature.outputs.items()}
+    for broken in (content[:-5], content[: len(content) // 2], b"", b"\xff" * 20):
+        (tmp_path / "saved_model.pb").write_bytes(broken)
+        assert read_signatures(tmp_path) == {}
+
+
+# Mistakes.
+
 MISTAKES = {
     "another beam": ("translate {} --beam-size 4", "fixes beam_size of its signature beam at 5"),
     "another α": ("translate {} --beam-size 5 --length-penalty 2", "fixes length_penalty of"),
@@ -129,6 +288,7 @@ MISTAKES = {
     "precision": ("score {} --source x.tsv --precision float32", "leave out --precision"),
     "targets": ("align {} --source x.tsv", "aligns its own translations, not given ones"),
     "heads": ("align {} --source s --heads 0", "fixes layers and heads"),
+    "map": ("attention {} a --output x.png --layer 0", "leave out --target, --kind, --layer and"),
 }
 
 
@@ -144,15 +304,9 @@ def test_what_an_export_cannot_do_is_one_sentence(name, toy_version, tmp_path, m
     assert error.startswith("keras-transformer: ") and error.count("\n") == 1
 
 
-def test_an_older_export_and_one_without_a_card(toy_version, tmp_path):
-    exported = ExportedTranslator(toy_version)
-    signature, outputs = exported.signatures["beam"]
-    del outputs["score"]
-    with pytest.raises(ValueError, match="returns no scores: export the run anew"):
-        exported.translate_n_best(["a"], search=BEAM)
-    assert exported.translate(["a"], search=BEAM)  # which needs none
+def test_an_export_without_a_card(toy_version, tmp_path):
     copy = shutil.copytree(toy_version, tmp_path / "copy")
     (copy / "model.json").unlink()
     with pytest.raises(ValueError, match="has no model.json that says how its signature beam"):
         ExportedTranslator(copy).check_search(BEAM)
-    assert ExportedTranslator(copy).check_search(dataclasses.replace(DRAWN, seed=1)) == "sample"
+    assert ExportedTranslator(copy).check_search(dataclasses.replace(SAMPLING, seed=1)) == "sample"

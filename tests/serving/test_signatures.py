@@ -1,4 +1,4 @@
-"""Every signature of an export, asked the way a server is, against the translator in memory."""
+"""Signatures of an export, asked the way a server is; see test_exported_translator.py as well."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ import tensorflow as tf
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ENVIRONMENT, ServerProcess
 from keras_transformer.serving.saved_model import export
-from keras_transformer.serving.signatures import SIGNATURES, check_names, make_inputs
+from keras_transformer.serving.signatures import check_names, make_inputs
 from tests.support.toy_translator import SOURCES, toy_pairs, trained_translator
 
-CONFIG = ExportConfig(beam_size=3, length_penalty=0.6)
+CONFIG = ExportConfig()
 HOSTILE_NUMBERS = [0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e-30, 3.4e38]
 
 
@@ -20,45 +20,15 @@ def translator():
 
 
 @pytest.fixture(scope="module")
-def version(translator, tmp_path_factory):
-    return export(translator, tmp_path_factory.mktemp("signatures"), config=CONFIG)
-
-
-@pytest.fixture(scope="module")
-def server(version):
-    with ServerProcess(version) as process:
+def server(toy_version):
+    with ServerProcess(toy_version) as process:
         yield process
-
-
-def test_all_signatures_are_there_that_need_not_be_named(server):
-    assert set(SIGNATURES) - {"explore"} <= set(server.signatures)
 
 
 def test_the_process_is_configured_as_a_server(server):
     with open(f"/proc/{server._process.pid}/environ", encoding="utf-8") as file:
         variables = file.read().split("\0")
     assert {f"{name}={value}" for name, value in ENVIRONMENT.items()} <= set(variables)
-
-
-def test_beam_is_the_n_best(translator, server):
-    reply = server.predict(SOURCES, "beam")
-    expected = translator.translate_n_best(SOURCES, search=CONFIG.search)
-    for texts, hypotheses in zip(reply["text"], expected, strict=True):
-        assert texts == [one.text for one in hypotheses]
-    for key in ("log_prob", "score"):
-        for values, hypotheses in zip(reply[key], expected, strict=True):
-            assert len(values) == CONFIG.beam_size
-            assert values == pytest.approx([getattr(one, key) for one in hypotheses], abs=1e-4)
-    row = SOURCES.index("")
-    assert reply["text"][row] == ["", "", ""] and reply["log_prob"][row] == [0.0, -1e9, -1e9]
-
-
-def test_score_is_what_the_translator_says(translator, server):
-    targets = ["ABC", "HGG", "", "A", "BBBB", "FEDCBA", "x", "HB", "ABCDEFGH", "\u6771"]
-    reply = server.predict({"source": SOURCES, "target": targets}, "score")
-    expected = translator.score(SOURCES, targets)
-    assert reply["tokens"] == [tokens for _, tokens in expected]
-    assert reply["log_prob"] == pytest.approx([value for value, _ in expected], abs=1e-4)
 
 
 def test_score_of_a_greedy_translation_is_its_log_prob(server):
@@ -130,7 +100,7 @@ def test_sampling_wants_a_value_for_each_text(server):
     assert "There must be one temperature for each text" in reply["error"]
 
 
-@pytest.mark.parametrize("rows", [(1, 2), (1, 0), (2, 1), (0, 1), (3, 2)])
+@pytest.mark.parametrize("rows", [(1, 2), (1, 0), (0, 1), (3, 2)])
 def test_score_wants_a_target_for_each_source(server, rows):
     sources, targets = (["abc"] * number for number in rows)
     reply = server.predict({"source": sources, "target": targets}, "score")
@@ -180,16 +150,10 @@ def test_tokens_ignore_padding_and_marks_and_take_unknown_ids(translator, server
     assert np.isfinite(reply["log_prob"][0])
 
 
-def test_signatures_are_chosen(translator, tmp_path):
-    path = export(translator, tmp_path, config=ExportConfig(signatures=("score",)))
-    with ServerProcess(path) as server:
-        assert {"serving_default", "score"} == set(SIGNATURES) & set(server.signatures)
-        assert "no signature named beam" in server.predict(["a"], "beam")["error"]
-
-
 def test_names_of_signatures():
     assert check_names(["score", "beam"]) == ("serving_default", "beam", "score")
-    with pytest.raises(ValueError, match="There is no signature 'beams': choose from"):
+    assert "explore" not in check_names(CONFIG.signatures)
+    with pytest.raises(ValueError, match="Unknown signature 'beams': choose from"):
         check_names(["beams"])
 
 

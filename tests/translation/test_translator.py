@@ -129,11 +129,7 @@ def test_rows_do_not_depend_on_their_batch(translator):
         (output,), (log_prob,) = serve(translator, [text])
         assert output == outputs[i]
         assert log_prob == pytest.approx(log_probs[i], abs=1e-4)
-
-
-def test_no_rows(translator):
-    assert serve(translator, []) == ([], [])
-    assert translator.translate([]) == []
+    assert serve(translator, []) == ([], []) and translator.translate([]) == []
 
 
 def test_a_few_sentences_are_translated_without_a_graph(translator, monkeypatch):
@@ -441,7 +437,6 @@ def test_another_process():
 MANY_SAMPLES = dict(search=SearchConfig(sample=True), n_best=0)
 MISTAKES = {
     "one string": (lambda t: t.translate("abc"), "a list of sentences, received one string"),
-    "empty string": (lambda t: t.translate(""), "a list of sentences, received one string"),
     "wide beam": (lambda t: t("abc", beam_size=278), "beam of 278 is wider than the vocabulary of"),
     "long prefix": (
         lambda t: t.translate(["ab", "c"], prefixes=["A", "A" * 12]),

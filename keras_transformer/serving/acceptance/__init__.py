@@ -1,1 +1,1 @@
-"""Trials of an exported version: what a server would do with it, before it gets one."""
+"""Checks of an exported version: what a server would do with it, before it is published."""

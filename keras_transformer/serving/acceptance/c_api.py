@@ -1,14 +1,14 @@
 """Runs a SavedModel's signatures as TF Serving does: TensorFlow's C++ loader, no Python op.
 
-usage: python -S -E c_api.py SITE_PACKAGES VERSION_DIR [OPS_SO ...] [--xla] [--unoptimized]
-           [--threads=N] < requests > replies
+usage: python -S -E c_api.py SITE_PACKAGES VERSION_DIR [OPS_SO ...] [--unoptimized] [--threads=N]
+           < requests > replies
 
 TF Serving is a C++ program that reads the SavedModel with the loader in libtensorflow_cc, with
 XLA switched off, and with tensorflow-text's kernels linked in. This program does the same through
 TensorFlow's C API and ctypes. It never runs `import tensorflow`, and under `python -S -E` it could
 not, so nothing of Python can help the graph. OPS_SO are shared libraries with custom kernels;
-SITE_PACKAGES is only where TensorFlow's libraries lie. With --unoptimized graphs stay as they are,
-which saves seconds before the first answer and costs up to a quarter of each.
+SITE_PACKAGES only locates TensorFlow's libraries. With --unoptimized, TensorFlow does not rewrite
+the graph, which saves seconds before the first answer and makes each up to a quarter slower.
 
 The first line of stdin holds the signatures, {name: [inputs, outputs]}, both {key: [name of the
 tensor, TF_DataType]}, as JSON. Requests and replies are JSON as well, one a line, in the column
@@ -19,9 +19,9 @@ format of TF Serving's REST API:
     {"inputs": "a cat"}                     ->  {"error": "..."}
 
 A string may be {"b64": ...} for arbitrary bytes; the nesting of lists gives the tensor's rank.
-Output strings that are not UTF-8 come back so, too. A model that cannot be loaded gives
-the single line {"load_error": "..."}, any other one begins with {"load_seconds": ...}. Replies come
-in the order of the requests, each as soon as it can. TensorFlow's log goes to stderr, and, at the
+Output strings that are not UTF-8 are returned like this, too. If the model cannot be loaded, the
+only line is {"load_error": "..."}; otherwise the first line is {"load_seconds": ...}. Replies come
+in the order of the requests, each as soon as possible. TensorFlow's log goes to stderr, and, at the
 end, the largest memory that the process had.
 """
 
@@ -38,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 TF_STRING = 7  # TF_DataType
-NUMBERS = {1: ctypes.c_float, 3: ctypes.c_int32, 9: ctypes.c_int64}  # the others that are used
+NUMBERS = {1: ctypes.c_float, 3: ctypes.c_int32, 9: ctypes.c_int64}  # the other types in use
 TF_STRING_BYTES = 24  # sizeof(TF_TString), the same on every 64-bit platform
 DEFAULT = "serving_default"
 POINTER, INT, SIZE, TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p
@@ -53,7 +53,7 @@ class Output(ctypes.Structure):
 
 FEEDS_AND_FETCHES = 2 * [ctypes.POINTER(Output), ctypes.POINTER(POINTER), INT]
 
-# What is used of tensorflow/c/c_api.h and its neighbours: (result, arguments).
+# Functions of tensorflow/c/c_api.h and its neighbours: (result, arguments).
 FUNCTIONS = {
     **dict.fromkeys(("TF_NewStatus", "TF_NewGraph", "TF_NewSessionOptions"), (POINTER, [])),
     **dict.fromkeys(("TF_TensorData", "TF_StringGetDataPointer"), (POINTER, [POINTER])),
@@ -73,7 +73,7 @@ FUNCTIONS = {
 }
 # A ConfigProto: graph_options { rewrite_options { disable_meta_optimizer: true } }
 UNOPTIMIZED = bytes([82, 5, 82, 3, 152, 1, 1])
-Signatures = dict[str, Sequence[dict[str, Sequence[Any]]]]  # as the first line of stdin has them
+Signatures = dict[str, Sequence[dict[str, Sequence[Any]]]]  # see the first line of stdin
 
 
 class TensorFlowError(Exception):
@@ -89,7 +89,6 @@ class Server:
         signatures: {name: (inputs, outputs)}, both {key: (name of the tensor, TF_DataType)}.
         ops: paths of shared libraries to load first.
         config: a serialized ConfigProto.
-        xla: whether XLA may compile; a server says no unless a flag is set.
     """
 
     def __init__(
@@ -99,18 +98,16 @@ class Server:
         signatures: Signatures,
         ops: Sequence[str] = (),
         config: bytes = b"",
-        xla: bool = False,
     ) -> None:
         for name in ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2"):
             path = os.path.join(site_packages, "tensorflow", name)
-            # Global, for the op libraries look TensorFlow's symbols up there.
+            # Global, because the op libraries look TensorFlow's symbols up there.
             self.library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(self.library, name)
             function.restype, function.argtypes = result, arguments
-        if not xla:
-            # tensorflow::DisableXlaCompilation(), as in TF Serving's main.cc.
-            self.library._ZN10tensorflow21DisableXlaCompilationEv()
+        # tensorflow::DisableXlaCompilation(), as in TF Serving's main.cc.
+        self.library._ZN10tensorflow21DisableXlaCompilationEv()
         for path in ops:
             with self._status() as status:
                 self.library.TF_LoadLibrary(path.encode(), status)
@@ -123,11 +120,11 @@ class Server:
         self.signatures = signatures
 
     def run(self, inputs: Any, name: str = DEFAULT) -> dict[str, Any]:
-        """Runs one batch; from several threads at once, if need be.
+        """Runs one batch; threads may call it at the same time.
 
         Args:
-            inputs: {name: value}, a value being str, bytes, a number, or nested lists of them; of a
-                signature with one input, the value alone will do.
+            inputs: {name: value}, the values str, bytes, numbers, or nested lists of them; for a
+                signature with one input, the value alone is enough.
             name: of the signature.
 
         Returns:
@@ -159,7 +156,7 @@ class Server:
                 self.library.TF_DeleteTensor(result)
 
     @contextlib.contextmanager
-    def _status(self):  # one that threads share would mix up their errors
+    def _status(self):  # a status shared by threads would mix up their errors
         status = self.library.TF_NewStatus()
         try:
             yield status
@@ -196,7 +193,7 @@ class Server:
         return tensor
 
     def _delete(self, tensor):
-        # TF_DeleteTensor frees the array of strings, not what long strings keep on the heap.
+        # TF_DeleteTensor frees the array of strings, but not long strings on the heap.
         if self.library.TF_TensorType(tensor) == TF_STRING:
             start = self.library.TF_TensorData(tensor)
             for i in range(math.prod(self._shape(tensor))):
@@ -259,7 +256,7 @@ def answer(server: Server, line: str) -> str:
         request = json.loads(line, object_hook=bytes_from_json)
         outputs = server.run(request["inputs"], request.get("signature_name", DEFAULT))
         return json.dumps({"outputs": outputs}, default=bytes_to_json)
-    except Exception as error:  # of another kind than TensorFlowError: what is no request
+    except Exception as error:  # not only a TensorFlowError: the request may be invalid
         return json.dumps({"error": str(error)})
 
 
@@ -279,14 +276,14 @@ def main(arguments: Sequence[str]) -> int:
     try:
         signatures = json.loads(sys.stdin.readline())
         config = UNOPTIMIZED if "--unoptimized" in options else b""
-        server = Server(site_packages, version_dir, signatures, ops, config, "--xla" in options)
+        server = Server(site_packages, version_dir, signatures, ops, config)
     except TensorFlowError as error:
         print(json.dumps({"load_error": str(error)}))
         return 1
     print(json.dumps({"load_seconds": time.perf_counter() - started}), flush=True)
     threads = int(options.get("--threads", 1))
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as printer:
-        for line in sys.stdin:  # several at once; one after the other is printed
+        for line in sys.stdin:  # runs several at once, prints them in order
             reply = pool.submit(answer, server, line)
             printer.submit(lambda reply: print(reply.result(), flush=True), reply)
     print(f"largest memory: {largest_memory()} MiB", file=sys.stderr)

@@ -48,7 +48,6 @@ class ServerProcess:
         version_dir: path of the directory that holds saved_model.pb.
         ops: whether to load the kernels of tensorflow-text that the version names; a server has
             all of them.
-        xla: whether XLA is allowed; in a server it is off by default.
         threads: number of requests that `predict_all` runs at once.
         optimize: whether TensorFlow rewrites the graph at the first request, as in a server: for
             few sentences, that takes longer than they do.
@@ -72,7 +71,6 @@ class ServerProcess:
         self,
         version_dir: Path,
         ops: bool = True,
-        xla: bool = False,
         threads: int = 1,
         optimize: bool = True,
     ) -> None:
@@ -82,7 +80,7 @@ class ServerProcess:
             )
         version_dir = os.path.abspath(os.fspath(version_dir))
         with loadable_path(version_dir) as path:
-            self._start(path, ops, xla, threads, optimize)
+            self._start(path, ops, threads, optimize)
             signatures = read_signatures(version_dir)
             self.signatures = tuple(signatures)
             self._write(signatures)
@@ -92,7 +90,7 @@ class ServerProcess:
             raise ValueError(f"{version_dir} cannot be loaded: {one_line(first['load_error'])}.")
         self.load_seconds = first["load_seconds"]
 
-    def _start(self, version_dir, ops, xla, threads, optimize):
+    def _start(self, version_dir, ops, threads, optimize):
         # find_spec locates TensorFlow without importing it.
         tensorflow = importlib.util.find_spec("tensorflow")
         if tensorflow is None or tensorflow.origin is None:
@@ -102,7 +100,6 @@ class ServerProcess:
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
         libraries = _libraries(version_dir) if ops else []
         command += [os.path.join(site_packages, library) for library in libraries]
-        command += ["--xla"] if xla else []
         command += [] if optimize else ["--unoptimized"]
         command += [f"--threads={threads}"]
         self._log = tempfile.TemporaryFile()

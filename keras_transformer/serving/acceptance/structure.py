@@ -33,7 +33,7 @@ from keras_transformer.serving.acceptance.graph import (
 )
 from keras_transformer.serving.acceptance.server_process import Signatures, read_signatures
 from keras_transformer.serving.signatures import SIGNATURES
-from keras_transformer.serving.versions import CARD, DEFAULT, read_card, refuse_other
+from keras_transformer.serving.versions import CARD, DEFAULT, read_card
 from keras_transformer.typing import Path
 
 PROGRAM = "keras_transformer.serving.acceptance.structure"
@@ -80,8 +80,11 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
     allow = [f"--allow={','.join(allow_ops)}"] if allow_ops else []
     (found,) = Probe([os.path.join(version_dir, NAME)], *allow, program=PROGRAM).answers()
     signatures, problems = found["signatures"], found["problems"]
-    if DEFAULT in signatures:
-        refuse_other(version_dir, signatures[DEFAULT][1])
+    if DEFAULT in signatures and set(signatures[DEFAULT][1]) != {"text", "log_prob"}:
+        raise ValueError(
+            f"{version_dir} is not an exported translator: its signature {DEFAULT!r} should "
+            "return text and log_prob; export one with keras_transformer.export."
+        )
     if ops := found.get("ops"):
         named = ", ".join(ops[:MAX_NAMES]) + (" …" if len(ops) > MAX_NAMES else "")
         raise ValueError(

@@ -118,9 +118,9 @@ def read_warm_up(version_dir: Path) -> list[tuple[str, dict[str, Any]]]:
             }
             requests.append((request.model_spec.signature_name, inputs))
     except (tf.errors.OpError, DecodeError) as error:
-        raise ValueError(f"{WARM_UP} is damaged: {error}.") from error
+        raise ValueError(f"{WARM_UP} is corrupted: {error}.") from error
     if size != os.path.getsize(path):  # readers take a cut-off record for the end
-        raise ValueError(f"{WARM_UP} is damaged: it ends within a record.")
+        raise ValueError(f"{WARM_UP} is corrupted: it ends within a record.")
     if len(requests) > MAX_RECORDS:
         raise ValueError(f"{WARM_UP} holds {len(requests)} records; a server takes {MAX_RECORDS}.")
     return requests

@@ -1,6 +1,7 @@
 """The structure check: silent on a sound export, one sentence on each way to break one."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -8,8 +9,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.serving.acceptance import structure
+from keras_transformer.serving.acceptance.graph import OURS, SAVER
 from keras_transformer.serving.saved_model import CORE_OPS
 from tests.support import stand_in_translator as stand_ins
+from tests.support.exported_operations import exported_operations, operations_of
 
 
 def check_structure(directory):
@@ -109,93 +112,58 @@ def test_xla_that_is_switched_on_for_the_process_is_told(tmp_path):
     assert problems and all("switches XLA on" in problem for problem in problems)
 
 
-@pytest.mark.parametrize(
-    "device, message",
-    [
-        ("", None),
-        ("/device:CPU:0", None),
-        ("/device:CPU:*", None),
-        ("/job:localhost/replica:0/task:0/device:CPU:0", None),
-        ("/device:GPU:0", "is tied to the device"),
-        ("/device:TPU:*", "is tied to the device"),
-        ("/device:CPU:1", "is tied to the device"),
-        ("/job:worker/replica:0/task:0/device:CPU:0", "is tied to the device"),
-        ("/job:localhost/replica:0/task:1", "is tied to the device"),
-        ("somewhere", "cannot be parsed"),
-    ],
-)
-def test_devices(tamper, device, message):
-    check_one(tamper(add_node("NoOp", device)), message)
+def attribute(call=None, **fields):
+    """An AttrValue; `call`: of a function whose own attribute _XlaMustCompile this is."""
+    value = tf.compat.v1.AttrValue(**fields)
+    if call is not None:
+        value.func.attr["_XlaMustCompile"].b = call
+    return value
 
 
-@pytest.mark.parametrize(
-    "op, message",
-    [
-        ("MatMul", None),
-        ("SentencepieceOp", None),
-        ("SentencepieceTokenizeOp", None),
-        ("SentencepieceDetokenizeOp", None),
-        ("SentencepieceVocabSizeOp", "is neither an op of this package's"),
-        ("TFText>FastSentencepieceTokenize", "is neither an op of this package's"),
-        ("NoSuchOp", "is neither an op of this package's"),
-        ("PyFunc", "calls Python"),
-        ("PyFuncStateless", "calls Python"),
-        ("EagerPyFunc", "calls Python"),
-        ("XlaLaunch", "is an XLA op"),
-        ("XlaCallModule", "is an XLA op"),
-        ("NextIteration", "is a TensorFlow 1 loop"),
-        ("While", "is a loop without a bound"),
-        ("StatelessWhile", "is a loop without a bound"),
-    ],
-)
-def test_ops(tamper, op, message):
-    check_one(tamper(add_node(op)), message)
+def constant(string):
+    return attribute(tensor=tf.make_tensor_proto([b"first", string]))
 
 
-@pytest.mark.parametrize(
-    "string, message",
-    [
-        (b"/home/me/vocabulary.txt", "holds the absolute path"),
-        (b"/vocabulary", "holds the absolute path"),
-        (b"/data/r\xc3\xa9sum\xc3\xa9s/", "holds the absolute path"),
-        (b"gs://bucket/vocabulary.txt", "holds the absolute path"),
-        (b"C:\\vocabulary.txt", "holds the absolute path"),
-        (b"/", None),
-        (b"either / or", None),
-        (b"/home and away", None),
-        (b"^s3://.*", None),
-        (b"variables/variables", None),
-        (b"\n\x05/home/me", None),  # as in a serialized SentencePiece model
-        (b"/" + b"x" * 5000, None),
-    ],
-)
-def test_paths(tamper, string, message):
-    constant = tf.compat.v1.AttrValue(tensor=tf.make_tensor_proto([b"first", string]))
-    check_one(tamper(add_node("Const", value=constant)), message)
+TIED, PATH = "is tied to the device", "holds the absolute path"
+UNKNOWN, XLA = "is neither an op of this package's", "compiled by XLA"
+NODES = [
+    *((add_node("NoOp", device), None) for device in ("", "/device:CPU:0", "/device:CPU:*")),
+    (add_node("NoOp", "/job:localhost/replica:0/task:0/device:CPU:0"), None),
+    (add_node("NoOp", "/device:GPU:0"), TIED),
+    (add_node("NoOp", "/device:TPU:*"), TIED),
+    (add_node("NoOp", "/device:CPU:1"), TIED),
+    (add_node("NoOp", "/job:worker/replica:0/task:0/device:CPU:0"), TIED),
+    (add_node("NoOp", "/job:localhost/replica:0/task:1"), TIED),
+    (add_node("NoOp", "somewhere"), "cannot be parsed"),
+    *((add_node(f"Sentencepiece{name}Op"), None) for name in ("", "Tokenize", "Detokenize")),
+    (add_node("SentencepieceVocabSizeOp"), UNKNOWN),
+    (add_node("TFText>FastSentencepieceTokenize"), UNKNOWN),
+    (add_node("NoSuchOp"), UNKNOWN),
+    *((add_node(op), "calls Python") for op in ("PyFunc", "PyFuncStateless", "EagerPyFunc")),
+    *((add_node(op), "is an XLA op") for op in ("XlaLaunch", "XlaCallModule")),
+    (add_node("NextIteration"), "is a TensorFlow 1 loop"),
+    *((add_node(op), "is a loop without a bound") for op in ("While", "StatelessWhile")),
+    (add_node("Const", value=constant(b"/home/me/vocabulary.txt")), PATH),
+    (add_node("Const", value=constant(b"/vocabulary")), PATH),
+    (add_node("Const", value=constant("/data/résumés/".encode())), PATH),
+    (add_node("Const", value=constant(b"gs://bucket/vocabulary.txt")), PATH),
+    (add_node("Const", value=constant(b"C:\\vocabulary.txt")), PATH),
+    *(
+        (add_node("Const", value=constant(string)), None)
+        for string in (b"/", b"either / or", b"/home and away", b"^s3://.*", b"variables/variables")
+    ),
+    (add_node("Const", value=constant(b"\n\x05/home/me")), None),  # as in a SentencePiece model
+    (add_node("Const", value=constant(b"/" + b"x" * 5000)), None),
+    (add_node("NoOp", filename=attribute(s=b"/home/me"), shared_name=attribute(s=b"/a/b")), PATH),
+    (add_node("NoOp", _XlaMustCompile=attribute(b=True)), XLA),
+    (add_node("PartitionedCall", f=attribute(call=True)), XLA),
+    (add_node("NoOp", _XlaMustCompile=attribute(b=False), f=attribute(call=False)), None),
+]
 
 
-def test_paths_in_attributes(tamper):
-    path = tf.compat.v1.AttrValue(s=b"/home/me/file")
-    problems = tamper(add_node("NoOp", filename=path, shared_name=path))
-    check_one(problems, "holds the absolute path '/home/me/file'")
-
-
-def test_xla_marks_on_a_call(tamper):
-    marked = tf.compat.v1.AttrValue(b=True)
-    check_one(tamper(add_node("NoOp", _XlaMustCompile=marked)), "compiled by XLA")
-
-
-def test_xla_mark_passed_to_the_called_function(tamper):
-    call = tf.compat.v1.AttrValue()
-    call.func.attr["_XlaMustCompile"].b = True
-    check_one(tamper(add_node("PartitionedCall", f=call)), "compiled by XLA")
-
-
-def test_xla_marks_that_say_no(tamper):
-    call = tf.compat.v1.AttrValue()
-    call.func.attr["_XlaMustCompile"].b = False
-    unmarked = tf.compat.v1.AttrValue(b=False)
-    assert tamper(add_node("PartitionedCall", f=call, _XlaMustCompile=unmarked)) == []
+@pytest.mark.parametrize("change, message", NODES)
+def test_nodes(tamper, change, message):
+    check_one(tamper(change), message)
 
 
 @pytest.mark.parametrize(
@@ -273,12 +241,6 @@ def test_missing_file_is_told(sound, tmp_path, name, message):
     check_one(check_structure(copy), message)
 
 
-def test_missing_variables_are_told(sound, tmp_path):
-    copy = shutil.copytree(sound, tmp_path / "copy")
-    shutil.rmtree(copy / "variables")
-    assert len(check_structure(copy)) == 2
-
-
 def test_missing_shard_is_told(sound, tmp_path):
     variables = shutil.copytree(sound, tmp_path / "copy") / "variables"
     os.rename(
@@ -291,3 +253,26 @@ def test_broken_protobuf_is_told(sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "copy")
     os.truncate(copy / "saved_model.pb", 3000)
     check_one(check_structure(copy), "is not a SavedModel")
+
+
+# The ops that are allowed are those of our own exports, and none that reaches out.
+
+# Whatever files, connections, other programs and Python are reached by.
+OUTWARD = re.compile(
+    "File|Save|Restore|Checkpoint|Print|Py|Xla|Dataset|Iterator|Reader|Summary|Socket|Rpc|Remote"
+    "|Queue|Table|Debug|Plugin|Send|Recv|Kafka|Sql|Decode(?!rs)|Stage|Barrier|Mutex"
+)
+
+
+def test_an_export_of_all_signatures_holds_no_others(toy_version):
+    assert operations_of(toy_version) <= OURS | SAVER
+
+
+def test_none_reaches_out():
+    assert [name for name in sorted(OURS) if OUTWARD.search(name)] == []
+    assert all(OUTWARD.search(name) or name == "ShardedFilename" for name in SAVER)
+
+
+@pytest.mark.ordeal
+def test_the_list_is_what_exports_hold():
+    assert exported_operations() == OURS | SAVER
