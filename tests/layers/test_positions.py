@@ -183,7 +183,10 @@ MISTAKES = {
     ),
     "three buckets": (lambda: kt.BucketedPositions(3), "at least 4 and even, .* received 3"),
     "one bucket": (lambda: kt.BucketedPositions(1, bidirectional=False), "at least 2, received 1"),
-    "buckets of one each": (lambda: kt.BucketedPositions(32, 8), "max_distance must be more than 8"),
+    "buckets of one each": (
+        lambda: kt.BucketedPositions(32, 8),
+        "max_distance must be more than 8",
+    ),
     "encoder": (
         lambda: kt.Encoder(1, 8, 2, 16, positions="alibi"),
         "alibi is for causal attention",

@@ -23,7 +23,12 @@ def exported(tmp_path_factory):
 
 def without_tensorflow(code, *arguments):
     code += "\nassert not {'tensorflow', 'keras'} & set(sys.modules)"
-    command = [sys.executable, "-c", f"import sys\nsys.argv[0] = 'keras-transformer'\n{code}", *arguments]
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys\nsys.argv[0] = 'keras-transformer'\n{code}",
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
