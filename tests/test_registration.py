@@ -37,13 +37,13 @@ load_model = keras.saving.load_model
 import importlib, threading
 
 errors = []
-names = "keras", "training.metrics", "layers.masks", "transformer"
+names = "keras", "keras_transformer", "keras_transformer"
 together = threading.Barrier(len(names))
 
 def load(name):
     together.wait()
     try:
-        importlib.import_module(name if name == "keras" else f"keras_transformer.{name}")
+        importlib.import_module(name)
     except BaseException as error:
         errors.append((name, error))
 
