@@ -12,17 +12,18 @@ from keras_transformer.typing import Config, Tensor
 class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout` at half the cost (Srivastava et al., 2014).
 
-    Decides by a random byte for each entry, where Keras draws four. So what is dropped is `rate`
-    rounded to a multiple of 1/256, and the rest is scaled by exactly what was kept: expectations
-    stay what they are. Rates near 0 or 1 that this would change by more than 2 % are left to Keras.
+    It draws one random byte for each entry, where Keras draws four. So `rate` is rounded to a
+    multiple of 1/256, and the remaining entries are scaled by the exact share that is kept:
+    expectations do not change. If rounding would change `rate` by more than 2 % (near 0 or 1),
+    Keras' own dropout is used.
 
     Args:
-        rate: Share of the entries that is dropped in training.
-        seed: Of the random numbers.
+        rate: Fraction of the entries to drop in training.
+        seed: Seed of the random numbers.
 
     Call arguments:
         inputs: Tensor whose last axis has a known size.
-        training: Whether to drop.
+        training: Whether to apply dropout.
 
     Returns:
         Tensor of the same shape and dtype.
@@ -39,10 +40,10 @@ class Dropout(keras.layers.Dropout):
             return super().call(inputs, training=training)
         *leading, width = ops.shape(inputs)
         words = (*leading, -(-width // 4))
-        # All integers but one: the bytes are as good as uniform.
+        # All integers but one: the bytes are practically uniform.
         bits = keras.random.randint(words, -(2**31), 2**31 - 1, seed=self.seed_generator)
         kept = ops.view(bits, "uint8")[..., :width] >= dropped
-        # One product forwards and one backwards; a choice between tensors would take more.
+        # One product forwards and one backwards; selecting between tensors would take more.
         return inputs * (ops.cast(kept, inputs.dtype) * (256 / (256 - dropped)))
 
     def get_config(self) -> Config:

@@ -15,7 +15,7 @@ Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads
 import functools
 import numbers
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 from keras import ops
@@ -34,14 +34,12 @@ from keras_transformer.layers.dot_product_attention import (
 )
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
+from keras_transformer.layers.stack import ResidualBlock, Stack
 from keras_transformer.typing import State, Tensor
-
-if TYPE_CHECKING:  # decoder.py imports this module
-    from keras_transformer.layers.decoder import Decoder, DecoderLayer
 
 
 def initial_state(
-    decoder: "Decoder",
+    decoder: Stack,
     batch_size: int | Tensor | None,
     length: int | None = None,
     memory: Tensor | None = None,
@@ -97,7 +95,7 @@ class DecoderStep:
         Tensor of shape `(B, D)`, and the next state.
     """
 
-    def __init__(self, decoder: "Decoder", loop: str, operations: AttentionOperations) -> None:
+    def __init__(self, decoder: Stack, loop: str, operations: AttentionOperations) -> None:
         self.finish = decoder.finish
         self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
@@ -135,7 +133,7 @@ class DecoderStep:
 class LayerStep:
     """One position of a `DecoderLayer`."""
 
-    def __init__(self, layer: "DecoderLayer", loop: str, operations: AttentionOperations) -> None:
+    def __init__(self, layer: ResidualBlock, loop: str, operations: AttentionOperations) -> None:
         self.residual = layer.residual
         self.self_attention = AttentionStep(layer.self_attention, loop, operations)
         self.self_attention_norm = _make_norm(layer.self_attention_norm)

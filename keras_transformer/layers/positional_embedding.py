@@ -115,16 +115,14 @@ class PositionalEmbedding(KeepsChanges):
         # No autocast: it would round float ids (Keras feeds some while building under a
         # distribution strategy) to half precision.
         super().__init__(autocast=False, **kwargs)
-        check_positions(positions)
+        sizes = {"vocabulary_size": vocabulary_size, "d_model": d_model}
+        vocabulary_size, d_model = check_sizes(**sizes)
+        check_positions(positions, d_model=d_model if positions == "sinusoidal" else None)
         if positions == "learned" and not max_length:
             raise ValueError(
                 "Learned positions need max_length, the number of positions to learn; received "
                 f"max_length={max_length}."
             )
-        sizes = {"vocabulary_size": vocabulary_size, "d_model": d_model}
-        vocabulary_size, d_model = check_sizes(**sizes)
-        if positions == "sinusoidal" and d_model % 2:
-            sinusoidal_encoding(1, d_model)  # raises
         self.supports_masking = True
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model

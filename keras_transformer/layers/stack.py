@@ -232,11 +232,7 @@ class Stack(AttendingLayer):
         # Hidden from Keras in a function: the layers below hold the weights.
         self._positions = lambda: positions
         self.max_distance = max_distance
-        num_layers, d_model = check_sizes(num_layers=num_layers, d_model=d_model)
-        self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
-        self.num_layers = num_layers
-        self.d_model = d_model
+        (self.num_layers,) = check_sizes(num_layers=num_layers)
         self.layers = [
             self.layer_class(
                 d_model,
@@ -245,14 +241,17 @@ class Stack(AttendingLayer):
                 dropout,
                 norm,
                 activation,
-                depth=num_layers,
+                depth=self.num_layers,
                 **layer_kwargs or {},
                 # Passed only if needed: users' own layers may not accept it.
                 **({"positions": scheme.for_layer()} if scheme else {}),
                 dtype=self.dtype_policy,
             )
-            for _ in range(num_layers)
+            for _ in range(self.num_layers)
         ]
+        self.supports_masking = True
+        self.d_model = self.layers[0].d_model
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: self.d_model})
         # Pre-norm leaves the residual stream unnormalized, so it is normalized once at the end.
         self.final_norm = self.layers[0].make_norm() if norm == "pre" else None
 

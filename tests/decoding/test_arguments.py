@@ -1,7 +1,5 @@
 """What every search is given: what does not fit together gets one sentence, where it is known."""
 
-import math
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,16 +22,16 @@ MISTAKES = {
     "no steps, a tensor": ({"max_length": tf.constant(0)}, "max_length must be at least 1"),
     "rows": ({"batch_size": 3}, "The state has 2 rows, but batch_size is 3: pass the number"),
     "rows, a tensor": ({"batch_size": tf.constant(1)}, "has 2 rows, but batch_size is 1: pass"),
-    "prefix's rows": ({"prefix": [[5], [6], [7]]}, "prefix has 3 rows, but batch_size is 2: give"),
+    "prefix's rows": ({"prefix": [[5], [6], [7]]}, "prefix has 3 rows, but batch_size is 2"),
     "prefix's rank": (
         {"prefix": [5, 6]},
-        r"The prefix has to be integer ids of shape \(B, P\), received int32 of shape \(2,\).",
+        r"The prefix must be integer ids of shape \(B, P\), received int32 of shape \(2,\).",
     ),
     "prefix's type": ({"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
     "ragged": ({"prefix": tf.ragged.constant([[5], [6, 7]])}, "The prefix is ragged: pad it"),
     "long": ({"prefix": np.ones((2, 6), int)}, "prefix is 6 tokens wide, but max_length is 5"),
     "negative": ({"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
-    "no id": ({"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has those from 0 to 7"),
+    "no id": ({"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
 }
 
 
@@ -70,9 +68,8 @@ def test_mistakes_are_found_as_a_graph_is_traced(how):
     [
         ({"beam_size": 0}, "beam_size must be at least 1, received 0"),
         ({"beam_size": 9}, "A beam of 9 is wider than the vocabulary of 8 ids"),
-        ({"length_penalty": -0.1}, "length_penalty must be a number of at least 0, received -0.1"),
-        ({"length_penalty": math.nan}, "length_penalty must be a number of at least 0"),
-        ({"beam_patience": 0.5}, "beam_patience must be at least 1; inf for an exact search"),
+        ({"length_penalty": -0.1}, "length_penalty must be .* received -0.1"),
+        ({"beam_patience": 0.5}, "beam_patience must be at least 1"),
     ],
 )
 def test_mistakes_of_a_beam(options, message):
@@ -93,7 +90,7 @@ def model():
 def test_a_state_with_too_little_room(model, how):
     source = np.array([[5, 6, 7], [8, 9, 0]])
     state, step = model.initial_state(source, length=3), model.make_step("xla")
-    message = "room for 3 positions, but max_length is 4: make the state with length=4, or search"
+    message = "room for 3 positions, but max_length is 4: create the state with length=4"
     with pytest.raises(ValueError, match=message):
         SEARCHES[how](step, state, 2, 4, fixed_shapes=True)
 
@@ -111,7 +108,7 @@ def test_a_state_with_too_little_room(model, how):
 def test_a_step_beyond_the_room(model):
     state, step = model.initial_state(np.array([[5, 6, 7]]), length=3), model.make_step()
     for position in (3, np.int64(7), -1):
-        message = f"no position {position} in a state with room for 3, numbered from 0: make it"
+        message = f"no position {position} in a state of length 3"
         with pytest.raises(ValueError, match=message):
             step(np.array([START]), position, state)
     step(np.array([START]), 2, state)
@@ -119,7 +116,7 @@ def test_a_step_beyond_the_room(model):
     decode = tf.function(lambda position: step(np.array([START]), position, state)[0])
     graph = decode.get_concrete_function(tf.TensorSpec([], tf.int32)).graph
     assert not [op.name for op in graph.get_operations() if op.type == "Assert"]
-    with pytest.raises(ValueError, match="no position 3 in a state with room for 3"):
+    with pytest.raises(ValueError, match="no position 3 in a state of length 3"):
         step(np.array([START]), tf.constant(3), state)
     compiled = tf.function(
         lambda position: step(np.array([START]), position, state)[0], jit_compile=True

@@ -79,21 +79,21 @@ def logs(rows):
     return pytest.approx([sum(map(math.log, row)) for row in rows], abs=1e-5)
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e4, -300.0])
-def test_by_hand(offset):
-    tokens, lengths, log_prob = search(Scripted(SCRIPTS, offset))
+@pytest.mark.parametrize(
+    ("offset", "dtype", "tolerance"),
+    [
+        (0.0, "float32", 1e-5),
+        (1e4, "float32", 6e-3),  # float32 holds 1e4 + log 3 to about 1e-3; six steps
+        (-300.0, "float32", 1e-4),
+        *[(0.0, dtype, 3e-2) for dtype in ("float16", "bfloat16", "float64")],
+    ],
+)
+def test_by_hand(offset, dtype, tolerance):
+    tokens, lengths, log_prob = search(Scripted(SCRIPTS, offset, dtype))
     assert tokens == padded(TOKENS, 6)
     assert lengths == [2, 4, 1, 6]
-    # Float32 holds 1e4 + log 3 to about 1e-3, no worse; six steps.
     expected = [sum(map(math.log, row)) for row in PROBABILITIES]
-    assert log_prob == pytest.approx(expected, abs=6e-3 if offset == 1e4 else 1e-4)
-
-
-def test_log_prob_by_hand():
-    _, _, log_prob = search(Scripted(SCRIPTS[:3]))
-    assert log_prob == pytest.approx(
-        [math.log(0.1875), math.log(0.375 * 0.5 * 0.375 * 7 / 12), math.log(0.75)], abs=1e-6
-    )
+    assert log_prob == pytest.approx(expected, abs=tolerance)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -160,14 +160,6 @@ def test_no_rows():
     assert step.calls.numpy() == 0
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_scores_of_any_float(dtype):
-    tokens, lengths, log_prob = search(Scripted(SCRIPTS, dtype=dtype))
-    assert tokens == padded(TOKENS, 6) and lengths == [2, 4, 1, 6]
-    expected = [sum(map(math.log, row)) for row in PROBABILITIES]
-    assert log_prob == pytest.approx(expected, abs=3e-2)
-
-
 def test_in_a_graph_of_unknown_batch():
     step, traces = Scripted(SCRIPTS), []
 
@@ -191,13 +183,6 @@ def test_in_a_graph_of_unknown_batch():
         assert lengths.numpy().tolist() == [len(TOKENS[row]) for row in rows]
         assert log_prob.numpy().tolist() == logs([PROBABILITIES[row] for row in rows])
     assert len(traces) == 1
-
-
-@pytest.mark.parametrize("max_length", [0, -1])
-def test_max_length_has_to_be_positive(max_length):
-    step = Scripted(SCRIPTS)
-    with pytest.raises(ValueError, match=f"at least 1, received {max_length}"):
-        search(step, max_length)
 
 
 # With a model: the cache changes nothing.

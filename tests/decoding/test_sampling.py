@@ -146,12 +146,9 @@ def test_in_a_graph_of_unknown_batch():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"temperature": 0.0}, "temperature must be a number above 0, received 0.0"),
-        ({"temperature": math.nan}, "temperature must be a number above 0, received nan"),
-        ({"top_k": -1}, "top_k must be at least 0, which stands for all tokens, received -1"),
-        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, received 0.0"),
-        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, received 1.5"),
-        ({"prefix": np.ones((2, 2), int)}, "prefix is 2 tokens wide, but max_length is 1"),
+        ({"temperature": math.nan}, "temperature must be .* received nan"),
+        ({"top_k": -1}, "top_k must be .* received -1"),
+        ({"top_p": 1.5}, "top_p must be .* received 1.5"),
     ],
 )
 def test_mistakes(options, message):

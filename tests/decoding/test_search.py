@@ -131,17 +131,6 @@ def test_greedy_search_ranks_no_sentence_higher_than_a_beam(length_penalty, mode
     assert np.mean(greedy > beam + 1e-4) == 0 and np.mean(beam > greedy + 1e-4) > 0.05
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_no_rows(name, model):
-    source = tf.zeros([0, 5], tf.int32)
-    found = search(model.step, model.initial_state(source), 0, MAX_LENGTH, CONFIGS[name])
-    beam_size = CONFIGS[name].beam_size
-    assert [tensor.shape.as_list() for tensor in found] == [
-        [0, beam_size, 0],
-        *[[0, beam_size]] * 2,
-    ]
-
-
 # Configurations.
 
 

@@ -61,18 +61,6 @@ def test_rows_that_have_ended_are_left_behind_by_the_half(beam_size):
     ]
 
 
-def test_all_end_at_once():
-    left, written, steps, rows, _ = count_down([2, 2, 2])
-    assert rows == [[0, 1, 2]] * 2 and steps == 2
-    assert written.numpy().tolist() == [[1, 0]] * 3
-
-
-def test_no_rows():
-    left, written, steps, rows, _ = count_down([])
-    assert left.shape == (0,) and written.shape == (0, 0)
-    assert steps == 0 and rows == []
-
-
 def test_in_a_graph_of_unknown_size():
     graph = tf.function(
         lambda starts: count_down(starts)[:3],

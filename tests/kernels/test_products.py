@@ -9,8 +9,9 @@ import keras_transformer as kt
 from keras_transformer.kernels.dense import projection
 from keras_transformer.kernels.products import AttentionOperations, is_exact, multiply, multiplying
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import fused_cross_entropy
-from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS
+from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS, select_matmul_at_runtime
 from keras_transformer.layers.dot_product_attention import attend_heads
+from keras_transformer.serving.acceptance.server_process import ServerProcess
 
 # The distance of 1 to the next number.
 ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
@@ -153,3 +154,34 @@ def test_other_precisions_are_left_alone():
     row, column = tf.constant([[1.0, 2.0**-40]], tf.float64), tf.ones([2, 1], tf.float64)
     for product in PRODUCTS.values():
         assert float(product(row, column)[0, 0]) == 1 + 2.0**-40
+
+
+# A graph selects where it runs how to multiply.
+
+
+@pytest.fixture(scope="module")
+def version_dir(tmp_path_factory):
+    """A SavedModel that multiplies in bfloat16."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")], autograph=False)
+    def serve(x):
+        rows = tf.cast(x, tf.bfloat16)
+        product = select_matmul_at_runtime(
+            lambda: multiply(rows, tf.ones([2, 8], "bfloat16")), "bfloat16", x
+        )
+        return {"product": tf.cast(product, tf.float32)}
+
+    directory = tmp_path_factory.mktemp("machines") / "1"
+    module = tf.Module()
+    module.serve = serve
+    tf.saved_model.save(module, str(directory), signatures={"serving_default": serve})
+    return directory
+
+
+@pytest.mark.parametrize("one_dnn", ["0", "1"])
+def test_a_server_rounds_to_nearest_whatever_its_kernels_do(version_dir, monkeypatch, one_dnn):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", one_dnn)
+    with ServerProcess(version_dir) as server:
+        for rows in (1, 8):
+            found = server.predict([[1.0, 0.75 * ULP["bfloat16"]]] * rows)["product"]
+            assert found == [[1.0 + ULP["bfloat16"]] * 8] * rows

@@ -1,5 +1,6 @@
 """A user's mistake gets a ValueError that says what came and what was expected."""
 
+import functools
 import re
 
 import numpy as np
@@ -19,95 +20,51 @@ def transformer(**kwargs):
     return layer_harness.transformer(**kwargs)
 
 
+shared = functools.cache(build)
+
+
 def run(name, *arrays, **kwargs):
-    return build(name)(*arrays, **kwargs)
+    return shared(name)(*arrays, **kwargs)
 
 
 OF_MASK = r"mask has shape .* does not broadcast"
 CONSTRUCTION = {
-    "heads do not divide": (lambda: kt.EncoderLayer(8, 3, 16), "num_heads=3 does not divide d_mod"),
-    "heads in a stack": (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 does not divide d_model=8"),
-    "heads in the model": (lambda: transformer(num_heads=5), "num_heads=5 does not divide d_mo"),
-    "no depth": (
-        lambda: kt.EncoderLayer(8, 2, 16, depth=0),
-        "depth must be a positive integer, received 0",
-    ),
-    "no head": (
-        lambda: kt.DecoderLayer(8, 0, 16),
-        "num_heads must be a positive integer, received 0",
-    ),
-    "no head in attention": (
-        lambda: kt.MultiHeadAttention(0, 4),
-        "num_heads must be a positive integer, received 0",
-    ),
+    "heads do not divide": (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 .* d_model=8"),
+    "no depth": (lambda: kt.EncoderLayer(8, 2, 16, depth=0), "depth must be .*, received 0"),
+    "no head": (lambda: kt.DecoderLayer(8, 0, 16), "num_heads must be .*, received 0"),
+    "no head in attention": (lambda: kt.MultiHeadAttention(0, 4), "num_heads must .*, received 0"),
     "key_dim": (lambda: kt.MultiHeadAttention(2, -4), "key_dim must be a positive integer"),
-    "value_dim": (
-        lambda: kt.MultiHeadAttention(2, 4, value_dim=0),
-        "value_dim must be a positive integer, received 0",
-    ),
-    "heads no integer": (lambda: kt.MultiHeadAttention(2.5, 4), "received 2.5"),
-    "attention dropout": (
-        lambda: kt.MultiHeadAttention(2, 4, dropout=1.0),
-        r"dropout must be at least 0 and below 1, received 1\.0",
-    ),
-    "output of two axes": (
-        lambda: kt.MultiHeadAttention(2, 4, output_shape=(3, 5)),
-        r"output_shape must be an int or a tuple of one int, received \(3, 5\)",
-    ),
+    "value_dim": (lambda: kt.MultiHeadAttention(2, 4, value_dim=0), "value_dim must .* received 0"),
+    "heads not an integer": (lambda: kt.MultiHeadAttention(2.5, 4), "received 2.5"),
+    "attention dropout": (lambda: kt.MultiHeadAttention(2, 4, dropout=1.0), "dropout must be"),
     "d_ff": (lambda: kt.FeedForward(8, 0), "positive integer"),
-    "vocabulary of the model": (
-        lambda: kt.Transformer(None, 30),
-        "vocabulary_size must be a positive integer, received None",
-    ),
-    "d_model no integer": (
-        lambda: kt.Encoder(2, 8.0, 2, 16),
-        "d_model must be a positive integer, received 8.0",
-    ),
-    "no vocabulary of an embedding": (
-        lambda: kt.PositionalEmbedding(None, 8),
-        "vocabulary_size must be a positive integer, received None",
-    ),
     "d_model of feed-forward": (lambda: kt.FeedForward(-8, 16), "positive integer"),
+    "d_model not an integer": (
+        lambda: kt.Encoder(2, 8.0, 2, 16),
+        "d_model must be .* received 8.0",
+    ),
+    "vocabulary of the model": (lambda: kt.Transformer(None, 30), "vocabulary_size must be"),
+    "no vocabulary": (lambda: kt.PositionalEmbedding(0, 8), "vocabulary_size must .* received 0"),
+    "no width": (lambda: kt.PositionalEmbedding(9, 0), "d_model must be a positive integer"),
     "activation": (lambda: kt.FeedForward(8, 16, activation="rellu"), "rellu"),
     "dropout": (lambda: kt.EncoderLayer(8, 2, 16, dropout=1.5), r"1\.5"),
-    "no layers": (
-        lambda: kt.Encoder(0, 8, 2, 16),
-        "num_layers must be a positive integer, received 0",
-    ),
-    "norm": (
-        lambda: kt.EncoderLayer(8, 2, 16, norm="mid"),
-        'norm must be "post" or "pre", received \'mid\'',
-    ),
-    "norm of the model": (lambda: transformer(norm="mid"), 'norm must be "post" or "pre"'),
+    "no layers": (lambda: kt.Encoder(0, 8, 2, 16), "num_layers must be .* received 0"),
+    "norm": (lambda: kt.EncoderLayer(8, 2, 16, norm="mid"), "norm must be .* received 'mid'"),
     "positions": (
         lambda: kt.PositionalEmbedding(9, 8, positions="rope"),
-        "positions must be one of sinusoidal, learned, .*, alibi, received 'rope'",
+        "positions must .*'rope'",
     ),
-    "no length": (
-        lambda: transformer(max_length=0),
-        "max_length must be a positive integer, received 0",
-    ),
+    "no length": (lambda: transformer(max_length=0), "max_length must be .* received 0"),
     "learned without length": (
         lambda: kt.PositionalEmbedding(9, 8, positions="learned"),
         "Learned positions need max_length",
     ),
-    "odd width": (
-        lambda: kt.PositionalEmbedding(9, 7),
-        "Sinusoidal positions need an even d_model, received d_model=7",
-    ),
+    "odd width": (lambda: kt.PositionalEmbedding(9, 7), "even d_model, received d_model=7"),
     "odd width of the function": (lambda: kt.sinusoidal_encoding(3, 7), "need an even d_model"),
-    "no vocabulary": (
-        lambda: kt.PositionalEmbedding(0, 8),
-        "vocabulary_size must be a positive integer, received 0",
-    ),
-    "no width": (lambda: kt.PositionalEmbedding(9, 0), "d_model must be a positive integer"),
-    "sharing": (
-        lambda: transformer(share_embeddings="both"),
-        'share_embeddings must be "none", "target" or "all", received \'both\'',
-    ),
+    "sharing": (lambda: transformer(share_embeddings="both"), "share_embeddings must .* 'both'"),
     "sharing two vocabularies": (
         lambda: kt.Transformer(9, 10, share_embeddings="all"),
-        "one vocabulary for both sides, received 9 source and 10 target ids",
+        "received 9 source and 10 target ids",
     ),
 }
 CALLS = {
@@ -123,17 +80,11 @@ CALLS = {
         lambda: run("MultiHeadAttention", X, MEMORY, attention_mask=mask(2, 4, 6)),
         OF_MASK,
     ),
-    "value mask": (
-        lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5)),
-        OF_MASK,
-    ),
-    "query mask": (
-        lambda: run("MultiHeadAttention", X, MEMORY, query_mask=mask(3, 6)),
-        OF_MASK,
-    ),
+    "value mask": (lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5)), OF_MASK),
+    "query mask": (lambda: run("MultiHeadAttention", X, MEMORY, query_mask=mask(3, 6)), OF_MASK),
     "masks that do not fit together": (
         lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5), use_causal_mask=True),
-        r"Masks of shapes \(3, 1, 5\) and \(4, 6\) do not fit together",
+        "Masks of shapes .* do not fit together",
     ),
     "mask of the function": (
         lambda: kt.dot_product_attention(
@@ -147,16 +98,16 @@ CALLS = {
     ),
     "encoder mask": (
         lambda: run("Encoder", MEMORY, mask(3, 5)),
-        r"encoder's mask must have shape \(batch, length\), received \(3, 5\) for inputs \(3, 6",
+        r"encoder's mask must .* received \(3, 5\)",
     ),
     "encoder mask of queries and keys without a batch": (
         lambda: run("EncoderLayer", MEMORY, mask(6, 6)),
-        r"received \(6, 6\) for inputs \(3, 6, 8\): say which query .* by \(batch, queries, keys\)",
+        r"received \(6, 6\) for inputs \(3, 6, 8\)",
     ),
     "encoder mask of rank 3": (lambda: run("EncoderLayer", MEMORY, mask(3, 6, 5)), OF_MASK),
     "decoder x_mask": (
         lambda: run("Decoder", X, MEMORY, mask(3, 5)),
-        r"Masks of shapes \(3, 1, 5\) and \(4, 4\) do not fit together",
+        "Masks of shapes .* do not fit together",
     ),
     "decoder x_mask of another batch": (
         lambda: run("DecoderLayer", X, MEMORY, mask(2, 4)),
@@ -169,7 +120,7 @@ CALLS = {
     "decoder width": (lambda: run("Decoder", X[..., :6], MEMORY), "to have value 8"),
     "id too large": (
         lambda: run("PositionalEmbedding", np.array([[3, 11]])),
-        r"Ids must lie in 0 … 10 \(vocabulary_size=11\), received 11",
+        "Ids must lie in 0 … 10 .* received 11",
     ),
     "negative id": (
         lambda: run("PositionalEmbedding", np.array([[3, -1]])),
@@ -177,21 +128,21 @@ CALLS = {
     ),
     "ids of rank 1": (
         lambda: run("PositionalEmbedding", np.array([3, 4])),
-        r"Ids must have shape \(batch, length\), received \(2,\)",
+        r"Ids must have shape .* received \(2,\)",
     ),
     "too many learned positions": (
         lambda: run("PositionalEmbedding learned", np.ones((1, 10), int)),
-        "has learned 9 positions, received ids that reach position 9",
+        "learned 9 positions",
     ),
     "learned positions from a start": (
         lambda: run("PositionalEmbedding learned", np.ones((1, 2), int), start=8),
-        "has learned 9 positions, received ids that reach position 9",
+        "learned 9 positions",
     ),
     "source id": (lambda: run("Transformer", (SOURCE + 9, TARGET)), "received 21"),
     "target id": (lambda: run("Transformer", (SOURCE, TARGET + 9)), "received 19"),
     "one sentence instead of two": (
         lambda: run("Transformer", SOURCE[:2]),
-        r"must be a pair \(source, target\) of ids, received one tensor: call model",
+        "must be a pair .* received one tensor",
     ),
     "source and target one after the other": (
         lambda: run("Transformer", SOURCE, TARGET),
@@ -199,19 +150,19 @@ CALLS = {
     ),
     "a dict": (
         lambda: run("Transformer", {"source": SOURCE, "target": TARGET}),
-        "received a dict of 'source', 'target': call",
+        "received a dict of 'source', 'target'",
     ),
     "three tensors": (
         lambda: run("Transformer", (SOURCE, TARGET, TARGET)),
-        "received a tuple of 3: call",
+        "received a tuple of 3",
     ),
     "one source for several targets": (
         lambda: run("Transformer", (SOURCE[:1], TARGET)),
-        "received 1 row of source and 3 rows of target",
+        "1 row of source and 3 rows of target",
     ),
     "memory of other sentences": (
         lambda: build("Transformer").decode(TARGET, np.ones((1, 6, 8), "float32"), SOURCE),
-        "received 3 rows of target and 1 row of memory and 3 rows of source",
+        "1 row of memory",
     ),
     "ids that are no integers": (
         lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),
@@ -223,11 +174,11 @@ CALLS = {
     ),
     "rows of different lengths": (
         lambda: build("Transformer").encode(tf.ragged.constant([[3, 4], [5]])),
-        r"received a RaggedTensor: pass ids.to_tensor\(\)",
+        "received a RaggedTensor",
     ),
     "additive mask": (
         lambda: run("MultiHeadAttention", X, MEMORY, attention_mask=-1e9 * (MEMORY[:, :1, 0] > 0)),
-        r"must be boolean, True = may attend, received floats such as -1e\+09",
+        r"received floats such as -1e\+09",
     ),
     "floats for a mask of the function": (
         lambda: kt.dot_product_attention(X[:, None], X[:, None], X[:, None], mask=np.full(1, 0.5)),
@@ -241,12 +192,9 @@ CALLS = {
     ),
     "queries of other rows": (
         lambda: run("MultiHeadAttention", X[:1], MEMORY),
-        "Queries, keys and values come in batches of 1, 3 and 3",
+        "batches of 1, 3 and 3",
     ),
-    "no memory": (
-        lambda: run("Decoder", X),
-        r"attends to a memory and received none: call it with \(x, memory\), or",
-    ),
+    "no memory": (lambda: run("Decoder", X), "attends to a memory and received none"),
     "memory without cross-attention": (
         lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False)(X, memory=MEMORY),
         "has no cross-attention and received a memory",
@@ -265,19 +213,16 @@ CALLS = {
     ),
     "logits of another width": (
         lambda: build("PositionalEmbedding").logits(X[..., :6]),
-        r"made of a tensor \(batch, length, d_model=8\), received shape \(3, 4, 6\)",
+        r"d_model=8\), received shape \(3, 4, 6\)",
     ),
 }
 
 
-@pytest.mark.parametrize(("mistake", "message"), CONSTRUCTION.values(), ids=CONSTRUCTION)
-def test_construction(mistake, message):
-    with pytest.raises(ValueError, match=message):
-        mistake()
+MISTAKES = CONSTRUCTION | CALLS
 
 
-@pytest.mark.parametrize(("mistake", "message"), CALLS.values(), ids=CALLS)
-def test_call(mistake, message):
+@pytest.mark.parametrize(("mistake", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(mistake, message):
     with pytest.raises(ValueError, match=message):
         mistake()
 

@@ -63,10 +63,9 @@ def test_carried_equals_passed(name, norm, embedding):
         assert max(differences) > 1e-2
 
 
-@both_norms
 @every_layer
-def test_carried_through_a_functional_model(name, norm, embedding):
-    layer = build(name, norm)
+def test_carried_through_a_functional_model(name, embedding):
+    layer = build(name, "pre")
     source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
     model = keras.Model(
         (source, target),
@@ -79,30 +78,26 @@ def test_carried_through_a_functional_model(name, norm, embedding):
 
 
 LAYERS = {  # with the number of their inputs
-    "Encoder": (lambda norm: kt.Encoder(2, 8, 2, 16, norm=norm), 1),
-    "EncoderLayer": (lambda norm: kt.EncoderLayer(8, 2, 16, norm=norm), 1),
-    "Decoder": (lambda norm: kt.Decoder(2, 8, 2, 16, norm=norm), 2),
-    "DecoderLayer": (lambda norm: kt.DecoderLayer(8, 2, 16, norm=norm), 2),
-    "Decoder alone": (lambda norm: kt.Decoder(2, 8, 2, 16, norm=norm, cross_attention=False), 1),
-    "DecoderLayer alone": (
-        lambda norm: kt.DecoderLayer(8, 2, 16, norm=norm, cross_attention=False),
-        1,
-    ),
-    "FeedForward": (lambda norm: kt.FeedForward(8, 16), 1),
-    "MultiHeadAttention": (lambda norm: kt.MultiHeadAttention(2, 4), 2),
-    "MultiHeadAttention with keys": (lambda norm: kt.MultiHeadAttention(2, 4), 3),
+    "Encoder": (lambda: kt.Encoder(2, 8, 2, 16, norm="pre"), 1),
+    "EncoderLayer": (lambda: kt.EncoderLayer(8, 2, 16), 1),
+    "Decoder": (lambda: kt.Decoder(2, 8, 2, 16, norm="pre"), 2),
+    "DecoderLayer": (lambda: kt.DecoderLayer(8, 2, 16), 2),
+    "Decoder alone": (lambda: kt.Decoder(2, 8, 2, 16, norm="pre", cross_attention=False), 1),
+    "DecoderLayer alone": (lambda: kt.DecoderLayer(8, 2, 16, cross_attention=False), 1),
+    "FeedForward": (lambda: kt.FeedForward(8, 16), 1),
+    "MultiHeadAttention": (lambda: kt.MultiHeadAttention(2, 4), 2),
+    "MultiHeadAttention with keys": (lambda: kt.MultiHeadAttention(2, 4), 3),
 }
 PADDED = {"left": [0, 0, 5, 6, 7, 8], "in the middle": [5, 0, 6, 7, 0, 8]}
 
 
-@both_norms
 @pytest.mark.parametrize("padded", PADDED.values(), ids=PADDED)
 @pytest.mark.parametrize("name", LAYERS)
-def test_padding_anywhere_changes_nothing(name, padded, norm):
+def test_padding_anywhere_changes_nothing(name, padded):
     """Right padding would show nothing: what looks back never sees it."""
     make, count = LAYERS[name]
     embed = kt.PositionalEmbedding(9, 8, positions="none")
-    layer = make(norm)
+    layer = make()
     plain, padded = np.array([[5, 6, 7, 8]]), np.array([padded])
     layer(*[embed(plain)] * count)
     layer_harness.randomize(embed)
@@ -117,11 +112,10 @@ def test_padding_anywhere_changes_nothing(name, padded, norm):
         assert_close(model.predict(ids, verbose=0)[:, real], expected)
 
 
-@both_norms
 @every_layer
-def test_mask_is_carried_on(name, norm, embedding):
+def test_mask_is_carried_on(name, embedding):
     """A layer that follows, here an average over the positions, leaves the padding out."""
-    layer = build(name, norm)
+    layer = build(name)
     carried = embedded(name, embedding, SOURCE, TARGET)
     mask = TARGET_MASK if name in OF_TARGET else SOURCE_MASK
     outputs = layer(**carried)

@@ -29,7 +29,7 @@ ATTENDING = [("MultiHeadAttention", "post"), *LAYERS]
 EVERY = [("FeedForward", "post"), ("PositionalEmbedding", "post"), *ATTENDING]
 
 shared = functools.cache(build)  # nothing in here changes a layer's weights
-policies = pytest.mark.parametrize("policy", POLICIES)
+policies = pytest.mark.parametrize("policy", POLICIES[:2])  # float16: the row of padding
 
 
 def call(layer, arrays, **kwargs):
@@ -108,7 +108,7 @@ def empty_row(arrays):
     }
 
 
-@policies
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("name", "norm"), ATTENDING)
 def test_row_of_padding_only(name, norm, policy):
     """Finite results and gradients, no weight on any key, and no trace in the other row."""

@@ -27,21 +27,7 @@ shared = functools.cache(build)  # for tests that do not train
 every_layer = pytest.mark.parametrize("name", CASES)
 
 
-def described(outputs):
-    """Shapes and dtypes in the structure of the outputs."""
-    return keras.tree.map_structure(
-        lambda x: f"{keras.backend.standardize_dtype(x.dtype)} {tuple(x.shape)}", outputs
-    )
-
-
 # Shapes and dtypes.
-
-
-@every_call
-def test_symbolic_equals_eager(name, kwargs):
-    layer, arrays = shared(name), CASES[name].arrays
-    eager = layer(**arrays, **kwargs)
-    assert described(layer(**symbols(arrays), **kwargs)) == described(eager)
 
 
 @every_call

@@ -4,7 +4,6 @@ The file comes with Keras. What passes of it and why the rest does not is writte
 test fails where the table says something else than what happens.
 """
 
-import collections
 import importlib.util
 import pathlib
 import re
@@ -15,7 +14,6 @@ import keras
 import pytest
 
 import keras_transformer as kt
-from tests.support.paths import ROOT
 
 FILE = pathlib.Path(keras.__file__).parent / "src/layers/attention/multi_head_attention_test.py"
 
@@ -121,14 +119,3 @@ def test_table(case):
     assert not unexpected, unexpected
     for name, (_, evidence) in NOT_PASSED.items():
         assert re.search(evidence, errors[name] or "it passes"), f"{name}: {errors[name]}"
-
-
-def test_readme_counts_them():
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    reasons = collections.Counter(reason for reason, _ in NOT_PASSED.values())
-    not_there = sum(reasons[reason] for reason, _ in (AXES, GATE, WINDOW, OUTPUT))
-    assert (
-        f"Of Keras' own {len(PASSED | set(NOT_PASSED))} tests of its layer {len(PASSED)} pass with "
-        f"ours; {not_there} want one of these, {reasons[PRIVATE[0]]} what is private to Keras' "
-        f"layer, {reasons[SENTENCE[0]]} Keras' wording, and {reasons[FLASH[0]]} skip themselves."
-    ) in readme

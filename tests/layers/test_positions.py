@@ -175,7 +175,7 @@ MISTAKES = {
     "half a distance": (lambda: kt.DisentangledPositions(1.5), "positive integer, received 1.5"),
     "distance of none": (
         lambda: kt.Encoder(1, 8, 2, 16, positions="rotary", max_distance=4),
-        "max_distance=4 says nothing for positions='rotary'",
+        "max_distance=4 has no effect on positions='rotary'",
     ),
     "distance of an object": (
         lambda: kt.MultiHeadAttention(2, 4, positions=kt.RelativePositions(3), max_distance=4),
@@ -183,7 +183,10 @@ MISTAKES = {
     ),
     "three buckets": (lambda: kt.BucketedPositions(3), "at least 4 and even, .* received 3"),
     "one bucket": (lambda: kt.BucketedPositions(1, bidirectional=False), "at least 2, received 1"),
-    "buckets of one each": (lambda: kt.BucketedPositions(32, 8), "must be more than 8, for of 32"),
+    "buckets of one each": (
+        lambda: kt.BucketedPositions(32, 8),
+        "max_distance must be more than 8",
+    ),
     "encoder": (
         lambda: kt.Encoder(1, 8, 2, 16, positions="alibi"),
         "alibi is for causal attention",
@@ -191,7 +194,7 @@ MISTAKES = {
     "other sizes": (shared_by_others, "was built for an attention of 2 heads, .* one of 4 heads"),
     "Keras' attention": (
         lambda: KerasAttention(8, 2, 16, positions="relative").build((1, 3, 8)),
-        "MultiHeadAttention cannot be told RelativePositions",
+        "MultiHeadAttention does not accept RelativePositions",
     ),
     "of the memory": (
         lambda: ToldOfTheMemory(8, 2, 16).build((1, 3, 8), (1, 3, 8)),

@@ -10,8 +10,8 @@ import tensorflow as tf
 from keras_transformer.kernels.products import multiply
 from keras_transformer.typing import Tensor
 
-# Most positions computed at a time: enough for a matrix product at full speed, and for the
-# gradient of the matrix, added up once per part, not to count; few enough for a processor's cache.
+# Maximum number of positions computed at a time: enough for a matrix product at full speed, and to
+# add up the gradient of the matrix rarely; few enough for a processor's cache.
 PART = 1024
 
 
@@ -29,31 +29,31 @@ def fused_cross_entropy(
     """Computes `SmoothedCrossEntropy` of the logits `states · matrixᵀ`, summed, not averaged.
 
     Gradients are computed together with the loss, part by part, so that the logits, by far the
-    largest tensor of a training step, exist for a part at a time and are read as seldom as can be.
+    largest tensor of a training step, exist for one part at a time and are read as rarely as
+    possible.
     With p the softmax, w the weights, y the labels, X the states and E the matrix:
     `dL/dX = w·(p E − (1 − ε) E[y] − ε mean(E))`, and `dL/dE` likewise: only the terms with p
-    are as wide as the vocabulary. The one with y reaches few rows of E: to add it to the others
-    would cost a copy of all of them, so it is returned as it is, the gradient of `E[y]`.
+    are as wide as the vocabulary. The term with y has few rows of E: adding it to the others would
+    copy all of them, so it is returned separately, as the gradient of `E[y]`.
 
     Args:
         states: Float tensor `(N, D)`; products are computed in its dtype.
-        matrix: Float tensor `(V, D)`, best in the dtype of the variable it is.
+        matrix: Float tensor `(V, D)`, preferably in the dtype of its variable.
         labels: int32 `(N,)`, each below V.
-        weights: float32 `(N,)`; 0 where a label does not count. Whatever the loss is to be scaled
-            by is best done here: that spares passes over gradients.
+        weights: float32 `(N,)`; 0 for labels to ignore. Include any scale of the loss here: that
+            saves passes over the gradients.
         label_smoothing: ε.
 
     Returns:
         The sum of the weighted losses, a float32 scalar; its gradients with respect to states,
-        matrix and the labels' rows of the matrix `(N, D)`, which the second one leaves out, each in
-        the dtype of what it belongs to; and `TokenPredictions` of shape `(N,)`. None of them is
-        differentiable any further.
+        matrix (without the next) and the labels' rows of the matrix `(N, D)`, in the dtypes of
+        states and matrix; and `TokenPredictions` of shape `(N,)`. None of them is differentiable.
     """
     states, matrix = tf.stop_gradient(states), tf.stop_gradient(matrix)
     states32, factor = tf.cast(states, tf.float32), tf.cast(matrix, states.dtype)
     weighted = weights[:, tf.newaxis] * states32
-    # A state of zeros has the same logit for every id. So with one more of them, the mean of the
-    # rows is what its softmax gives, and the smoothing's gradient what its weight adds to each row.
+    # A state of zeros has the same logit for every id. So for one more such state, the product of
+    # softmax and matrix is the mean of the rows, and its weight adds the smoothing's gradient.
     smoothing_weight = -label_smoothing * tf.reduce_sum(weighted, axis=0, keepdims=True)
     predictions, mean_rows, matrix_grad = _softmax_terms(
         tf.pad(states, [[0, 1], [0, 0]]),
@@ -63,7 +63,7 @@ def fused_cross_entropy(
     )
     log_probs, correct = (x[:-1] for x in predictions)
     label_rows = tf.cast(tf.gather(factor, labels), tf.float32)
-    # What a state is pulled towards: the row of its label, mixed with the mean of all rows.
+    # The target of a state: the row of its label, mixed with the mean of all rows.
     pull = (1 - label_smoothing) * label_rows + label_smoothing * mean_rows[-1]
     states_grad = weights[:, tf.newaxis] * (mean_rows[:-1] - pull)
     rows_grad = (label_smoothing - 1) * weighted
@@ -78,10 +78,10 @@ def fused_cross_entropy(
 
 
 def _softmax_terms(states, matrix, labels, weighted):
-    """Predictions; the softmaxes' products with the matrix; theirs with `weighted`, float32."""
+    """Returns predictions and the products of softmax with matrix and with `weighted`, float32."""
     count = tf.shape(states)[0]
     parts = -(-count // PART)
-    size = -(-count // parts)  # of equal parts, so that little is padding
+    size = -(-count // parts)  # equal parts, for little padding
 
     def cut(x):
         x = tf.pad(x, [[0, parts * size - count], *[[0, 0]] * (len(x.shape) - 1)])
@@ -93,13 +93,13 @@ def _softmax_terms(states, matrix, labels, weighted):
         logits = tf.cast(multiply(states[part], matrix, transpose_y=True), tf.float32)
         softmax = tf.nn.softmax(logits)
         label_probs = tf.gather(softmax, labels[part], batch_dims=1)
-        # The softmax's logarithm, unless one of them is too small for a float to hold it exactly.
+        # The softmax's logarithm, unless a probability is too small for a float.
         log_probs = tf.cond(
             tf.reduce_all(label_probs > 1e-30),
             lambda: tf.math.log(label_probs),
             lambda: tf.gather(tf.nn.log_softmax(logits), labels[part], batch_dims=1),
         )
-        correct = label_probs >= tf.reduce_max(softmax, axis=-1)  # cheaper than looking for argmax
+        correct = label_probs >= tf.reduce_max(softmax, axis=-1)  # cheaper than argmax
 
         softmax = tf.cast(softmax, matrix.dtype)
         mean_rows = tf.cast(multiply(softmax, matrix), tf.float32)
@@ -110,8 +110,8 @@ def _softmax_terms(states, matrix, labels, weighted):
         return part + 1, results, product if matrix_grad is None else matrix_grad + product
 
     empty = [tf.TensorArray(dtype, parts) for dtype in (tf.float32, tf.bool, tf.float32)]
-    # One part at a time, else the memory of all of them would be taken at once; and the first one
-    # before the loop, which would have to start from zeros.
+    # One part at a time, to save memory; the first one before the loop, which would otherwise have
+    # to start from zeros.
     _, results, matrix_grad = tf.while_loop(
         lambda part, *_: part < parts,
         compute,
@@ -119,7 +119,7 @@ def _softmax_terms(states, matrix, labels, weighted):
         parallel_iterations=1,
     )
     log_probs, correct, mean_rows = (array.concat()[:count] for array in results)
-    # What follows waits for the gradient of the matrix: only the update needs it, so it might be
-    # computed last of all, by one core alone.
+    # Compute the gradient of the matrix now: only the optimizer needs it, so it might be computed
+    # last of all, by one core alone.
     mean_rows, matrix_grad = tf.tuple([mean_rows, matrix_grad])
     return (log_probs, correct), mean_rows, matrix_grad
