@@ -22,9 +22,7 @@ MODULES = (
     "layers",
     "transformer",
     "training.losses",
-    "training.metrics",
     "training.optimizer",
-    "training.schedules",
 )
 
 # Their names: what a file may name before any of them has been imported.

@@ -34,7 +34,7 @@ except ImportError:
     del sys.modules["keras.wrappers"]
 assert not any(name.startswith("keras_transformer.layers") for name in sys.modules)
 
-ours = ("training.metrics", "layers.masks", "transformer")
+ours = ("training.losses", "layers.masks", "transformer")
 names = ["keras", *(f"keras_transformer.{name}" for name in ours)]
 errors, together = [], threading.Barrier(len(names))
 
@@ -45,7 +45,7 @@ def load(name):
     except BaseException as error:
         errors.append((name, error))
 
-sys.modules["keras_transformer.training.schedules"] = None
+sys.modules["keras_transformer.training.optimizer"] = None
 with warnings.catch_warnings(record=True) as caught:
     threads = [threading.Thread(target=load, args=[name]) for name in names]
     [thread.start() for thread in threads]
@@ -53,8 +53,8 @@ with warnings.catch_warnings(record=True) as caught:
 assert not errors, errors
 (warning,) = caught
 assert "keras_transformer could not register its classes" in str(warning.message), warning
-assert "training.schedules" in str(warning.message), warning
-del sys.modules["keras_transformer.training.schedules"]
+assert "training.optimizer" in str(warning.message), warning
+del sys.modules["keras_transformer.training.optimizer"]
 keras_transformer.PAD
 
 import keras

@@ -38,7 +38,7 @@ class KeepsChanges(PassesTrainableOn):
     """
 
     def get_config(self) -> Config:
-        changes = _find_changes(self)
+        changes = find_changes(self)
         return super().get_config() | ({CHANGES: changes} if changes else {})
 
     @classmethod
@@ -47,11 +47,11 @@ class KeepsChanges(PassesTrainableOn):
         changes = config.pop(CHANGES, None)
         layer = super().from_config(config)
         if changes:
-            _make_changes(layer, changes)
+            make_changes(layer, changes)
         return layer
 
 
-def _find_changes(root):
+def find_changes(root: keras.layers.Layer) -> Config | None:
     """The changes by path, and how the layer was built; None where there are none."""
     (parts, saved), flags, found = find_parts(root), {}, {}
     for path, part in parts.items():
@@ -95,7 +95,7 @@ def _builds_itself(root):
     return hasattr(root, "build_if_needed")
 
 
-def _make_changes(root, changes):
+def make_changes(root: keras.layers.Layer, changes: Config) -> None:
     """Builds a layer and changes it as another one like it was.
 
     Raises:

@@ -15,8 +15,8 @@ from keras_transformer.runs.resume_points import ResumePoints
 from keras_transformer.runs.variables import read_variables, write_variables
 from keras_transformer.runs.worker_metrics import of_all_workers, of_this_worker
 from keras_transformer.training import divergence
-from keras_transformer.training.first_step import begin_at, build_ahead
-from keras_transformer.training.workers import check_equal, is_chief, is_multiworker
+from keras_transformer.training.distribution import check_equal, is_chief, is_multiworker
+from keras_transformer.training.keras_workarounds import build_ahead, set_initial_epoch
 from keras_transformer.typing import Path
 from keras_transformer.wording import counted
 
@@ -178,7 +178,7 @@ class ResumeTraining(keras.callbacks.Callback):
         """Has `fit` begin with the epoch under way."""
         if not self._restored:
             self.restore()
-        begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
+        set_initial_epoch(self.model, self.params["epochs"] if self.ended else self.epoch)
         self._saved = time.monotonic()
 
     def _restore_all(self):
@@ -204,7 +204,9 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores the metrics, and has the updates that are done passed over."""
-        begin_at(self.model, 0)  # it has been heeded; the next `fit` begins where it is told to
+        set_initial_epoch(
+            self.model, 0
+        )  # it has been heeded; the next `fit` begins where it is told to
         if epoch != self.epoch:
             self.epoch, self.update = epoch, 0
         if self.update and self._metrics is not None:
@@ -260,7 +262,7 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Lets others train into the directory."""
-        begin_at(self.model, 0)
+        set_initial_epoch(self.model, 0)
         self.dataset.stream.position = self._position
         self.close()
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.presets import TrainConfig
+from keras_transformer.presets import TrainConfig, check_frozen_vectors
 from keras_transformer.runs.files import VECTORS
 from keras_transformer.tokenizers.saved import SIDES
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.word_vectors import check_vectors
-from keras_transformer.training.frozen_vectors import check_frozen_vectors
 
 if TYPE_CHECKING:
     from keras_transformer.data.encoded_pairs import EncodedPairs

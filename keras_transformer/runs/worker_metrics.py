@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.runs.variables import METRICS
 from keras_transformer.training.cluster import joined_cluster
-from keras_transformer.training.workers import gather, is_multiworker
+from keras_transformer.training.distribution import gather, is_multiworker
 
 
 def of_all_workers(

@@ -74,9 +74,9 @@ def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
     rate = float(model.optimizer.learning_rate)
     strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's
     if strategy is not None:
-        from keras_transformer.training.workers import agree
+        from keras_transformer.training.distribution import broadcast_from_chief
 
-        agree(strategy, {})  # a worker that has ended is gone for the others
+        broadcast_from_chief(strategy, {})  # a worker that ended is lost for the others
     raise FloatingPointError(
         f"The training diverged: {what} is not finite, at a learning rate of {rate:.3g}. Train "
         f"again with {remedy}."

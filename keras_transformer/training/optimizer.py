@@ -1,4 +1,7 @@
-"""The optimizer of the recipe."""
+"""The optimizer of the recipe and its learning-rate schedule."""
+
+import math
+import numbers
 
 import keras
 from keras import ops
@@ -78,3 +81,90 @@ class MeanAdam(keras.optimizers.Adam):
 
     def get_config(self) -> Config:
         return super().get_config() | {"ema_momentum": self._largest_momentum}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
+    """Grows linearly for `warmup_steps`, then falls with the square root of the step.
+
+    "Attention Is All You Need", §5.3, equation 3:
+    `D^−0.5 · min(step^−0.5, step · warmup_steps^−1.5)`. Steps count from 1, so the first update
+    already has a learning rate. Give either `d_model`, for the paper's height, or `peak`.
+
+    With `cooldown_steps`, that many steps at the end also fall linearly, down to zero: Zhai et al.
+    (2022), "Scaling Vision Transformers", §3.5. Until they begin, nothing depends on how long the
+    training will last.
+
+    Args:
+        d_model: D; the peak is then `(D · warmup_steps)^−0.5`.
+        peak: The highest learning rate, reached after `warmup_steps` steps.
+        warmup_steps: Number of steps, at least 1.
+        cooldown_steps: Number of steps; 0: no cooldown.
+        total_steps: Number of steps of the whole training, which a cooldown needs.
+
+    Call arguments:
+        step: Number of updates done, an int or a scalar tensor.
+
+    Returns:
+        Scalar, float32.
+
+    Raises:
+        ValueError: If not exactly one of `d_model` and `peak` is given, one is no number or not
+            positive, or the cooldown is longer than the training.
+
+    Example:
+
+    >>> WarmupInverseSqrt(d_model=512, warmup_steps=4000)(3999)
+    0.000699
+    """
+
+    def __init__(
+        self,
+        d_model: int | None = None,
+        peak: float | None = None,
+        warmup_steps: int = 4000,
+        cooldown_steps: int = 0,
+        total_steps: int | None = None,
+    ) -> None:
+        super().__init__()
+        if (d_model is None) == (peak is None):
+            raise ValueError(
+                f"Give either d_model or peak, received d_model={d_model} and peak={peak}: "
+                "name the arguments, as in WarmupInverseSqrt(peak=1e-3, warmup_steps=4000)."
+            )
+        height = {"peak": peak} if d_model is None else {"d_model": d_model}
+        for name, value in (height | {"warmup_steps": warmup_steps}).items():
+            if not isinstance(value, numbers.Real) or not value > 0:
+                raise ValueError(f"{name} must be a positive number, received {value!r}.")
+        if d_model is not None and d_model < 1:
+            raise ValueError(
+                f"d_model is the width of a model, received {d_model}: the highest learning rate "
+                f"is another argument, peak={d_model}."
+            )
+        if warmup_steps < 1:
+            raise ValueError(f"warmup_steps must be at least 1, received {warmup_steps}.")
+        if cooldown_steps and not 0 < cooldown_steps <= (total_steps or 0):
+            raise ValueError(
+                "cooldown_steps must be at least 0 and at most total_steps, received "
+                f"cooldown_steps={cooldown_steps} and total_steps={total_steps}."
+            )
+        self.d_model = d_model
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.cooldown_steps = cooldown_steps
+        self.total_steps = total_steps
+
+    def __call__(self, step: int | Tensor) -> Tensor:
+        height = self.peak
+        if self.d_model is not None:
+            height = 1 / math.sqrt(self.d_model * self.warmup_steps)
+        step = ops.cast(step, "float32")
+        share = (step + 1.0) / self.warmup_steps
+        rate = height * ops.minimum(share, ops.rsqrt(share))
+        if not self.cooldown_steps:
+            return rate
+        return rate * ops.clip((self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)
+
+    def get_config(self) -> Config:
+        names = ("d_model", "peak", "warmup_steps", "cooldown_steps", "total_steps")
+        return {name: getattr(self, name) for name in names}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.training.freezing import freeze
+from keras_transformer.transformer import freeze
 
 SOURCE = np.array([[5, 6, 7, 3], [8, 9, 3, 0]])
 TARGET = np.array([[2, 5, 6], [2, 7, 0]]), np.array([[5, 6, 3], [7, 3, 0]])

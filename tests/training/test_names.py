@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.training.names import _BY_NAME, replace_names
+from keras_transformer.training.losses import _BY_NAME, replace_names
 
 
 def test_wherever_they_stand():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.training.freezing import freeze_vectors
+from keras_transformer.transformer import freeze_embeddings
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
 SIZES = dict(num_layers=1, num_heads=2, d_ff=16, dropout=0.0, max_length=8, positions="learned")
@@ -117,7 +117,7 @@ def frozen_model(sides=("source",), share="target", **options):
     keras.utils.set_random_seed(1)
     model = kt.Transformer(20, 20, d_model=8, share_embeddings=share, **SIZES)
     model.build()
-    freeze_vectors(model, sides)
+    freeze_embeddings(model, sides)
     optimizer = kt.MeanAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), **options)
     return model

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from keras_transformer import make_strategy
 from keras_transformer.training.cluster import Cluster, read_cluster, wait_for_workers
-from keras_transformer.training.worker_watch import LONGEST
-from keras_transformer.training.workers import of_replicas
+from keras_transformer.training.distribution import MAX_SECONDS_TO_END, split_for_replicas
 from tests.support.paths import ROOT, SUPPORT
 
 PROGRAM = SUPPORT / "workers_training.py"
@@ -87,13 +86,13 @@ def test_a_worker_that_never_comes():
 
 WATCHED = """
 import socket, time
-from keras_transformer.training import worker_watch
+from keras_transformer.training import distribution
 from keras_transformer.training.cluster import Cluster
 
-worker_watch.EVERY, worker_watch.GRACE = 0.1, 0.5  # seconds
+distribution.CHECK_SECONDS, distribution.GRACE_SECONDS = 0.1, 0.5  # seconds
 chief = socket.create_server(("127.0.0.1", 0))
 address = f"127.0.0.1:{chief.getsockname()[1]}"
-with worker_watch.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
+with distribution.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
     time.sleep(1)
     print("all are there", flush=True)
     chief.close()
@@ -120,13 +119,15 @@ def test_what_does_not_end_by_itself_is_ended():
 
 def test_a_workers_replicas_take_its_rows_in_turns():
     ids = tf.constant([[1, 2], [3, 4], [5, 6], [7, 0], [8, 0]])
-    one, two, three = of_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
+    one, two, three = split_for_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
     assert [part[1].numpy().tolist() for part in (one, two, three)] == [
         [[1, 2], [7, 0]],
         [[3, 4], [8, 0]],
         [[5, 6]],
     ]
-    last = list(of_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2))[1]
+    last = list(split_for_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2))[
+        1
+    ]
     assert [x.numpy().tolist() for x in tf.nest.flatten(last)] == [[[0, 0]]] * 3
 
 
@@ -214,10 +215,10 @@ def test_a_worker_dies_and_all_go_on(dead, tmp_path):
     killed = start([options | {"die": last if index == dead else None} for index in (0, 1)])
     survivor = killed[1 - dead]
     killed[dead].communicate(timeout=300)
-    _, errors = survivor.communicate(timeout=LONGEST)
+    _, errors = survivor.communicate(timeout=MAX_SECONDS_TO_END)
     assert survivor.returncode not in (0, None), last
     name = "the chief" if dead == 0 else "worker 1"
-    assert f"WorkerGone: {name} (127.0.0.1:" in errors and "is gone" in errors, (last, errors)
+    assert f"WorkerLostError: {name} (127.0.0.1:" in errors and "is gone" in errors, (last, errors)
     shutil.copytree(tmp_path / "points", tmp_path / "copy")
     one = {"recipes": ["adam", "adam"], "points": str(tmp_path / "copy")}
     ((alone, resumed_by_one),) = results(start(one, workers=1))

@@ -3,9 +3,7 @@
 Shapes: B batch, T target length, V vocabulary.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -196,14 +194,3 @@ def sum_dtype() -> str:
     float16 ends at 65,504, and beyond 2,048 does not count by ones; bfloat16 beyond 256.
     """
     return "float64" if keras.config.floatx() == "float64" else "float32"
-
-
-@contextlib.contextmanager
-def wide_sums() -> Iterator[None]:
-    """What Keras makes in here without a dtype, such as the mean of the loss, has `sum_dtype`."""
-    floatx = keras.config.floatx()
-    keras.config.set_floatx(sum_dtype())
-    try:
-        yield
-    finally:
-        keras.config.set_floatx(floatx)
