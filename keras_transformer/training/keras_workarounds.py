@@ -13,7 +13,7 @@ import keras
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.layers.parts import find_parts, parent_path
 from keras_transformer.training.labels import explain_failure, sum_dtype
-from keras_transformer.typing import Nested, Tensor
+from keras_transformer.typing import Config, Nested, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf
@@ -24,6 +24,33 @@ NOT_IN_MODEL = {"optimizer", "seed_generator"}  # groups of a file that no layer
 
 
 # Building.
+
+
+def make_functional(model: keras.Model, base: type, args: tuple[Any, ...], kwargs: Config) -> None:
+    """Makes the class of a functional model, `Mine(inputs, outputs)`, a subclass of `Functional`.
+
+    Keras would make `Functional` the base of every class between `Mine` and `keras.Model`, and so
+    of all subclasses of `base`: after one functional model, no other model could be made.
+
+    Args:
+        model: A model that is about to be initialized.
+        base: `TokenTrainer`.
+        args, kwargs: Its arguments.
+
+    Raises:
+        TypeError: If the model is of the class `base` itself.
+    """
+    named = {"inputs", "outputs"} & kwargs.keys()
+    if len(args) + len(named) != 2:
+        return
+    from keras.src.models.functional import Functional
+
+    kind = type(model)
+    if kind is base:
+        name = base.__name__
+        raise TypeError(f"A functional model needs a class of its own: class Mine({name}): pass.")
+    if not issubclass(kind, Functional):
+        kind.__bases__ = (*(b for b in kind.__bases__ if b is not keras.Model), Functional)
 
 
 def build_before_tracing(

@@ -91,6 +91,10 @@ class TokenTrainer(keras.Model):
     accumulation_steps: int = 1
     fused_loss: str | bool = "auto"
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        keras_workarounds.make_functional(self, TokenTrainer, args, kwargs)
+        super().__init__(*args, **kwargs)
+
     def compile(
         self,
         *args: Any,
