@@ -139,7 +139,7 @@ class Transformer(TokenTrainer):
         self.max_length = max_length
         self.max_distance = max_distance
 
-        stack = {
+        stack: Config = {
             "num_layers": num_layers,
             "d_model": d_model,
             "num_heads": num_heads,
@@ -149,14 +149,14 @@ class Transformer(TokenTrainer):
             "activation": self.activation,
             "dtype": self.dtype_policy,
         }
-        embedding = {
+        embedding: Config = {
             "d_model": d_model,
             "positions": positions,
             "max_length": max_length,
             "dropout": dropout,
             "dtype": self.dtype_policy,
         }
-        in_decoder = (
+        in_decoder: Config = (
             {"positions": positions, "max_distance": max_distance} if positions in RELATIVE else {}
         )
         in_encoder = in_decoder

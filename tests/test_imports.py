@@ -101,18 +101,6 @@ def test_what_any_backend_runs_knows_no_tensorflow():
             assert not {name.split(".")[0] for name in imports_of(module)} & strangers, module
 
 
-def test_private_keras_in_one_function_at_most():
-    users = [module for module, path in SOURCES.items() if "keras.src" in path.read_text()]
-    assert set(users) <= {f"{PACKAGE}.training.keras_workarounds"}
-    for module in users:
-        tree = TREES[module]
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        using = [node.name for node in functions if "keras.src" in ast.unparse(node)]
-        assert len(using) == 1
-        outside = [ast.unparse(node) for node in tree.body if isinstance(node, ast.ImportFrom)]
-        assert not any("keras.src" in line for line in outside)
-
-
 # Sizes.
 
 

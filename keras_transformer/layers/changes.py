@@ -53,7 +53,8 @@ class KeepsChanges(PassesTrainableOn):
 
 def find_changes(root: keras.layers.Layer) -> Config | None:
     """The changes by path, and how the layer was built; None where there are none."""
-    (parts, saved), flags, found = find_parts(root), {}, {}
+    (parts, saved), found = find_parts(root), {}
+    flags: dict[str, bool] = {}
     for path, part in parts.items():
         if not isinstance(part, (keras.layers.Layer, keras.Variable)):
             continue
@@ -108,7 +109,8 @@ def make_changes(root: keras.layers.Layer, changes: Config) -> None:
     changes = changes["parts"]
     for path, part in find_parts(root)[0].items():
         _convert(part, path, changes.get(path, {}))
-    parts, flags = find_parts(root)[0], {}
+    parts = find_parts(root)[0]
+    flags: dict[str, bool] = {}
     for path in changes:
         if not isinstance(parts.get(path), (keras.layers.Layer, keras.Variable)):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What a working Transformer must learn, within a stated number of steps: small tasks, 200 pairs."""
+"""What a working Transformer must learn within a stated number of steps."""
 
 import random
 

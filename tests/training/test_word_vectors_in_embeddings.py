@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.presets import check_frozen_vectors
 from keras_transformer.transformer import freeze_embeddings
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
@@ -159,4 +160,4 @@ def test_frozen_vectors_stay_and_positions_learn(fused, share, tmp_path):
 )
 def test_the_softmax_is_not_frozen(side, share, apart):
     with pytest.raises(ValueError, match=f"freeze the softmax.* --share-embeddings {apart}"):
-        frozen_model([side], share)
+        check_frozen_vectors(side, share)
