@@ -37,12 +37,12 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
 
     Returns:
-        Scalar, in nats per token; 0 where there is no token. NaN where a label is V or above, or no
-        whole number, and a compiled function cannot raise.
+        Scalar, in nats per token; 0 if there is no token. In a compiled function, which cannot
+        raise, NaN if a label is V or above, or not a whole number.
 
     Raises:
         ValueError: If `label_smoothing` is out of range; if the labels have another shape; outside
-            a compiled function, if a label is V or above, or no whole number.
+            a compiled function, if a label is V or above, or not a whole number.
 
     Example:
 
@@ -70,7 +70,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
-        # Ids are handed on as integers; Keras would turn them into floats of the loss' dtype.
+        # Ids stay integers; Keras would convert them to floats of the loss' dtype.
         logits = ops.convert_to_tensor(y_pred)
         size = ops.shape(logits)[-1]
         ids, weights = read_labels(y_true, logits, size, sample_weight, self.dtype)
@@ -94,14 +94,14 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
 
 class TokenMetric(keras.metrics.Mean):
-    """Mean over target tokens of something that follows from the logits: a base class.
+    """Base class: the mean over target tokens of a value computed from the logits.
 
     Call arguments:
         y_true: Ids of shape `(B, T)` of any integer type, or whole numbers of a float type. PAD (0)
             and every negative label are ignored. In a compiled function, which cannot raise, a
-            label that is V or above, or no whole number, makes the metric NaN.
-        y_pred: Logits of shape `(B, T, V)`, or what `SmoothedCrossEntropy` makes of them on the
-            way, a `TokenPredictions` of shape `(B, T)`.
+            label that is V or above, or not a whole number, makes the metric NaN.
+        y_pred: Logits of shape `(B, T, V)`, or the `TokenPredictions` of shape `(B, T)` that the
+            fused loss computes instead.
         sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
     """
 
@@ -129,7 +129,7 @@ class TokenMetric(keras.metrics.Mean):
         raise NotImplementedError
 
     def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
-        """The same, of `TokenPredictions`."""
+        """The same from `TokenPredictions`."""
         raise NotImplementedError
 
 
@@ -145,7 +145,7 @@ class MaskedAccuracy(TokenMetric):
     1.0
     """
 
-    _direction = "up"  # by which EarlyStopping and ModelCheckpoint know what is better
+    _direction = "up"  # read by Keras' EarlyStopping and ModelCheckpoint
 
     def __init__(
         self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None
@@ -223,22 +223,22 @@ _BY_NAME = {
     "perplexity": Perplexity,
     "target_tokens": TargetTokens,
 }
-CROSSENTROPY = "crossentropy", "ce"  # by which Keras chooses one
+CROSSENTROPY = "crossentropy", "ce"  # Keras chooses a cross-entropy by the labels
 _BY_NAME |= {kind.__name__: kind for kind in _BY_NAME.values()}
 
 
 def replace_names(arguments: Nested) -> Nested:
-    """Puts this package's losses and metrics in the place of their names.
+    """Replaces the names of this package's losses and metrics by new objects.
 
-    Keras looks names up in tables of its own, where registered classes are not (`keras.losses.get`,
-    `keras.metrics.get`): so they hold for the models whose `compile` calls this.
+    Keras looks names up in tables of its own, without registered classes (`keras.losses.get`,
+    `keras.metrics.get`), so these names work in models whose `compile` calls this function.
 
     Args:
-        arguments: Those of `compile`, nested in any way. A name is the class' own or, as Keras has
-            both, in snake case: `"perplexity"`.
+        arguments: Those of `compile`, nested in any way. As in Keras, a name is that of the class
+            or the same in snake case: `"perplexity"`.
 
     Returns:
-        The same with new objects for names, called as they were asked for; other strings stay.
+        The arguments with an object, called by that name, for each name; other strings stay.
     """
 
     def replace(leaf):
@@ -249,7 +249,7 @@ def replace_names(arguments: Nested) -> Nested:
 
 
 def refuse_probabilities(arguments: Nested) -> None:
-    """Refuses losses and metrics that would take logits for probabilities, and hardly learn.
+    """Refuses losses and metrics that would take logits for probabilities: a model hardly learns.
 
     Args:
         arguments: Those of a model's `compile` whose outputs are logits, nested in any way.

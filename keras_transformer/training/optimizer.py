@@ -17,15 +17,15 @@ else:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MeanAdam(keras.optimizers.Adam):
-    """Adam in one pass over memory; its running mean of the weights follows a young model closely.
+    """Adam in one pass over memory, with an exponential moving average (EMA) that starts fast.
 
-    Kingma and Ba (2015), "Adam: A Method for Stochastic Optimization", as Keras has it; but on
-    TensorFlow, dense gradients take one operation for each variable where Keras takes a dozen, each
-    of which reads and writes all of it.
+    Kingma and Ba (2015), "Adam: A Method for Stochastic Optimization", as in Keras; but on
+    TensorFlow, a dense gradient takes one operation for each variable. Keras takes a dozen, each of
+    which reads and writes the whole variable.
 
-    After t updates the mean's (`use_ema`) momentum is min(`ema_momentum`, (1 + t) / (10 + t)), as
-    `tf.train.ExponentialMovingAverage` has it with `num_updates`. With a constant one, the mean
-    holds what the weights were at random for as long as a warm-up lasts.
+    After t steps the momentum of the EMA (`use_ema`) is min(`ema_momentum`, (1 + t) / (10 + t)), as
+    in `tf.train.ExponentialMovingAverage` with `num_updates`. With a constant momentum, the EMA
+    would hold the random initial weights for as long as a warm-up lasts.
 
     It takes the arguments of `keras.optimizers.Adam`.
 
@@ -36,7 +36,7 @@ class MeanAdam(keras.optimizers.Adam):
     """
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        """Computes once for all variables what they share, and hands it on with the rate."""
+        """Computes once what all variables share, and passes it on with the learning rate."""
         if tf is not None:
             update = ops.cast(self.iterations + 1, "float32")
             learning_rate = ops.convert_to_tensor(learning_rate)
@@ -71,7 +71,7 @@ class MeanAdam(keras.optimizers.Adam):
 
     @property
     def ema_momentum(self) -> Tensor:
-        """The momentum of the next update."""
+        """The momentum of the next step."""
         updates = ops.cast(self.iterations, "float32")
         return ops.minimum(self._largest_momentum, (1.0 + updates) / (10.0 + updates))
 
@@ -88,8 +88,8 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
     """Grows linearly for `warmup_steps`, then falls with the square root of the step.
 
     "Attention Is All You Need", §5.3, equation 3:
-    `D^−0.5 · min(step^−0.5, step · warmup_steps^−1.5)`. Steps count from 1, so the first update
-    already has a learning rate. Give either `d_model`, for the paper's height, or `peak`.
+    `D^−0.5 · min(step^−0.5, step · warmup_steps^−1.5)`. Steps count from 1, so the first step
+    already has a learning rate. Give either `d_model`, for the paper's peak, or `peak`.
 
     With `cooldown_steps`, that many steps at the end also fall linearly, down to zero: Zhai et al.
     (2022), "Scaling Vision Transformers", §3.5. Until they begin, nothing depends on how long the
@@ -103,14 +103,14 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: Number of steps of the whole training, which a cooldown needs.
 
     Call arguments:
-        step: Number of updates done, an int or a scalar tensor.
+        step: Number of steps done, an int or a scalar tensor.
 
     Returns:
         Scalar, float32.
 
     Raises:
-        ValueError: If not exactly one of `d_model` and `peak` is given, one is no number or not
-            positive, or the cooldown is longer than the training.
+        ValueError: If not exactly one of `d_model` and `peak` is given, one is not a positive
+            number, or the cooldown is longer than the training.
 
     Example:
 

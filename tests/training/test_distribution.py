@@ -152,11 +152,11 @@ def test_workers_in_the_order_of_their_numbers():
         (WORKERS | {"task": {"type": "worker", "index": 2}}, "worker 2, but its cluster has 2"),
         (WORKERS | {"task": {"type": "worker", "index": "1"}}, "worker '1', but its cluster has 2"),
         (WORKERS | {"task": {"type": "chief", "index": 0}}, "chief 0, but its cluster has 0"),
-        (WORKERS | {"cluster": {"worker": ["a", "b:2"]}}, "'a' is no address of a worker"),
+        (WORKERS | {"cluster": {"worker": ["a", "b:2"]}}, "'a' is not the address of a worker"),
         (WORKERS | {"cluster": {"worker": "a:1"}}, "worker must be a list of host:port"),
     ],
 )
-def test_what_no_cluster_is(text, said):
+def test_invalid_clusters(text, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         cluster_of(text)
 
@@ -197,7 +197,7 @@ with distribution.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
 """
 
 
-def test_what_does_not_end_by_itself_is_ended():
+def test_a_worker_that_hangs_is_killed():
     done = subprocess.run(
         [sys.executable, "-c", WATCHED],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
