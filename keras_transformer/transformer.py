@@ -139,43 +139,43 @@ class Transformer(TokenTrainer):
         self.max_length = max_length
         self.max_distance = max_distance
 
-        stack: Config = {
-            "num_layers": num_layers,
-            "d_model": d_model,
-            "num_heads": num_heads,
-            "d_ff": d_ff,
-            "dropout": dropout,
-            "norm": norm,
+        self._make_layers()
+        self._pass_trainable_on()
+
+    def _make_layers(self):
+        stack = {
+            "num_layers": self.num_layers,
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "norm": self.norm,
             "activation": self.activation,
             "dtype": self.dtype_policy,
         }
-        embedding: Config = {
-            "d_model": d_model,
-            "positions": positions,
-            "max_length": max_length,
-            "dropout": dropout,
+        embedding = {
+            "d_model": self.d_model,
+            "positions": self.positions,
+            "max_length": self.max_length,
+            "dropout": self.dropout,
             "dtype": self.dtype_policy,
         }
-        in_decoder: Config = (
-            {"positions": positions, "max_distance": max_distance} if positions in RELATIVE else {}
-        )
-        in_encoder = in_decoder
-        if positions == "alibi":  # sources have sinusoids; targets call with start=None
+        in_encoder, in_decoder = {}, {}  # positions that self-attention adds
+        if self.positions in RELATIVE:
+            in_decoder = {"positions": self.positions, "max_distance": self.max_distance}
+            in_encoder = in_decoder
+        if self.positions == "alibi":  # sources have sinusoids; targets call with start=None
             embedding["positions"], in_encoder = "sinusoidal", {}
-        self.target_embedding = PositionalEmbedding(target_vocabulary_size, **embedding)
-        self.source_embedding = (
-            self.target_embedding
-            if share_embeddings == "all"
-            else PositionalEmbedding(source_vocabulary_size, **embedding)
-        )
+        self.target_embedding = PositionalEmbedding(self.target_vocabulary_size, **embedding)
+        if self.share_embeddings == "all":
+            self.source_embedding = self.target_embedding
+        else:
+            self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
         self.encoder = self.encoder_class(**stack, **in_encoder)
         self.decoder = self.decoder_class(**stack, **in_decoder)
-        self.output_projection = (
-            Dense(target_vocabulary_size, dtype=self.dtype_policy)
-            if share_embeddings == "none"
-            else None
-        )
-        self._pass_trainable_on()
+        self.output_projection = None
+        if self.share_embeddings == "none":
+            self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
 
     # Building. No weight depends on the shape of the inputs, so the model can be built without any.
     # It is built when something first needs weights, not in the constructor, since subclasses set
