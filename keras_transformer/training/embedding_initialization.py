@@ -65,10 +65,9 @@ def initialize_embeddings(
     WordPiece, what does not start with `##`. Other parts of words, and bytes, have none.
 
     All vectors are multiplied by one factor, so that the root of their mean square is D^-0.5, the
-    scale of the embedding's own initial values. The embedding multiplies by √D: GloVe's numbers, of
-    a standard deviation near 0.3, would be five times as large as the positions added to them, and
-    with a shared softmax put all probability on a word or two. One factor for all keeps angles and
-    ratios of lengths.
+    scale of the embedding's own initial values. It multiplies by √D: GloVe's numbers, of a standard
+    deviation near 0.3, would be five times as large as the added positions, and with a shared
+    softmax put all probability on a word or two. One factor keeps angles and ratios of lengths.
 
     Vectors wider than D, such as the usual 300 numbers in the presets up to `small`, are reduced by
     PCA of the used ones, less their mean. Narrower ones, such as in `base`, are refused.
