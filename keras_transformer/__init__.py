@@ -28,11 +28,14 @@ _HOMES = {
         "RotaryPositions",
     ),
     "transformer": ("Transformer",),
-    "training.losses": ("SmoothedCrossEntropy",),
-    "training.metrics": ("MaskedAccuracy", "Perplexity", "TargetTokens"),
+    "training.losses": (
+        "MaskedAccuracy",
+        "Perplexity",
+        "SmoothedCrossEntropy",
+        "TargetTokens",
+    ),
     "training.token_trainer": ("TokenTrainer",),
     "training.divergence": ("StopOnDivergence",),
-    "training.schedules": ("WarmupInverseSqrt",),
     "presets": (
         "ExportConfig",
         "ModelConfig",
@@ -53,7 +56,7 @@ _HOMES = {
     "data.dataset": ("make_dataset",),
     "data.prepared.prepare_config": ("PrepareConfig",),
     "data.prepared.prepared_corpus": ("PreparedCorpus",),
-    "training.strategies": ("make_strategy",),
+    "training.distribution": ("make_strategy",),
     "kernels.tensorflow.machine": ("operations_at_once", "work_apart"),
     "runs.models": ("average_checkpoints", "load"),
     "runs.resume_training": ("ResumeTraining",),
@@ -64,7 +67,7 @@ _HOMES = {
     "serving.acceptance.structure": ("check_structure",),
     "serving.acceptance.trial": ("check",),
     "serving.ctranslate2": ("export_ctranslate2",),
-    "training.optimizer": ("MeanAdam",),
+    "training.optimizer": ("MeanAdam", "WarmupInverseSqrt"),
     "translation.inspection": ("attention_maps", "token_probabilities"),
     "visualization.alignment": ("plot_alignment",),
     "visualization.attention": ("plot_attention",),
@@ -87,9 +90,7 @@ _SAVED = (
     "layers",
     "transformer",
     "training.losses",
-    "training.metrics",
     "training.optimizer",
-    "training.schedules",
 )
 LIGHT = "KERAS_TRANSFORMER_LIGHT"  # set it to 1 to import this package without Keras
 

@@ -24,15 +24,27 @@ from keras_transformer.runs.streams import lasting_stderr
 from keras_transformer.runs.training_data import load_word_vectors, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.training.distribution import (
+    broadcast_from_chief,
+    check_equal,
+    make_strategy,
+)
 from keras_transformer.training.divergence import check_weights
-from keras_transformer.training.freezing import freeze, freeze_vectors
-from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.training.metrics import MaskedAccuracy, Perplexity, TargetTokens
-from keras_transformer.training.optimizer import MeanAdam
-from keras_transformer.training.schedules import WarmupInverseSqrt
-from keras_transformer.training.strategies import make_strategy
-from keras_transformer.training.workers import agree, check_equal
-from keras_transformer.transformer import Transformer
+from keras_transformer.training.losses import (
+    MaskedAccuracy,
+    Perplexity,
+    SmoothedCrossEntropy,
+    TargetTokens,
+)
+from keras_transformer.training.optimizer import (
+    MeanAdam,
+    WarmupInverseSqrt,
+)
+from keras_transformer.transformer import (
+    Transformer,
+    freeze,
+    freeze_embeddings,
+)
 from keras_transformer.typing import Path
 from keras_transformer.wording import counted
 
@@ -141,7 +153,7 @@ def _choose_precision(config, run, resume, strategy):
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=run.read_config().precision)
     chosen = PRECISIONS.index(choose(config.precision))
-    chosen = int(agree(strategy, {"precision": chosen})["precision"])
+    chosen = int(broadcast_from_chief(strategy, {"precision": chosen})["precision"])
     return dataclasses.replace(config, precision=PRECISIONS[chosen])
 
 
@@ -169,7 +181,7 @@ def build_model(
     )
     model.build()
     freeze(model, config.freeze)
-    freeze_vectors(model, sides_with_vectors(config) if config.freeze_vectors else ())
+    freeze_embeddings(model, sides_with_vectors(config) if config.freeze_vectors else ())
     return model
 
 

@@ -3,29 +3,50 @@
 Shapes: B batch, S source length, T target length, D d_model, H heads, V target vocabulary.
 """
 
+import contextlib
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dense import Dense
 from keras_transformer.layers import arguments, decoder_step
-from keras_transformer.layers.changes import KeepsChanges
+from keras_transformer.layers.changes import CHANGES, find_changes, make_changes
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.presets import RELATIVE, ModelConfig, check_positions, check_sharing
+from keras_transformer.presets import (
+    ABSOLUTE,
+    FORMAT,
+    RELATIVE,
+    ModelConfig,
+    check_format,
+    check_positions,
+    check_sharing,
+)
+from keras_transformer.training.keras_workarounds import check_left_over
+from keras_transformer.training.labels import check_label_array
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.training.self_building import SelfBuilding
-from keras_transformer.training.stored_format import StoredFormat
-from keras_transformer.training.token_weights import check_label_array
-from keras_transformer.training.trainer import Trainer
-from keras_transformer.typing import Activation, Config, Inputs, Nested, Shape, State, Step, Tensor
+from keras_transformer.training.token_trainer import TokenTrainer
+from keras_transformer.typing import (
+    Activation,
+    Config,
+    Inputs,
+    Nested,
+    Path,
+    Shape,
+    State,
+    Step,
+    Tensor,
+)
 
 if IS_TENSORFLOW:
+    from keras_transformer.kernels.tensorflow import outside_of_traces
     from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS
 else:
     STEP_OPERATIONS = None
@@ -35,7 +56,7 @@ ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model):
+class Transformer(TokenTrainer):
     """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:
@@ -125,29 +146,59 @@ class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model
         self.max_length = max_length
         self.max_distance = max_distance
 
-        def own(names):
-            return {name: getattr(self, name) for name in names.split()} | {"dtype": policy}
+        self._make_layers()
+        self._pass_trainable_on()
 
-        policy = self.dtype_policy
-        stack = own("num_layers d_model num_heads d_ff dropout norm activation")
-        embedding = own("d_model positions max_length dropout")
-        of_decoder = of_encoder = own("positions max_distance") if positions in RELATIVE else {}
-        if positions == "alibi":  # sources have sinusoids; targets call with start=None
-            embedding["positions"], of_encoder = "sinusoidal", {}
-        self.target_embedding = PositionalEmbedding(target_vocabulary_size, **embedding)
-        self.source_embedding = (
-            self.target_embedding
-            if share_embeddings == "all"
-            else PositionalEmbedding(source_vocabulary_size, **embedding)
-        )
-        self.encoder = self.encoder_class(**(stack | of_encoder))
-        self.decoder = self.decoder_class(**(stack | of_decoder))
-        self.output_projection = (
-            Dense(target_vocabulary_size, dtype=policy) if share_embeddings == "none" else None
-        )
+    def _make_layers(self):
+        stack = {
+            "num_layers": self.num_layers,
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "norm": self.norm,
+            "activation": self.activation,
+            "dtype": self.dtype_policy,
+        }
+        embedding = {
+            "d_model": self.d_model,
+            "positions": self.positions,
+            "max_length": self.max_length,
+            "dropout": self.dropout,
+            "dtype": self.dtype_policy,
+        }
+        in_encoder, in_decoder = {}, {}  # positions that self-attention adds
+        if self.positions in RELATIVE:
+            in_decoder = {"positions": self.positions, "max_distance": self.max_distance}
+            in_encoder = in_decoder
+        if self.positions == "alibi":  # sources have sinusoids; targets call with start=None
+            embedding["positions"], in_encoder = "sinusoidal", {}
+        self.target_embedding = PositionalEmbedding(self.target_vocabulary_size, **embedding)
+        if self.share_embeddings == "all":
+            self.source_embedding = self.target_embedding
+        else:
+            self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
+        self.encoder = self.encoder_class(**stack, **in_encoder)
+        self.decoder = self.decoder_class(**stack, **in_decoder)
+        self.output_projection = None
+        if self.share_embeddings == "none":
+            self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
+
+    # Building. No weight depends on the shape of the inputs, so the model can be built without any.
+    # It is built when something first needs weights, not in the constructor, since subclasses set
+    # sublayers after `super().__init__()`.
+
+    def build_if_needed(self) -> None:
+        """Builds the model, if it is not built, in the scope of its strategy."""
+        if self.built:
+            return
+        with contextlib.ExitStack() as scopes:
+            if IS_TENSORFLOW:
+                scopes.enter_context(outside_of_traces())
+                scopes.enter_context(self.distribute_strategy.scope())
+            self.build()
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
-        # No weight depends on the shape of the inputs, so the model can be built without any.
         ids, embedded = (None, None), (None, None, self.d_model)
         parts: dict[str, Shape] = {"target_embedding": ids, "source_embedding": ids}
         parts |= {"encoder": embedded, "decoder": embedded, "output_projection": embedded}
@@ -156,7 +207,71 @@ class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model
             if part and not part.built:  # one may have been called by itself
                 part.build(shape)
         self.built = True
-        self.build_added_layers()
+        self._pass_trainable_on()
+        if any(not layer.built for layer in self.layers):
+            # Only a call builds the layers that a subclass has added.
+            inputs = keras.tree.map_structure(
+                lambda spec: keras.KerasTensor(spec.shape, spec.dtype), self.input_signature
+            )
+            # A subclass may take other inputs: then its first call builds them.
+            with contextlib.suppress(Exception):
+                self.compute_output_spec(*inputs)
+
+    def _pass_trainable_on(self):
+        """Freezes the parts of a model that was made with `trainable=False`."""
+        if not self.trainable:
+            self.trainable = False
+
+    def count_params(self) -> int:
+        self.build_if_needed()
+        return super().count_params()
+
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        self.build_if_needed()
+        super().summary(*args, **kwargs)
+
+    def get_weights(self) -> list[np.ndarray]:
+        self.build_if_needed()
+        return super().get_weights()
+
+    def set_weights(self, weights: list[np.ndarray]) -> None:
+        self.build_if_needed()
+        super().set_weights(weights)
+
+    def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
+        self.build_if_needed()
+        super().save(filepath, *args, **kwargs)
+
+    def save_weights(self, *args: Any, **kwargs: Any) -> None:
+        self.build_if_needed()
+        super().save_weights(*args, **kwargs)
+
+    def load_weights(self, *args: Any, **kwargs: Any) -> None:
+        self.build_if_needed()
+        super().load_weights(*args, **kwargs)
+
+    def stateless_call(self, *args: Any, **kwargs: Any) -> Nested:
+        self.build_if_needed()
+        return super().stateless_call(*args, **kwargs)
+
+    def export(
+        self,
+        filepath: Path,
+        format: str = "tf_saved_model",
+        verbose: bool | None = None,
+        input_signature: Nested = None,
+        **kwargs: Any,
+    ) -> None:
+        """Exports the call, as `keras.Model.export` does, on `input_signature`.
+
+        `kt.export(translator, base)` exports a search from text to text.
+        """
+        self.build_if_needed()
+        # Keras would take ids for floats.
+        signature = self.input_signature if input_signature is None else input_signature
+        super().export(filepath, format, verbose, signature, **kwargs)
+
+    # Computing.
 
     def call(
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
@@ -254,16 +369,6 @@ class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model
 
         return step
 
-    def check_arrays(self, x: Nested) -> None:
-        """Refuses ids outside the vocabularies."""
-        arguments.check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
-
-    def check_labels(self, y: Nested) -> None:
-        """Refuses arrays of labels outside the vocabulary."""
-        own_call = type(self).call is not type(self).softmax_inputs_of
-        if not own_call and isinstance(self.loss, SmoothedCrossEntropy):
-            check_label_array(y, self.target_vocabulary_size)
-
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
@@ -272,11 +377,6 @@ class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model
 
     def compute_mask(self, inputs: Nested, previous: Nested = None) -> None:
         return None  # the loss finds padding in the labels
-
-    def get_config(self) -> Config:
-        config = {name: getattr(self, name) for name in ARGUMENTS}
-        config["activation"] = keras.activations.serialize(self.activation)
-        return super().get_config() | config
 
     def _encode(self, source, training):
         self.build_if_needed()
@@ -305,3 +405,90 @@ class Transformer(SelfBuilding, StoredFormat, KeepsChanges, Trainer, keras.Model
         """Logits, float32 `(..., V)`."""
         project = self.output_projection or self.target_embedding.logits
         return ops.cast(project(x), "float32")
+
+    # Checking arrays, which a compiled step cannot.
+
+    def check_arrays(self, x: Nested, y: Nested = None) -> None:
+        """Refuses arrays of ids and labels outside the vocabularies."""
+        arguments.check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
+        own_call = type(self).call is not type(self).softmax_inputs_of
+        if y is not None and not own_call and isinstance(self.loss, SmoothedCrossEntropy):
+            check_label_array(y, self.target_vocabulary_size)
+
+    def predict(self, x: Nested, *args: Any, **kwargs: Any) -> Nested:
+        self.check_arrays(x)
+        return super().predict(x, *args, **kwargs)
+
+    def predict_on_batch(self, x: Nested) -> Nested:
+        self.check_arrays(x)
+        return super().predict_on_batch(x)
+
+    # Saving. Beside its arguments, a model keeps what was changed in it: frozen, quantized, LoRA.
+
+    def get_config(self) -> Config:
+        config = super().get_config() | {"format": FORMAT}
+        config |= {name: getattr(self, name) for name in ARGUMENTS}
+        config["activation"] = keras.activations.serialize(self.activation)
+        changes = find_changes(self)
+        return config | ({CHANGES: changes} if changes else {})
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        config = dict(config)
+        check_format("The model's file", config.pop("format", None))
+        changes = config.pop(CHANGES, None)
+        frozen = config.pop("frozen", None)  # how earlier versions named frozen parts
+        if frozen:
+            paths = [name.replace(".", "/") for name in frozen]
+            changes = {"parts": {path: {"trainable": False} for path in paths}}
+        model = super().from_config(config)
+        if changes:
+            make_changes(model, changes)
+        return model
+
+    # Some positional encodings have no weights. A file names them, unless they are added to the
+    # embeddings: otherwise it would load into a model with other ones.
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        if self.positions not in ABSOLUTE:
+            store["positions"] = np.frombuffer(self.positions.encode(), "uint8")
+
+    def load_own_variables(self, store: Any) -> None:
+        entries = {key: store[key] for key in store.keys()}
+        found: tuple[str, ...] = ABSOLUTE
+        if "positions" in entries:
+            found = (np.asarray(entries.pop("positions")).astype("uint8").tobytes().decode(),)
+        if self.positions not in found:
+            raise ValueError(
+                f"The file has weights of a model whose positions are {' or '.join(found)}, this "
+                f"one has {self.positions}: make it with positions={found[0]!r}."
+            )
+        check_left_over(self, store)
+        super().load_own_variables(entries)
+
+
+def freeze(model: Transformer, names: Iterable[str]) -> None:
+    """Freezes the weights of some parts of a model; call it before `compile`.
+
+    Args:
+        model: The model.
+        names: Some of `presets.FREEZABLE`: the stacks `encoder` and `decoder`, and
+            `source-embeddings`.
+    """
+    for name in names:
+        getattr(model, {"source-embeddings": "source_embedding"}.get(name, name)).trainable = False
+
+
+def freeze_embeddings(model: Transformer, sides: Iterable[str]) -> None:
+    """Freezes embedding matrices, such as word vectors; call it before `compile`.
+
+    Learned positions, which are weights of the same layer, still learn. `presets` refuses to freeze
+    a matrix that is the softmax's too.
+
+    Args:
+        model: The model, built.
+        sides: `"source"`, `"target"` or both.
+    """
+    for side in sides:
+        getattr(model, f"{side}_embedding").embeddings.trainable = False

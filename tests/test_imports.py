@@ -41,7 +41,7 @@ ROOMS = [room for floor in FLOORS for room in floor]
 WITHOUT_TENSORFLOW = [
     *("special_ids", "typing", "presets"),
     *("layers", "transformer"),
-    *(f"training.{name}" for name in ("losses", "metrics", "schedules", "stored_format")),
+    *(f"training.{name}" for name in ("losses", "labels")),
     *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),
 ]
 
@@ -99,18 +99,6 @@ def test_what_any_backend_runs_knows_no_tensorflow():
     for module in SOURCES:
         if any(f"{module}.".startswith(f"{PACKAGE}.{name}.") for name in WITHOUT_TENSORFLOW):
             assert not {name.split(".")[0] for name in imports_of(module)} & strangers, module
-
-
-def test_private_keras_in_one_function_at_most():
-    users = [module for module, path in SOURCES.items() if "keras.src" in path.read_text()]
-    assert set(users) <= {f"{PACKAGE}.training.first_step"}
-    for module in users:
-        tree = TREES[module]
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        using = [node.name for node in functions if "keras.src" in ast.unparse(node)]
-        assert len(using) == 1
-        outside = [ast.unparse(node) for node in tree.body if isinstance(node, ast.ImportFrom)]
-        assert not any("keras.src" in line for line in outside)
 
 
 # Sizes.

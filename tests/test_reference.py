@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 PUBLIC = {public.name: public for public in public_objects.public_objects()}
 DOCUMENTED = {name: public for name, public in PUBLIC.items() if public.docstring}
 # Whose docstrings name what they implement, and the shapes of what comes in or out.
-PAPER = ("layers", "transformer", "training.losses", "training.schedules")
+PAPER = ("layers", "transformer", "training.losses", "training.optimizer")
 OF_THE_PAPER = [
     public.name
     for public in DOCUMENTED.values()

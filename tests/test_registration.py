@@ -27,7 +27,7 @@ load_model = tf.keras.models.load_model
         "tensorflow",
         """
 import keras
-import keras_transformer.training.metrics
+import keras_transformer.training.losses
 load_model = keras.saving.load_model
 """,
     ),

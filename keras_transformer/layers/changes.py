@@ -47,7 +47,7 @@ class KeepsChanges(FreezesSublayers):
     """
 
     def get_config(self) -> Config:
-        changes = _find_changes(self)
+        changes = find_changes(self)
         return super().get_config() | ({CHANGES: changes} if changes else {})
 
     @classmethod
@@ -56,13 +56,14 @@ class KeepsChanges(FreezesSublayers):
         changes = config.pop(CHANGES, None)
         layer = super().from_config(config)
         if changes:
-            _make_changes(layer, changes)
+            make_changes(layer, changes)
         return layer
 
 
-def _find_changes(root):
+def find_changes(root: keras.layers.Layer) -> Config | None:
     """Returns the changes by path and how the layer was built, or None without changes."""
-    (parts, saved), flags, found = find_parts(root), {}, {}
+    (parts, saved), found = find_parts(root), {}
+    flags: dict[str, bool] = {}
     for path, part in parts.items():
         if not isinstance(part, (keras.layers.Layer, keras.Variable)):
             continue
@@ -104,7 +105,7 @@ def _builds_itself(root):
     return hasattr(root, "build_if_needed")
 
 
-def _make_changes(root, changes):
+def make_changes(root: keras.layers.Layer, changes: Config) -> None:
     """Builds a layer and applies the changes that another one of its kind had.
 
     Raises:
@@ -117,7 +118,8 @@ def _make_changes(root, changes):
     changes = changes["parts"]
     for path, part in find_parts(root)[0].items():
         _convert(part, path, changes.get(path, {}))
-    parts, flags = find_parts(root)[0], {}
+    parts = find_parts(root)[0]
+    flags: dict[str, bool] = {}
     for path in changes:
         if not isinstance(parts.get(path), (keras.layers.Layer, keras.Variable)):
             raise ValueError(

@@ -19,6 +19,7 @@ from keras_transformer.presets import (
     STRATEGIES,
     ModelConfig,
     TrainConfig,
+    check_frozen_vectors,
     check_positions,
     check_precision,
     check_sharing,
@@ -33,7 +34,6 @@ from keras_transformer.tokenizers.vocabularies import (
 )
 from keras_transformer.tokenizers.word_vectors import check_vectors
 from keras_transformer.training.cluster import cluster_of
-from keras_transformer.training.frozen_vectors import check_frozen_vectors
 from keras_transformer.typing import Path
 
 # Fields that may change when a run is resumed; texts if they are the same in another place.

@@ -25,8 +25,8 @@ from keras_transformer.runs.training_state import (
     write_variables,
 )
 from keras_transformer.training import divergence
-from keras_transformer.training.first_step import begin_at, build_ahead
-from keras_transformer.training.workers import check_equal, is_chief, is_multiworker
+from keras_transformer.training.distribution import check_equal, is_chief, is_multiworker
+from keras_transformer.training.keras_workarounds import build_ahead, set_initial_epoch
 from keras_transformer.typing import Path
 from keras_transformer.wording import counted
 
@@ -226,12 +226,12 @@ class ResumeTraining(keras.callbacks.Callback):
         """Has `fit` begin with the epoch under way."""
         if not self._restored:
             self.restore()
-        begin_at(self.model, self.params["epochs"] if self.ended else self.epoch)
+        set_initial_epoch(self.model, self.params["epochs"] if self.ended else self.epoch)
         self._saved = time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores the metrics, and has the steps that are done passed over."""
-        begin_at(self.model, 0)  # for the next `fit`
+        set_initial_epoch(self.model, 0)  # for the next `fit`
         if epoch != self.epoch:
             self.epoch, self.step = epoch, 0
         if self.step and self._metrics is not None:
@@ -287,7 +287,7 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Lets others train into the directory."""
-        begin_at(self.model, 0)
+        set_initial_epoch(self.model, 0)
         self.dataset.stream.position = self._position
         self.close()
 

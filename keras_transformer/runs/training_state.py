@@ -10,7 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.training.cluster import joined_cluster
-from keras_transformer.training.workers import gather, is_multiworker
+from keras_transformer.training.distribution import (
+    gather,
+    is_multiworker,
+)
 from keras_transformer.typing import Tensor
 
 METRICS = "metrics"

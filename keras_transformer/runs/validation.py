@@ -12,8 +12,8 @@ from keras_transformer.data.dataset import make_dataset
 from keras_transformer.presets import SearchConfig, TrainConfig
 from keras_transformer.runs.run import SCORES, Run
 from keras_transformer.tokenizers.tokenizer import Tokenizer
+from keras_transformer.training.distribution import broadcast_from_chief, is_chief
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.training.workers import agree, is_chief
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Pairs, Tensor
@@ -119,7 +119,7 @@ class TranslationScores(keras.callbacks.Callback):
         with averaged_weights(self.model):
             if is_chief(strategy):
                 scores = self.measure(self.model)
-        logs |= agree(strategy, scores)
+        logs |= broadcast_from_chief(strategy, scores)
 
     def measure(self, model: "Transformer") -> dict[str, float]:
         """Scores the translations of a model as it stands: `{"val_bleu": …, "val_chrf": …}`."""

@@ -1,4 +1,4 @@
-"""The workers of a training, as TF_CONFIG names them: who they are, and whether they are there."""
+"""The workers that TF_CONFIG names: their addresses, and whether they answer."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 TF_CONFIG = "TF_CONFIG"
 EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
 PATIENCE = 300.0  # seconds that workers wait for each other at the start
-TYPES = ("chief", "worker")  # those that train, in the order of their numbers
+TYPES = ("chief", "worker")  # tasks that train, in the order of their numbers
 PAUSE = 0.2  # seconds between two tries to reach a worker
 
 
@@ -30,11 +30,11 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this process writes files."""
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """What a worker is called in messages."""
+        """The name of a worker in messages."""
         role = "the chief" if index == 0 else f"worker {index}"
         return f"{role} ({self.addresses[index]})"
 
@@ -47,16 +47,16 @@ class Cluster:
 
 
 def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
-    """Reads TF_CONFIG, as people and Kubernetes' training operators set it.
+    """Reads TF_CONFIG, which people or Kubernetes' training operators set.
 
     Args:
-        environment: Variables to look into; by default those of this process.
+        environment: Environment variables; by default those of this process.
 
     Returns:
-        `Cluster`; None where there is no TF_CONFIG.
+        `Cluster`; None without TF_CONFIG.
 
     Raises:
-        ValueError: If it is no JSON, names no such task, or a task that does not train.
+        ValueError: If it is not valid JSON, its task is missing, or the task does not train.
     """
     text = (os.environ if environment is None else environment).get(TF_CONFIG, "")
     if not text.strip():
@@ -87,22 +87,22 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
 
 
 def joined_cluster() -> Cluster:
-    """Reads the workers of a process that has joined them.
+    """Reads the cluster of a process that has joined it.
 
     Raises:
-        ValueError: If TF_CONFIG is gone since.
+        ValueError: If TF_CONFIG has been unset since.
     """
     cluster = read_cluster()
     if cluster is None:
-        raise ValueError("TF_CONFIG is gone: leave it as it was when the workers were joined.")
+        raise ValueError("TF_CONFIG is missing: keep it as it was when the workers joined.")
     return cluster
 
 
 def cluster_of(strategy: str) -> Cluster | None:
-    """Reads the workers that a strategy of this name joins; None where it joins none.
+    """Reads the cluster that a strategy of this name joins; None if it joins none.
 
     Raises:
-        ValueError: As `read_cluster` does, or if the strategy needs workers and there are none.
+        ValueError: See `read_cluster`; also if the strategy needs workers and there are none.
     """
     if strategy not in ("auto", "multiworker"):
         return None
@@ -115,7 +115,7 @@ def cluster_of(strategy: str) -> Cluster | None:
 def wait_for_workers(cluster: Cluster, patience: float = PATIENCE) -> None:
     """Waits until each other worker answers at its address; answers them meanwhile.
 
-    TensorFlow itself would wait for ever.
+    TensorFlow itself would wait forever.
 
     Args:
         cluster: `Cluster`.
@@ -141,7 +141,7 @@ def wait_for_workers(cluster: Cluster, patience: float = PATIENCE) -> None:
 
 @contextlib.contextmanager
 def _listening(cluster: Cluster) -> Iterator[None]:
-    """Answers at this worker's address, as TensorFlow will do afterwards."""
+    """Listens at this worker's address, as TensorFlow will do afterwards."""
     _, port = _split(cluster.addresses[cluster.index])
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -157,7 +157,7 @@ def _listening(cluster: Cluster) -> Iterator[None]:
 
 
 def _answers(address, seconds):
-    """Whether something listens at an address."""
+    """Returns whether something listens at an address."""
     try:
         with socket.create_connection(_split(address), seconds):
             return True
@@ -182,7 +182,7 @@ def _addresses(cluster: dict[str, Any], kind: str) -> list[str]:
             _split(address)
         except (ValueError, AttributeError):
             raise ValueError(
-                f"TF_CONFIG: {address!r} is no address of a {kind}: expected host:port."
+                f"TF_CONFIG: {address!r} is not the address of a {kind}: expected host:port."
             ) from None
     return addresses
 

@@ -1,4 +1,4 @@
-"""Trainings that diverge: a loss, gradients or weights that are not finite."""
+"""Divergence: a loss, gradients or weights that are not finite."""
 
 import math
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ REMEDY = "a smaller learning rate, a longer warm-up or gradients clipped by glob
 class StopOnDivergence(keras.callbacks.Callback):
     """Stops `fit` at the first step whose loss or gradient norm is not finite.
 
-    From such a step on the weights are lost, whatever the next losses are. Keras' `TerminateOnNaN`
-    looks at the loss alone; `TokenTrainer` reports a loss of NaN also where the gradient norm is
-    not finite. With mixed_float16, such steps are skipped and halve the loss scale; training stops
-    once that is down to 1. A validation loss that is not finite stops `fit` too.
+    Such a step destroys the weights, whatever the next losses are. Keras' `TerminateOnNaN` looks at
+    the loss alone; `TokenTrainer` also reports a loss of NaN if the gradient norm is not finite.
+    With mixed_float16, such steps are skipped and halve the loss scale; training stops once that is
+    down to 1. A validation loss that is not finite stops `fit` too.
 
     `ResumeTraining` does this by itself, and saves nothing of a training that has diverged.
 
@@ -31,42 +31,42 @@ class StopOnDivergence(keras.callbacks.Callback):
     """
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Notes the epoch."""
+        """Stores the number of the epoch."""
         self._epoch = epoch + 1
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stops where the loss of the step is not finite."""
+        """Stops if the loss of the step is not finite."""
         if has_diverged(logs):
             stop(self.model, of_step(batch + 1, self._epoch))
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Stops where the validation loss is not finite."""
+        """Stops if the validation loss is not finite."""
         if has_diverged(logs):
             stop(self.model, of_validation(self._epoch))
 
 
 def has_diverged(logs: Mapping[str, Any] | None) -> bool:
-    """Tells whether the logs have a loss that is not finite."""
+    """Returns whether the logs have a loss that is not finite."""
     return not math.isfinite((logs or {}).get("loss", 0.0))
 
 
 def of_step(step: int, epoch: int) -> str:
-    """What is not finite: of a step, counted from 1 in each epoch."""
+    """Names what is not finite: a step, counted from 1 in each epoch."""
     return f"the loss or the gradient norm of step {step:,} of epoch {epoch:,}"
 
 
 def of_validation(epoch: int) -> str:
-    """What is not finite: of the validation after an epoch."""
+    """Names what is not finite: the validation after an epoch."""
     return f"the validation loss of epoch {epoch:,}"
 
 
 def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
-    """Stops `fit`, of several workers on all of them: each has to call this.
+    """Stops `fit`. With several workers, all of them must call this function.
 
     Args:
         model: The model that is being trained.
         what: What is not finite.
-        remedy: What to train again with.
+        remedy: What to change.
 
     Raises:
         FloatingPointError: Always.
@@ -74,9 +74,9 @@ def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
     rate = float(model.optimizer.learning_rate)
     strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's
     if strategy is not None:
-        from keras_transformer.training.workers import agree
+        from keras_transformer.training.distribution import broadcast_from_chief
 
-        agree(strategy, {})  # a worker that has ended is gone for the others
+        broadcast_from_chief(strategy, {})  # a worker that ended is lost for the others
     raise FloatingPointError(
         f"The training diverged: {what} is not finite, at a learning rate of {rate:.3g}. Train "
         f"again with {remedy}."
@@ -84,7 +84,7 @@ def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
 
 
 def all_finite(model: keras.Model) -> bool:
-    """Tells whether all trainable weights of a model are finite."""
+    """Returns whether all trainable weights of a model are finite."""
     return not any(map(_is_bad, model.trainable_variables))
 
 

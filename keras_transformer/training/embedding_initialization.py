@@ -1,4 +1,4 @@
-"""Embeddings that begin as word vectors from a file."""
+"""Embeddings that are initialized with word vectors from a file."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -15,21 +15,20 @@ from keras_transformer.wording import counted
 if TYPE_CHECKING:
     from keras_transformer.layers.positional_embedding import PositionalEmbedding
 
-BEGINS = "▁"  # what begins a piece of SentencePiece that begins a word
+BEGINS = "▁"  # starts a piece of SentencePiece that starts a word
 
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """How much of a vocabulary, and of a text, has a vector.
+    """The share of a vocabulary, and of a text, that has a vector.
 
     Attributes:
-        types: Number of pieces in the vocabulary, special ones left out.
+        types: Number of pieces in the vocabulary without special ones.
         types_covered: How many of them have a vector.
-        tokens: Number of pieces in the text; None where it was not given.
+        tokens: Number of pieces in the text; None without a text.
         tokens_covered: How many of those have a vector.
         width: Numbers of each vector in the file.
-        kept_variance: Where they were reduced to fewer numbers, the share of their variance that
-            was kept; else None.
+        kept_variance: Share of the variance that was kept if vectors were reduced; else None.
 
     Example:
 
@@ -60,30 +59,30 @@ def initialize_embeddings(
     path: Path,
     counts: np.ndarray | None = None,
 ) -> Coverage:
-    """Has an embedding begin as word vectors; pieces without one begin as they would anyhow.
+    """Initializes an embedding with word vectors; pieces without one keep their initial values.
 
-    A piece has a vector if it is a whole word of the file: of SentencePiece, what follows `▁`; of
-    WordPiece, what does not begin with `##`. Pieces from inside of words, and bytes, have none.
+    A piece has a vector if it is a whole word of the file: in SentencePiece, what follows `▁`; in
+    WordPiece, what does not start with `##`. Other parts of words, and bytes, have none.
 
-    All vectors are multiplied by one factor, so that the root of their mean square is D^-0.5, as
-    the embedding itself begins: it multiplies by √D, and GloVe's numbers, of deviation 0.3 or so,
-    would be five times as loud as the positions added to them, and as logits of a shared softmax
-    put all probability on a word or two. One factor for all keeps angles and ratios of lengths.
+    All vectors are multiplied by one factor, so that the root of their mean square is D^-0.5, the
+    scale of the embedding's own initial values. It multiplies by √D: GloVe's numbers, of a standard
+    deviation near 0.3, would be five times as large as the added positions, and with a shared
+    softmax put all probability on a word or two. One factor keeps angles and ratios of lengths.
 
-    Vectors wider than D, as the usual 300 numbers are for the presets up to `small`, are reduced by
-    PCA of those that are used, less their mean. Narrower ones, as for `base`, are refused.
+    Vectors wider than D, such as the usual 300 numbers in the presets up to `small`, are reduced by
+    PCA of the used ones, less their mean. Narrower ones, such as in `base`, are refused.
 
     Args:
         embedding: `PositionalEmbedding`.
         tokenizer: The `Tokenizer` whose ids it embeds.
         path: File of GloVe, word2vec (text or binary) or fastText (.vec), gzipped or not.
-        counts: How often a text has each id, `(V,)` integers, for its coverage.
+        counts: Number of times that each id occurs in a text, `(V,)` integers, for its coverage.
 
     Returns:
         `Coverage`.
 
     Raises:
-        ValueError: If the file has no such vectors, none for the vocabulary, or too narrow ones.
+        ValueError: If the file has no vectors, none for the vocabulary, or too narrow ones.
 
     Example:
 
@@ -117,7 +116,7 @@ def initialize_embeddings(
 
 
 def _fitted(rows, d_model, path):
-    """Vectors of the width and deviation of an embedding; the share of variance kept, or None."""
+    """Vectors of the width and scale of an embedding; the share of variance kept, or None."""
     kept = None
     if rows.shape[1] > d_model:
         rows, kept = _reduced(rows, d_model)
@@ -128,7 +127,7 @@ def _fitted(rows, d_model, path):
 
 
 def _words(tokenizer: Tokenizer) -> dict[bytes, int]:
-    """The ids of the pieces that are whole words, by these."""
+    """The ids of the pieces that are whole words, by the word."""
     pieces: Any = tokenizer.pieces(np.arange(tokenizer.vocabulary_size, dtype=np.int32))
     names = [piece.decode() for piece in pieces.numpy().tolist()]
     begins = any(name.startswith(BEGINS) for name in names)
@@ -149,7 +148,7 @@ def _reduced(rows, width):
     variances, axes = np.linalg.eigh(centered.T @ centered)
     variances, axes = np.maximum(variances[::-1], 0), axes[:, ::-1]
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])]
-    axes = axes * np.sign(largest)  # which way an axis points is the library's whim
+    axes = axes * np.sign(largest)  # the sign of an axis depends on the library
     total = variances.sum()
     kept = float(variances[:width].sum() / total) if total > 0 else 1.0
     return centered @ axes[:, :width], kept

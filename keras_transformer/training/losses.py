@@ -1,13 +1,19 @@
-"""The training loss.
+"""The training loss, the metrics that the progress bar shows beside it, and their names.
 
 Shapes: B batch, T target length, V vocabulary.
 """
 
+import inspect
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
-from keras_transformer.training.token_weights import read_labels, sum_dtype
-from keras_transformer.typing import Config, Tensor
+from keras_transformer.training.labels import read_labels, sum_dtype, token_weights
+from keras_transformer.typing import Config, Nested, Tensor
+
+if TYPE_CHECKING:
+    from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -31,12 +37,12 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
 
     Returns:
-        Scalar, in nats per token; 0 where there is no token. NaN where a label is V or above, or no
-        whole number, and a compiled function cannot raise.
+        Scalar, in nats per token; 0 if there is no token. In a compiled function, which cannot
+        raise, NaN if a label is V or above, or not a whole number.
 
     Raises:
         ValueError: If `label_smoothing` is out of range; if the labels have another shape; outside
-            a compiled function, if a label is V or above, or no whole number.
+            a compiled function, if a label is V or above, or not a whole number.
 
     Example:
 
@@ -64,7 +70,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
-        # Ids are handed on as integers; Keras would turn them into floats of the loss' dtype.
+        # Ids stay integers; Keras would convert them to floats of the loss' dtype.
         logits = ops.convert_to_tensor(y_pred)
         size = ops.shape(logits)[-1]
         ids, weights = read_labels(y_true, logits, size, sample_weight, self.dtype)
@@ -82,3 +88,194 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def get_config(self) -> Config:
         return super().get_config() | {"label_smoothing": self.label_smoothing}
+
+
+# Metrics.
+
+
+class TokenMetric(keras.metrics.Mean):
+    """Base class: the mean over target tokens of a value computed from the logits.
+
+    Call arguments:
+        y_true: Ids of shape `(B, T)` of any integer type, or whole numbers of a float type. PAD (0)
+            and every negative label are ignored. In a compiled function, which cannot raise, a
+            label that is V or above, or not a whole number, makes the metric NaN.
+        y_pred: Logits of shape `(B, T, V)`, or the `TokenPredictions` of shape `(B, T)` that the
+            fused loss computes instead.
+        sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
+    """
+
+    def __init__(
+        self, name: str | None = None, dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
+        super().__init__(name=name, dtype=dtype or sum_dtype())
+
+    def update_state(
+        self,
+        y_true: Tensor,
+        y_pred: "Tensor | TokenPredictions",
+        sample_weight: Tensor | None = None,
+    ) -> None:
+        fused = hasattr(y_pred, "log_probs")
+        outputs = ops.expand_dims(y_pred.log_probs, -1) if fused else ops.convert_to_tensor(y_pred)
+        size = y_pred.vocabulary_size if fused else ops.shape(outputs)[-1]
+        ids, weights = read_labels(y_true, outputs, size, sample_weight, self.dtype)
+        values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, y_pred)
+        # Flat: of rows Keras would take means first, over as many tokens as each is padded to.
+        return super().update_state(ops.reshape(values, [-1]), ops.reshape(weights, [-1]))
+
+    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+        """The values of each token, shape `(B, T)`."""
+        raise NotImplementedError
+
+    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
+        """The same from `TokenPredictions`."""
+        raise NotImplementedError
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedAccuracy(TokenMetric):
+    """Share of target tokens that the model, given the true prefix, ranks first.
+
+    Called with ids `(B, T)` and logits `(B, T, V)`; PAD and negative labels do not count.
+
+    Example:
+
+    >>> MaskedAccuracy()(np.array([[1, 0]]), np.array([[[0.0, 9.0], [0.0, 9.0]]]))
+    1.0
+    """
+
+    _direction = "up"  # read by Keras' EarlyStopping and ModelCheckpoint
+
+    def __init__(
+        self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
+        super().__init__(name=name, dtype=dtype)
+
+    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+        return ops.equal(ops.argmax(logits, axis=-1), ids)
+
+    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
+        return predictions.correct
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(TokenMetric):
+    """`exp` of the mean cross-entropy of the target tokens, without label smoothing.
+
+    Called with ids `(B, T)` and logits `(B, T, V)`; PAD and negative labels do not count.
+
+    Example:
+
+    >>> Perplexity()(np.array([[7, 3, 0]]), np.zeros((1, 3, 50)))
+    50.0
+    """
+
+    _direction = "down"
+
+    def __init__(
+        self, name: str = "perplexity", dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
+        super().__init__(name=name, dtype=dtype)
+
+    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+        of_label = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
+        return ops.logsumexp(logits, axis=-1) - of_label
+
+    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
+        return -predictions.log_probs
+
+    def result(self) -> Tensor:
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TargetTokens(keras.metrics.Sum):
+    """Number of target tokens, PAD and negative labels not counted, seen since the epoch began.
+
+    Call arguments:
+        y_true: Ids of shape `(B, T)` of any integer type, or whole numbers of a float type.
+        y_pred: Ignored.
+        sample_weight: Ignored: a token is a token.
+
+    Example:
+
+    >>> TargetTokens()(np.array([[7, 3, 0]]), None)
+    2.0
+    """
+
+    def __init__(
+        self, name: str = "target_tokens", dtype: str | keras.DTypePolicy | None = None
+    ) -> None:
+        super().__init__(name=name, dtype=dtype or sum_dtype())
+
+    def update_state(
+        self, y_true: Tensor, y_pred: object, sample_weight: Tensor | None = None
+    ) -> None:
+        return super().update_state(token_weights(y_true))
+
+
+# Names.
+
+_BY_NAME = {
+    "smoothed_cross_entropy": SmoothedCrossEntropy,
+    "masked_accuracy": MaskedAccuracy,
+    "perplexity": Perplexity,
+    "target_tokens": TargetTokens,
+}
+CROSSENTROPY = "crossentropy", "ce"  # Keras chooses a cross-entropy by the labels
+_BY_NAME |= {kind.__name__: kind for kind in _BY_NAME.values()}
+
+
+def replace_names(arguments: Nested) -> Nested:
+    """Replaces the names of this package's losses and metrics by new objects.
+
+    Keras looks names up in tables of its own, without registered classes (`keras.losses.get`,
+    `keras.metrics.get`), so these names work in models whose `compile` calls this function.
+
+    Args:
+        arguments: Those of `compile`, nested in any way. As in Keras, a name is that of the class
+            or the same in snake case: `"perplexity"`.
+
+    Returns:
+        The arguments with an object, called by that name, for each name; other strings stay.
+    """
+
+    def replace(leaf):
+        kind = _BY_NAME.get(leaf) if isinstance(leaf, str) else None
+        return kind(name=leaf) if kind else leaf
+
+    return keras.tree.map_structure(replace, arguments)
+
+
+def refuse_probabilities(arguments: Nested) -> None:
+    """Refuses losses and metrics that would take logits for probabilities: a model hardly learns.
+
+    Args:
+        arguments: Those of a model's `compile` whose outputs are logits, nested in any way.
+
+    Raises:
+        ValueError: If one of them has `from_logits=False`, which is Keras' default.
+    """
+    for leaf in keras.tree.flatten(arguments):
+        found = leaf
+        if isinstance(leaf, str):
+            try:
+                found = keras.losses.get(
+                    "categorical_crossentropy" if leaf in CROSSENTROPY else leaf
+                )
+            except ValueError:  # not the name of a loss
+                continue
+        if inspect.isfunction(found):
+            default = inspect.signature(found).parameters.get("from_logits")
+            from_logits = default.default if default else None
+        else:
+            from_logits = getattr(found, "from_logits", None)
+        if from_logits is False:
+            name = leaf if isinstance(leaf, str) else getattr(leaf, "name", found)
+            raise ValueError(
+                f"The model returns logits, {name} expects probabilities: compile with "
+                "SmoothedCrossEntropy() and Perplexity(), or with an object made by "
+                "from_logits=True, ignore_class=0. A model that was saved with it is loaded by "
+                "load_model(path, compile=False)."
+            )

@@ -1,4 +1,7 @@
-"""The optimizer of the recipe."""
+"""The optimizer of the recipe and its learning-rate schedule."""
+
+import math
+import numbers
 
 import keras
 from keras import ops
@@ -14,15 +17,15 @@ else:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MeanAdam(keras.optimizers.Adam):
-    """Adam in one pass over memory; its running mean of the weights follows a young model closely.
+    """Adam in one pass over memory, with an exponential moving average (EMA) that starts fast.
 
-    Kingma and Ba (2015), "Adam: A Method for Stochastic Optimization", as Keras has it; but on
-    TensorFlow, dense gradients take one operation for each variable where Keras takes a dozen, each
-    of which reads and writes all of it.
+    Kingma and Ba (2015), "Adam: A Method for Stochastic Optimization", as in Keras; but on
+    TensorFlow, a dense gradient takes one operation for each variable. Keras takes a dozen, each of
+    which reads and writes the whole variable.
 
-    After t updates the mean's (`use_ema`) momentum is min(`ema_momentum`, (1 + t) / (10 + t)), as
-    `tf.train.ExponentialMovingAverage` has it with `num_updates`. With a constant one, the mean
-    holds what the weights were at random for as long as a warm-up lasts.
+    After t steps the momentum of the EMA (`use_ema`) is min(`ema_momentum`, (1 + t) / (10 + t)), as
+    in `tf.train.ExponentialMovingAverage` with `num_updates`. With a constant momentum, the EMA
+    would hold the random initial weights for as long as a warm-up lasts.
 
     It takes the arguments of `keras.optimizers.Adam`.
 
@@ -33,7 +36,7 @@ class MeanAdam(keras.optimizers.Adam):
     """
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        """Computes once for all variables what they share, and hands it on with the rate."""
+        """Computes once what all variables share, and passes it on with the learning rate."""
         if tf is not None:
             update = ops.cast(self.iterations + 1, "float32")
             learning_rate = ops.convert_to_tensor(learning_rate)
@@ -68,7 +71,7 @@ class MeanAdam(keras.optimizers.Adam):
 
     @property
     def ema_momentum(self) -> Tensor:
-        """The momentum of the next update."""
+        """The momentum of the next step."""
         updates = ops.cast(self.iterations, "float32")
         return ops.minimum(self._largest_momentum, (1.0 + updates) / (10.0 + updates))
 
@@ -78,3 +81,90 @@ class MeanAdam(keras.optimizers.Adam):
 
     def get_config(self) -> Config:
         return super().get_config() | {"ema_momentum": self._largest_momentum}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
+    """Grows linearly for `warmup_steps`, then falls with the square root of the step.
+
+    "Attention Is All You Need", §5.3, equation 3:
+    `D^−0.5 · min(step^−0.5, step · warmup_steps^−1.5)`. Steps count from 1, so the first step
+    already has a learning rate. Give either `d_model`, for the paper's peak, or `peak`.
+
+    With `cooldown_steps`, that many steps at the end also fall linearly, down to zero: Zhai et al.
+    (2022), "Scaling Vision Transformers", §3.5. Until they begin, nothing depends on how long the
+    training will last.
+
+    Args:
+        d_model: D; the peak is then `(D · warmup_steps)^−0.5`.
+        peak: The highest learning rate, reached after `warmup_steps` steps.
+        warmup_steps: Number of steps, at least 1.
+        cooldown_steps: Number of steps; 0: no cooldown.
+        total_steps: Number of steps of the whole training, which a cooldown needs.
+
+    Call arguments:
+        step: Number of steps done, an int or a scalar tensor.
+
+    Returns:
+        Scalar, float32.
+
+    Raises:
+        ValueError: If not exactly one of `d_model` and `peak` is given, one is not a positive
+            number, or the cooldown is longer than the training.
+
+    Example:
+
+    >>> WarmupInverseSqrt(d_model=512, warmup_steps=4000)(3999)
+    0.000699
+    """
+
+    def __init__(
+        self,
+        d_model: int | None = None,
+        peak: float | None = None,
+        warmup_steps: int = 4000,
+        cooldown_steps: int = 0,
+        total_steps: int | None = None,
+    ) -> None:
+        super().__init__()
+        if (d_model is None) == (peak is None):
+            raise ValueError(
+                f"Give either d_model or peak, received d_model={d_model} and peak={peak}: "
+                "name the arguments, as in WarmupInverseSqrt(peak=1e-3, warmup_steps=4000)."
+            )
+        height = {"peak": peak} if d_model is None else {"d_model": d_model}
+        for name, value in (height | {"warmup_steps": warmup_steps}).items():
+            if not isinstance(value, numbers.Real) or not value > 0:
+                raise ValueError(f"{name} must be a positive number, received {value!r}.")
+        if d_model is not None and d_model < 1:
+            raise ValueError(
+                f"d_model is the width of a model, received {d_model}: the highest learning rate "
+                f"is another argument, peak={d_model}."
+            )
+        if warmup_steps < 1:
+            raise ValueError(f"warmup_steps must be at least 1, received {warmup_steps}.")
+        if cooldown_steps and not 0 < cooldown_steps <= (total_steps or 0):
+            raise ValueError(
+                "cooldown_steps must be at least 0 and at most total_steps, received "
+                f"cooldown_steps={cooldown_steps} and total_steps={total_steps}."
+            )
+        self.d_model = d_model
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.cooldown_steps = cooldown_steps
+        self.total_steps = total_steps
+
+    def __call__(self, step: int | Tensor) -> Tensor:
+        height = self.peak
+        if self.d_model is not None:
+            height = 1 / math.sqrt(self.d_model * self.warmup_steps)
+        step = ops.cast(step, "float32")
+        share = (step + 1.0) / self.warmup_steps
+        rate = height * ops.minimum(share, ops.rsqrt(share))
+        if not self.cooldown_steps:
+            return rate
+        return rate * ops.clip((self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)
+
+    def get_config(self) -> Config:
+        names = ("d_model", "peak", "warmup_steps", "cooldown_steps", "total_steps")
+        return {name: getattr(self, name) for name in names}

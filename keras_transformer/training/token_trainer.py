@@ -1,68 +1,75 @@
-"""One training step under a tf.distribute strategy, normalised by the tokens of all replicas."""
+"""A Keras model that trains on sentences: losses and gradients are means over target tokens."""
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
-from keras_transformer.training.checked_fit import CheckedFit
-from keras_transformer.training.first_step import FirstStep, release_graphs
-from keras_transformer.training.gradients import (
-    averages_as_keras,
-    clip_together,
-    count_tokens,
-    counts_tokens,
-    fused_gradients,
-    plain_gradients,
-    sum_gradients,
-    sum_over_replicas,
-)
-from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.training.metrics import TargetTokens, TokenMetric
-from keras_transformer.training.microbatches import accumulate, split
-from keras_transformer.training.names import refuse_probabilities, replace_names
-from keras_transformer.training.token_weights import SCOPE
-from keras_transformer.training.workers import SharedFit
-from keras_transformer.typing import Config, Nested, Tensor
+from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.training import keras_workarounds
+from keras_transformer.training.labels import SCOPE
+from keras_transformer.training.losses import refuse_probabilities, replace_names
+from keras_transformer.typing import Config, Nested, Path, Tensor
 
-LEAST_LOSS_SCALE = 1.0  # of float16: below it, no scale makes gradients finite
+if IS_TENSORFLOW:
+    import tensorflow as tf
+
+    from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+    from keras_transformer.training.distribution import (
+        broadcast_from_chief,
+        distribute,
+        is_multiworker,
+        watch_workers,
+    )
+    from keras_transformer.training.fused_loss import fused_gradients, reason_for_logits
+    from keras_transformer.training.keras_workarounds import sum_over_replicas
+    from keras_transformer.training.slices import (
+        accumulate,
+        averages_as_keras,
+        count_tokens,
+        counts_tokens,
+        split,
+        sum_gradients,
+    )
+
+MIN_LOSS_SCALE = 1.0  # of float16: below it, no scale makes gradients finite
 
 
-class TokenTrainer(SharedFit, CheckedFit, FirstStep):
-    """Gives `fit` what it lacks for sentences of different lengths: mixed into `Transformer`.
+class TokenTrainer(keras.Model):
+    """A `keras.Model` whose `fit` suits sentences of different lengths: the base of `Transformer`.
 
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as
     much as one with many, and its progress bar weights batches by their rows. Here gradients and
-    reported losses are means over the target tokens of all replicas: how a batch is cut into
-    replicas or micro-batches, padded or ordered changes neither. Penalties (`model.losses`) count
-    once an update; those of activities are means over rows, so parts of a batch weigh them by their
-    target tokens.
+    reported losses are means over the target tokens of all replicas: neither depends on how a batch
+    is cut into replicas or slices, padded or ordered. Penalties (`model.losses`) count once a step;
+    those of activities are means over rows, so slices weight them by their target tokens.
 
-    Expects batches `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). With
-    several outputs, `y` holds the labels of each, and the target tokens of all of them count
-    together. For `SmoothedCrossEntropy`, `y` are ids (B, T) of any integer type, or whole numbers
-    of a float type, one for each position of the outputs (B, T, V). PAD and negative labels are
-    ignored. A label that is V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs),
-    loss, metrics and gradients are NaN. Another loss must be one of Keras with a reduction to a
-    mean where batches are cut into micro-batches: what others average over is not known.
+    Batches are `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). With several
+    outputs, `y` holds the labels of each, and the target tokens of all of them count together. For
+    `SmoothedCrossEntropy`, `y` are ids (B, T) of any integer type, or whole numbers of a float
+    type, one for each position of the outputs (B, T, V). PAD and negative labels are ignored. A
+    label that is V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs), loss,
+    metrics and gradients are NaN. If batches are cut into slices, any other loss must be one of
+    Keras with a reduction to a mean: it is not known what others average over.
 
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
     `SmoothedCrossEntropy` without ever holding the logits of a whole batch (the fused loss). It
-    says so by an attribute of the class, `softmax_inputs_of = call`: a subclass with another `call`
-    then goes through its logits until it says so of that one.
+    declares this by an attribute of the class, `softmax_inputs_of = call`: a subclass with another
+    `call` then trains through its logits until it declares the same of that one.
+
+    On other backends than TensorFlow, the training step is Keras' own.
 
     Attributes:
-        parallel_microbatches: Number of micro-batches that are computed at the same time, for a
-            processor whose cores each do an operation of their own (`kt.work_apart`). It belongs to
-            the machine and is not saved.
+        parallel_microbatches: Number of slices of a batch that are computed in parallel, for a
+            processor whose cores each run an operation of their own (`kt.work_apart`). It belongs
+            to the machine and is not saved.
 
     Example:
 
-    >>> class Tagger(TokenTrainer, keras.Model):
+    >>> class Tagger(TokenTrainer):
     ...     def __init__(self, vocabulary_size):
     ...         super().__init__()
     ...         self.embedding = PositionalEmbedding(vocabulary_size, d_model=16)
@@ -77,12 +84,16 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
     """
 
     parallel_microbatches: int = 1
-    # The `call` whose logits `softmax_inputs` are those of.
+    # The `call` whose logits are the product of `softmax_inputs`.
     softmax_inputs_of: Callable[..., Nested] | None = None
     # Set by `compile`.
     clip_norm: float | None = None
     accumulation_steps: int = 1
     fused_loss: str | bool = "auto"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        keras_workarounds.make_functional(self, TokenTrainer, args, kwargs)
+        super().__init__(*args, **kwargs)
 
     def compile(
         self,
@@ -92,22 +103,22 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         fused_loss: str | bool = "auto",
         **kwargs: Any,
     ) -> None:
-        """Configures the training: as `keras.Model.compile`, and by three more arguments.
+        """Configures the training, as `keras.Model.compile`, with three more arguments.
 
         Args:
             *args, **kwargs: Those of `keras.Model.compile`; loss and metrics also by the names
                 "smoothed_cross_entropy", "masked_accuracy", "perplexity" and "target_tokens".
-            clip_norm: Largest norm of all gradients together, None for any. The optimizer's own
-                `global_clipnorm` would clip each replica's share by itself.
-            accumulation_steps: Number of micro-batches that a batch is cut into, one after the
-                other, before its one update: the update of the whole batch in the memory of one.
+            clip_norm: Largest global norm of the gradients, or None. The optimizer's own
+                `global_clipnorm` would clip the share of each replica.
+            accumulation_steps: Number of slices that a batch is cut into, computed one after the
+                other before its one step: the step of the whole batch in the memory of a slice.
                 Keras' own `gradient_accumulation_steps` fails under a strategy.
-            fused_loss: `"auto"`, whether the loss is computed without the logits of a whole batch
-                depends on whether anything else looks at them; `True`, it has to be; or `False`.
+            fused_loss: `"auto"`, use the loss that needs no logits of a whole batch unless
+                something else needs them; `True`, require it; or `False`.
 
         Raises:
-            ValueError: If an argument is out of its range; if a loss or metric would take logits
-                for probabilities.
+            ValueError: If an argument is out of its range or needs the TensorFlow backend; if a
+                loss or metric would take logits for probabilities.
         """
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
@@ -117,17 +128,26 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
             )
         if fused_loss not in ("auto", True, False):
             raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
+        if IS_TENSORFLOW:
+            replicas = self.distribute_strategy.num_replicas_in_sync
+            if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
+                raise ValueError(
+                    f"steps_per_execution={kwargs['steps_per_execution']} is not possible on "
+                    f"{replicas} replicas, where Keras fails: leave it out."
+                )
+        elif clip_norm is not None or accumulation_steps != 1 or fused_loss is True:
             raise ValueError(
-                f"steps_per_execution={kwargs['steps_per_execution']} cannot be done on {replicas} "
-                "replicas, where Keras fails at it: leave it out."
+                "clip_norm, accumulation_steps and fused_loss need Keras' TensorFlow backend, "
+                f"this is {keras.backend.backend()}: leave them out, or load a model that was "
+                "trained with them by load_model(path, compile=False)."
             )
         args, kwargs = replace_names((args, kwargs))
         if type(self).softmax_inputs_of is type(self).call:
             refuse_probabilities((args, kwargs))
-        super().compile(*args, **kwargs)
-        release_graphs(self.optimizer)
+        with keras_workarounds.wide_sums():
+            super().compile(*args, **kwargs)
+        if IS_TENSORFLOW:
+            keras_workarounds.release_graphs(self.optimizer)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
         self.fused_loss = fused_loss
@@ -145,111 +165,178 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    def train_step(self, data: Nested) -> dict[str, Tensor]:
-        """Learns from one batch; called by `fit` on each replica."""
-        batch = self._batch(data)
+    # What Keras accepts and gets wrong.
+
+    def check_arrays(self, x: Nested, y: Nested = None) -> None:
+        """Refuses invalid inputs and labels, since a compiled step cannot: for subclasses.
+
+        `fit` and its like call it with what they are given: arrays, or a dataset as `x`.
+        """
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        """Trains the model: see `keras.Model.fit`, whose arguments it takes.
+
+        Several workers each read their rows of every batch of a dataset made by `make_dataset`.
+
+        Raises:
+            ValueError: If there is a `class_weight`; if inputs or labels are invalid.
+            WorkerLostError: If another worker does not answer any more.
+        """
+        self._check_data(super().fit, x, *args, **kwargs)
+        strategy = self.distribute_strategy if IS_TENSORFLOW else None
+        if strategy is None or not is_multiworker(strategy):
+            return super().fit(x, *args, **kwargs)
+        if kwargs.get("validation_data") is not None:
+            kwargs["validation_data"] = distribute(strategy, kwargs["validation_data"])
+        with watch_workers(strategy):
+            history = super().fit(distribute(strategy, x), *args, **kwargs)
+            broadcast_from_chief(strategy, {})  # a worker that ended is lost for the others
+            return history
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates the model: see `keras.Model.evaluate`, whose arguments it takes.
+
+        Raises:
+            ValueError: If inputs or labels are invalid.
+        """
+        self._check_data(super().evaluate, x, *args, **kwargs)
+        if IS_TENSORFLOW:
+            x = distribute(self.distribute_strategy, x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains on one batch: see `keras.Model.train_on_batch`, whose arguments it takes.
+
+        Raises:
+            ValueError: If there is a `class_weight`; if inputs or labels are invalid.
+        """
+        self._check_data(super().train_on_batch, *args, **kwargs)
+        return super().train_on_batch(*args, **kwargs)
+
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates one batch: see `keras.Model.test_on_batch`, whose arguments it takes.
+
+        Raises:
+            ValueError: If inputs or labels are invalid.
+        """
+        self._check_data(super().test_on_batch, *args, **kwargs)
+        return super().test_on_batch(*args, **kwargs)
+
+    def _check_data(self, method, *args, **kwargs):
+        """Checks the arguments of a method of Keras."""
+        given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
+        if given.get("class_weight") is not None:
+            raise ValueError(
+                "class_weight weights whole rows by one class each, and a sentence has many: pass "
+                "sample_weight of shape (B, T), the weight of each target token."
+            )
+        self.check_arrays(given.get("x"), given.get("y"))
+        validation = given.get("validation_data")
+        if isinstance(validation, (tuple, list)):
+            self.check_arrays(*validation[:2])
+
+    def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
+        """Saves the model: see `keras.Model.save`, whose arguments it takes.
+
+        Raises:
+            ValueError: If the file is HDF5, from which Keras loads functional models only.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                f"{filepath} would be an HDF5 file, which could not be loaded: use a name that "
+                "ends in .keras, or save_weights and a name that ends in .weights.h5."
+            )
+        super().save(filepath, *args, **kwargs)
+
+    if IS_TENSORFLOW:
+        _make_function = keras_workarounds.make_function
+        _maybe_symbolic_build = keras_workarounds.maybe_symbolic_build
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
+        if IS_TENSORFLOW and tf.inside_function():
+            keras_workarounds.build_before_tracing(self, super().__call__, *args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    # A step.
+
+    def train_step(self, *args: Nested) -> dict[str, Tensor]:
+        """Trains on one batch, on each replica: see `keras.Model.train_step`."""
+        if not IS_TENSORFLOW:
+            return super().train_step(*args)
+        batch = self._read_batch(*args)
         (all_tokens,) = sum_over_replicas([count_tokens(self.loss, *batch[1:])])
-        gradients = self._gradients(batch, all_tokens)
+        gradients = self._accumulate_gradients(batch, all_tokens)
         self._report_divergence(gradients)
         if self.clip_norm is not None:
             # float16's gradients are scaled
-            gradients = clip_together(gradients, self.optimizer.scale_loss(self.clip_norm))
+            max_norm = self.optimizer.scale_loss(self.clip_norm)
+            gradients = _clip_by_global_norm(gradients, max_norm)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return self.get_metrics_result()
 
-    def test_step(self, data: Nested) -> dict[str, Tensor]:
-        """Scores one batch; called by `evaluate` and by `fit`'s validation."""
+    def _accumulate_gradients(self, batch, all_tokens):
+        """The gradients of a batch: its share of the mean over `all_tokens`."""
+        if self.accumulation_steps == 1:
+            return self._gradients(batch, all_tokens)
+        return accumulate(
+            lambda part: [tf.convert_to_tensor(g) for g in self._gradients(part, all_tokens)],
+            batch,
+            self.accumulation_steps,
+            zeros=[tf.zeros(v.shape, v.dtype) for v in self.trainable_variables],
+            fixed=bool(self.jit_compile),
+        )
+
+    def _gradients(self, batch, all_tokens):
+        """The same of one of its accumulated slices, cut into parallel ones."""
+        gradients = []
+        for part in split(batch, self.parallel_microbatches):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(part)
+            tokens = count_tokens(self.loss, y, sample_weight)
+            share = tf.math.divide_no_nan(tokens, all_tokens)
+            if self._fuses(sample_weight):
+                loss, predictions, paths = fused_gradients(self, x, y, share)
+            else:
+                loss, predictions, paths = self._plain_gradients(x, y, sample_weight, share)
+            self._report(x, y, predictions, sample_weight, loss, skips=self._scales_loss())
+            gradients += paths
+        return [sum_gradients(some) for some in zip(*gradients, strict=True)]
+
+    def _plain_gradients(self, x, y, sample_weight, share):
+        """Loss, logits and gradients as Keras computes them; see `fused_gradients`."""
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True)
+            loss = self.compute_loss(x, y, logits, sample_weight, training=True)
+            # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
+            loss *= tf.distribute.get_replica_context().num_replicas_in_sync
+            scaled = self.optimizer.scale_loss(loss * share)
+        return loss, logits, [tape.gradient(scaled, self.trainable_variables)]
+
+    def test_step(self, *args: Nested) -> dict[str, Tensor]:
+        """Evaluates one batch, on each replica: see `keras.Model.test_step`."""
+        if not IS_TENSORFLOW:
+            return super().test_step(*args)
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        batch = self._batch(data)
-        for microbatch in split(batch, self.parallel_microbatches):
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(microbatch)
+        for part in split(self._read_batch(*args), self.parallel_microbatches):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(part)
             logits = self(x, training=False)
             loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
             logs = self._report(x, y, logits, sample_weight, loss)
         return logs
 
-    def _gradients(self, batch, all_tokens):
-        """The gradients of a batch, as its share of the mean over `all_tokens`."""
-
-        def of_parallel(batch):
-            gradients = []
-            for microbatch in split(batch, self.parallel_microbatches):
-                gradients += self._microbatch_gradients(microbatch, all_tokens)
-            return [sum_gradients(some) for some in zip(*gradients, strict=True)]
-
-        if self.accumulation_steps == 1:
-            return of_parallel(batch)
-        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
-        return accumulate(
-            lambda batch: [tf.convert_to_tensor(gradient) for gradient in of_parallel(batch)],
-            batch,
-            self.accumulation_steps,
-            zeros,
-            fixed=bool(self.jit_compile),
-        )
-
-    def _microbatch_gradients(self, microbatch, all_tokens):
-        """The gradients of a micro-batch by each way that leads to the variables."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(microbatch)
-        compute = fused_gradients if self._fuses(sample_weight) else plain_gradients
-        share = tf.math.divide_no_nan(count_tokens(self.loss, y, sample_weight), all_tokens)
-        loss, predictions, gradients = compute(self, x, y, sample_weight, share)
-        self._report(x, y, predictions, sample_weight, loss, skips=self._scales_loss())
-        return gradients
-
-    def _report_divergence(self, gradients):
-        """Makes the loss that is reported NaN where the gradient norm is not finite.
-
-        With a loss scale, only once that is at its floor: until then the step is skipped.
-        """
-        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-        norms = [tf.nn.l2_loss(tf.cast(g, tf.float32)) for g in values if g is not None]
-        finite = tf.math.is_finite(tf.add_n([tf.zeros([]), *norms]))
-        if self._scales_loss():
-            finite |= self.optimizer.scale_loss(1.0) > LEAST_LOSS_SCALE
-        self._reported_loss().total.assign_add(tf.where(finite, 0.0, math.nan))
-
-    def _scales_loss(self):
-        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-
-    def _reported_loss(self):
-        return next(metric for metric in self.metrics if metric.name == "loss")
-
     def _fuses(self, sample_weight):
-        """Decides whether the fused loss applies."""
+        """Decides whether to use the fused loss."""
         if self.fused_loss is False:
             return False
-        hindrance = self._what_needs_logits(sample_weight)
-        if hindrance and self.fused_loss is True:
-            raise ValueError(f'fused_loss=True cannot be done: {hindrance}; try "auto".')
-        # Metrics that `FirstStep` could not build ahead are built by logits, in a first trace.
-        return not hindrance and all(getattr(group, "built", True) for group in self.metrics)
+        reason = reason_for_logits(self, sample_weight, self._compiled_metrics())
+        if reason and self.fused_loss is True:
+            raise ValueError(f'fused_loss=True is not possible: {reason}; try "auto".')
+        # Metrics that could not be built ahead are built by logits, in a first trace.
+        return not reason and all(getattr(group, "built", True) for group in self.metrics)
 
-    def _what_needs_logits(self, sample_weight):
-        """Names what hinders the fused loss, as part of a sentence; None where nothing does."""
-        kind = type(self)
-        if kind.softmax_inputs_of is None or kind.softmax_inputs_of is not kind.call:
-            return f"{kind.__name__}.call is not the softmax_inputs_of that class"
-        quantized = [layer.name for layer in self.layers if layer.quantization_mode]
-        if quantized:  # it computes something else than a product with its kernel
-            return f"{quantized[0]} is quantized"
-        if sample_weight is not None:
-            return "the batches have sample weights"
-        if type(self.loss) is not SmoothedCrossEntropy:
-            return "the loss is no SmoothedCrossEntropy"
-        if not all(isinstance(m, (TokenMetric, TargetTokens)) for m in self._compiled_metrics()):
-            return "a metric looks at logits"
-        own = kind.compute_loss is not keras.Model.compute_loss
-        if own or kind.compute_metrics is not keras.Model.compute_metrics:
-            return f"{kind.__name__} has compute_loss or compute_metrics of its own"
-        return None
-
-    def _compiled_metrics(self):
-        """The metrics that the user gave to `compile`."""
-        return [m for group in self.metrics for m in getattr(group, "metrics", [])]
+    # What the progress bar shows.
 
     def _report(self, x, y, predictions, sample_weight, loss, skips=False):
-        """Updates the running means that the progress bar shows."""
+        """Updates the mean loss and the metrics."""
         tokens = count_tokens(self.loss, y, sample_weight)
         if skips:  # the optimizer skips a step whose loss is not finite: it does not count
             finite = tf.math.is_finite(loss)
@@ -261,8 +348,32 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
             return self.get_metrics_result()
         return self.compute_metrics(x, y, predictions, sample_weight)
 
-    def _batch(self, data):
-        """(x, y) or (x, y, sample_weight), with y; and checks that slices of it can be averaged."""
+    def _report_divergence(self, gradients):
+        """Makes the reported loss NaN if the gradient norm is not finite.
+
+        With a loss scale, only once that is at its minimum: until then the step is skipped.
+        """
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+        norms = [tf.nn.l2_loss(tf.cast(g, tf.float32)) for g in values if g is not None]
+        finite = tf.math.is_finite(tf.add_n([tf.zeros([]), *norms]))
+        if self._scales_loss():
+            finite |= self.optimizer.scale_loss(1.0) > MIN_LOSS_SCALE
+        self._reported_loss().total.assign_add(tf.where(finite, 0.0, math.nan))
+
+    def _scales_loss(self):
+        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def _reported_loss(self):
+        return next(metric for metric in self.metrics if metric.name == "loss")
+
+    def _compiled_metrics(self):
+        """The metrics that the user gave to `compile`."""
+        return [m for group in self.metrics for m in getattr(group, "metrics", [])]
+
+    # What a batch may be.
+
+    def _read_batch(self, data):
+        """(x, y) or (x, y, sample_weight), with y; checks that slices of it can be averaged."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if y is None:
             raise ValueError(
@@ -277,7 +388,7 @@ class TokenTrainer(SharedFit, CheckedFit, FirstStep):
         return (x, y) if sample_weight is None else (x, y, sample_weight)
 
     def _check_slices(self):
-        """Refuses losses of which it cannot be known what they are averaged over."""
+        """Refuses losses if it is unknown what they average over."""
         for loss in tf.nest.flatten(self.loss):
             if not counts_tokens(loss) and not averages_as_keras(loss):
                 name = getattr(loss, "name", getattr(loss, "__name__", loss))
@@ -293,3 +404,12 @@ def _as_rows(ids):
     """Ids whose rank is unknown, as `Dataset.from_generator` makes them by `output_types` alone."""
     unknown = tf.is_tensor(ids) and ids.shape.rank is None
     return tf.ensure_shape(ids, (None, None)) if unknown else ids
+
+
+def _clip_by_global_norm(gradients, max_norm):
+    """This replica's gradients, scaled so that the norm of their sum over replicas is smaller."""
+    gradients = sum_over_replicas([tf.convert_to_tensor(gradient) for gradient in gradients])
+    gradients, _ = tf.clip_by_global_norm(gradients, max_norm)
+    # The optimizer will sum them over the replicas once more.
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    return [gradient / replicas for gradient in gradients]

@@ -21,7 +21,7 @@ import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
 from keras_transformer.training.cluster import joined_cluster  # noqa: E402
-from keras_transformer.training.workers import agree, check_equal, gather  # noqa: E402
+from keras_transformer.training.distribution import broadcast_from_chief, check_equal, gather  # noqa: E402
 
 VOCABULARY = 30
 
@@ -122,7 +122,7 @@ def talk(strategy):
     check_equal(strategy, "texts", "of all")
     return {
         "said": said,
-        "agreed": agree(strategy, {"x": 3.5 - index, "y": index + 1}),
+        "agreed": broadcast_from_chief(strategy, {"x": 3.5 - index, "y": index + 1}),
         "gathered": gather(strategy, np.array([index, 7.0])).tolist(),
     }
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.training import gradients
+from keras_transformer.training import fused_loss
 from keras_transformer.training.token_trainer import TokenTrainer
 from tests.training.test_token_trainer import batch, distance
 
@@ -93,7 +93,7 @@ def test_fused_loss_with_a_penalty_and_a_scaled_loss(precision):
 def test_who_computes_the_loss():
     """What looks at the logits gets them; what does not spares them."""
     calls = []
-    original = gradients.fused_cross_entropy
+    original = fused_loss.fused_cross_entropy
 
     def counting(*args):
         calls.append(args)
@@ -101,7 +101,7 @@ def test_who_computes_the_loss():
 
     foreign = keras.metrics.SparseTopKCategoricalAccuracy(k=3, name="top")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradients, "fused_cross_entropy", counting)
+        patch.setattr(fused_loss, "fused_cross_entropy", counting)
         fit_once()
         fused = len(calls)
         assert fused

@@ -1,13 +1,16 @@
-"""The loss, against Keras' own on one-hot labels."""
+"""The loss, against Keras' own on one-hot labels; the metrics, by hand and by keras_nlp."""
 
 import re
 
 import keras
+import keras_nlp
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+from keras_transformer.training.losses import _BY_NAME, replace_names
 from tests.support.layer_harness import assert_close, normal
 
 B, T, V = 3, 5, 11
@@ -102,12 +105,6 @@ def test_smallest_loss_is_the_entropy_of_the_smoothed_label():
     assert float(loss(np.array([[4]]), 50 * np.eye(V)[None, [4]])) > floor + 0.1
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32"])
-def test_labels_of_any_type(dtype):
-    loss = kt.SmoothedCrossEntropy(0.1)
-    assert_close(loss(PADDED.astype(dtype), LOGITS), float(loss(PADDED, LOGITS)), 1e-6)
-
-
 @pytest.mark.parametrize("ignored", [-1, -100])
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float32"])
 def test_negative_labels_are_ignored_as_padding_is(ignored, dtype):
@@ -184,16 +181,187 @@ def test_large_ids_stay_exact():
     assert float(loss(ids, logits)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_configuration_round_trip():
-    loss = kt.SmoothedCrossEntropy(0.2, name="own")
-    twin = keras.losses.deserialize(keras.losses.serialize(loss))
-    assert isinstance(twin, kt.SmoothedCrossEntropy)
-    assert twin.get_config() == loss.get_config()
-    assert twin.label_smoothing == 0.2 and twin.name == "own"
-    assert float(twin(PADDED, LOGITS)) == float(loss(PADDED, LOGITS))
-
-
 @pytest.mark.parametrize("smoothing", [-0.1, 1, 1.5])
 def test_smoothing_out_of_range(smoothing):
     with pytest.raises(ValueError, match=f"label_smoothing must be .*received {smoothing}"):
         kt.SmoothedCrossEntropy(smoothing)
+
+
+# Metrics.
+
+FEW = np.array([[1, 2, 0, 0], [2, 1, 1, 0]])
+BEST = np.array([[1, 1, 0, 2], [2, 1, 0, 0]])  # right: 1 of 2, and 2 of 3
+ONE_HOT = np.eye(3, dtype="float32")[BEST]
+
+
+def test_accuracy_by_hand():
+    metric = kt.MaskedAccuracy()
+    assert float(metric(np.zeros_like(FEW), ONE_HOT)) == 0
+    assert float(metric(FEW, ONE_HOT)) == pytest.approx(3 / 5)
+    metric.update_state(FEW[:1], ONE_HOT[:1])  # all tokens seen so far count alike
+    assert float(metric.result()) == pytest.approx(4 / 7)
+    metric.reset_state()
+    metric.update_state(FEW[1:], ONE_HOT[1:])
+    assert float(metric.result()) == pytest.approx(2 / 3)
+
+
+def test_batches_of_any_padding():
+    """A token is a token, however long the longest sentence of its batch is."""
+    metric = kt.MaskedAccuracy()
+    metric.update_state(FEW[:1, :2], ONE_HOT[:1, :2])  # 1 of 2, without padding
+    metric.update_state(FEW[1:], ONE_HOT[1:])
+    assert float(metric.result()) == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        (np.array([1.0, 3.0]), (1 + 3 * 2) / (2 + 3 * 3)),
+        (np.array([[4.0, 1, 9, 9], [1, 1, 0, 9]]), (4 + 2) / (5 + 2)),
+    ],
+    ids=["per row", "per token"],
+)
+def test_sample_weight_of_metrics(weight, expected):
+    assert float(kt.MaskedAccuracy()(FEW, ONE_HOT, weight)) == pytest.approx(expected)
+
+
+METRICS = [kt.MaskedAccuracy, kt.Perplexity]
+
+
+@pytest.mark.parametrize("metric", [*METRICS, kt.TargetTokens])
+def test_metrics_ignore_negative_labels(metric):
+    negative = np.where(FEW == kt.PAD, -100, FEW)
+    assert float(metric()(negative, ONE_HOT)) == pytest.approx(float(metric()(FEW, ONE_HOT)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_wrong_labels_of_metrics(metric):
+    """Refused where that is possible, else the metric is NaN."""
+    wrong, metric = np.where(FEW == 2, 3, FEW), metric()
+    with pytest.raises(ValueError, match="below 3, .*received the label 3"):
+        metric(wrong, ONE_HOT)
+    with pytest.raises(ValueError, match=r"shape \(2, 4\): received labels of shape \(2, 1\)"):
+        metric(FEW[:, :1], ONE_HOT)
+    update = tf.function(metric.update_state, jit_compile=True)
+    update(tf.constant(wrong), tf.constant(ONE_HOT))
+    assert np.isnan(metric.result())
+
+
+def test_perplexity_by_hand():
+    """Probabilities 1/4 and 1/2 of the labels: perplexity √8, padding aside."""
+    logits = np.log([[[1.0, 1, 2], [2, 1, 1], [1, 1, 1]]])
+    metric = kt.Perplexity()
+    assert float(metric(np.array([[1, 0, 0]]), logits)) == pytest.approx(4)
+    metric.update_state(np.array([[2, 0, 0]]), logits)
+    assert float(metric.result()) == pytest.approx(8**0.5)
+
+
+def test_perplexity_equals_that_of_keras_nlp():
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(2, 4, 3)).astype("float32")
+    theirs = keras_nlp.metrics.Perplexity(from_logits=True, mask_token_id=kt.PAD)
+    assert float(kt.Perplexity()(FEW, logits)) == pytest.approx(float(theirs(FEW, logits)))
+
+
+@pytest.mark.parametrize("metric", [kt.MaskedAccuracy, kt.Perplexity])
+@pytest.mark.parametrize("weight", [None, np.array([1.0, 3.0])])
+def test_predictions_stand_for_logits(metric, weight):
+    logits = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    log_probs = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    of_label = np.take_along_axis(log_probs, FEW[..., None], axis=-1)[..., 0]
+    predictions = TokenPredictions(of_label, logits.argmax(-1) == FEW, 3)
+    expected = float(metric()(FEW, logits, weight))
+    assert float(metric()(FEW, predictions, weight)) == pytest.approx(expected, rel=1e-5)
+    negative = np.where(FEW == kt.PAD, -100, FEW)
+    assert float(metric()(negative, predictions, weight)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("monitor", ["val_accuracy", "perplexity"])
+def test_callbacks_know_what_is_better(monitor, tmp_path):
+    """Of four epochs the second is the best; training stops after two worse ones."""
+    x = np.array([[1, 2, 3, 0]])
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), keras.layers.Embedding(4, 4)])
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        kt.SmoothedCrossEntropy(),
+        metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
+    )
+
+    def set_table(epoch, logs):
+        model.set_weights([np.eye(4) * (0, 3, -3, -4, -5)[epoch]])
+
+    best = tmp_path / "best.keras"
+    callbacks = [
+        keras.callbacks.LambdaCallback(on_epoch_begin=set_table),
+        keras.callbacks.EarlyStopping(monitor, patience=2, restore_best_weights=True),
+        keras.callbacks.ModelCheckpoint(best, monitor, save_best_only=True),
+    ]
+    history = model.fit(
+        x, x, epochs=5, validation_data=(x, x), callbacks=callbacks, verbose=0
+    ).history
+    assert len(history[monitor]) == 4
+    for kept in (model, keras.saving.load_model(best)):
+        assert kept.get_weights()[0][1, 1] == 3
+
+
+@pytest.mark.parametrize("floatx", ["float16", "bfloat16", "float32", "float64"])
+def test_sums_are_wide_whatever_floatx_is(floatx):
+    """float16 counts to 2,048 and ends at 65,504: an epoch has more target tokens than that."""
+    rng = np.random.default_rng(3)
+    ids = rng.integers(1, 30, (512, 160))
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx(floatx)
+    keras.config.set_dtype_policy(f"mixed_{floatx}" if floatx.endswith("16") else floatx)
+    try:
+        metrics = [kt.MaskedAccuracy(), kt.Perplexity(), kt.TargetTokens()]
+        model = kt.Transformer(
+            *(30, 30), num_layers=1, d_model=4, num_heads=1, d_ff=4, dropout=0.0, dtype="float32"
+        )
+        model.build()
+        for weight in model.weights:
+            weight.assign(rng.normal(size=weight.shape))
+        model.compile("sgd", kt.SmoothedCrossEntropy(), metrics=metrics)
+        found = model.evaluate((ids, ids), ids, batch_size=128, verbose=0, return_dict=True)
+        assert {v.dtype for v in model.metrics_variables} <= {"float32", "float64"}
+        logits = model.predict((ids, ids), batch_size=128, verbose=0).astype("float64")
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    nll = -np.take_along_axis(log_probs, ids[..., np.newaxis], -1)[..., 0]
+    smoothed = 0.9 * nll.mean() - 0.1 * log_probs.mean()
+    assert found["target_tokens"] == ids.size > 65_504
+    assert found["perplexity"] == pytest.approx(np.exp(nll.mean()), rel=1e-4)
+    assert found["accuracy"] == pytest.approx((logits.argmax(-1) == ids).mean(), rel=1e-5)
+    assert found["loss"] == pytest.approx(smoothed, rel=1e-5)
+
+
+# Names and files.
+
+
+@pytest.mark.parametrize(
+    "made", [kt.SmoothedCrossEntropy(0.2, "own"), kt.MaskedAccuracy("own"), kt.Perplexity("own")]
+)
+def test_configuration_round_trip(made):
+    module = keras.losses if isinstance(made, keras.losses.Loss) else keras.metrics
+    twin = module.deserialize(module.serialize(made))
+    assert type(twin) is type(made) and twin.name == "own"
+    assert twin.get_config() == made.get_config()
+    assert float(twin(PADDED, LOGITS)) == float(made(PADDED, LOGITS))
+
+
+def test_wherever_they_stand():
+    loss, metrics, other = replace_names(
+        ["SmoothedCrossEntropy", {"out": ["target_tokens", None]}, ("adam", 2.0)]
+    )
+    assert type(loss) is kt.SmoothedCrossEntropy and loss.label_smoothing == 0.1
+    (tokens, nothing) = metrics["out"]
+    assert type(tokens) is kt.TargetTokens and tokens.name == "target_tokens" and nothing is None
+    assert other == ("adam", 2.0)
+
+
+@pytest.mark.parametrize("name", _BY_NAME)
+def test_no_name_of_keras_is_taken(name):
+    for get in (keras.losses.get, keras.metrics.get, keras.optimizers.get):
+        with pytest.raises(ValueError):
+            get(name)

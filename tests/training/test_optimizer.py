@@ -1,10 +1,11 @@
-"""The running mean of the weights: how it grows, worked by hand, and that it can be saved."""
+"""The optimizer: its moving average and its step; the learning rate, by equation 3 of the paper."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_transformer as kt
 from keras_transformer.training.optimizer import MeanAdam
 
 
@@ -36,7 +37,7 @@ def test_momentum_grows_to_what_was_asked_for():
     assert means_of(0.1, [5.0, 7.0, 4.0]) == pytest.approx([5.0, 6.8, 4.28], rel=1e-6)
 
 
-def test_configuration():
+def test_configuration_of_the_optimizer():
     config = MeanAdam(1e-3, use_ema=True, ema_momentum=0.998).get_config()
     assert config["ema_momentum"] == 0.998
     assert MeanAdam.from_config(config).get_config() == config
@@ -103,3 +104,108 @@ def test_one_operation_for_each_variable():
     assert kinds.count("ResourceApplyAdam") == 3
     assert kinds.count("Pow") == 2  # what all weights share is computed once
     assert "Sqrt" not in kinds
+
+
+# The learning rate.
+
+
+@pytest.mark.parametrize("d_model", [128, 512])
+@pytest.mark.parametrize("step", [1, 2, 1000, 3999, 4000, 4001, 16000, 100_000])
+def test_equation_3(step, d_model):
+    """D^-0.5 · min(step^-0.5, step · warmup^-1.5); Keras counts its steps from 0."""
+    expected = d_model**-0.5 * min(step**-0.5, step * 4000**-1.5)
+    schedule = kt.WarmupInverseSqrt(d_model=d_model, warmup_steps=4000)
+    assert float(schedule(step - 1)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_learning_rates_by_hand():
+    """Width 512 and 4000 steps peak at 1/√(512 · 4000) = 1/1431.08."""
+    schedule = kt.WarmupInverseSqrt(d_model=512)
+    assert float(schedule(3999)) == pytest.approx(6.98771e-4, rel=1e-5)
+    assert float(schedule(0)) == pytest.approx(6.98771e-4 / 4000, rel=1e-5)
+    assert float(schedule(15999)) == pytest.approx(6.98771e-4 / 2, rel=1e-5)
+
+
+def test_peak():
+    schedule = kt.WarmupInverseSqrt(peak=0.02, warmup_steps=10)
+    rates = [float(schedule(step)) for step in range(41)]
+    assert rates[:10] == pytest.approx([0.002 * (i + 1) for i in range(10)])
+    assert rates[39] == pytest.approx(0.01)
+    assert max(rates) == rates[9] == pytest.approx(0.02)
+
+
+def test_cooldown():
+    """The last four of ten steps are at 4/4, 3/4, 2/4 and 1/4 of the height; then nothing moves."""
+    plain = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2)
+    schedule = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, cooldown_steps=4, total_steps=10)
+    shares = [float(schedule(step) / plain(step)) for step in range(12)]
+    assert shares == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0])
+    whole = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, cooldown_steps=4, total_steps=4)
+    assert float(whole(1)) == pytest.approx(0.1 * 0.75)  # may begin in the warm-up
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_in_a_graph(dtype):
+    schedule = kt.WarmupInverseSqrt(d_model=512)
+    traced = tf.function(schedule)(tf.constant(3999, dtype))
+    assert traced.dtype == "float32"
+    assert float(traced) == pytest.approx(6.98771e-4, rel=1e-5)
+
+
+def test_optimizer_follows_it():
+    """A gradient of 1 under plain descent moves a weight by the learning rate."""
+    weight = keras.Variable(np.zeros(1), name="weight")
+    optimizer = keras.optimizers.SGD(kt.WarmupInverseSqrt(peak=1.0, warmup_steps=2))
+    optimizer.build([weight])
+    positions = []
+    for _ in range(3):
+        optimizer.apply([np.ones(1, "float32")])
+        positions.append(float(weight[0]))
+    assert positions == pytest.approx([-0.5, -1.5, -1.5 - 1.5**-0.5])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"d_model": 64},
+        {"peak": 0.1, "warmup_steps": 7},
+        {"peak": 0.1, "cooldown_steps": 5, "total_steps": 6},
+    ],
+)
+def test_configuration_round_trip(arguments):
+    schedule = kt.WarmupInverseSqrt(**arguments)
+    described = keras.optimizers.schedules.serialize(schedule)
+    twin = keras.optimizers.schedules.deserialize(described)
+    assert isinstance(twin, kt.WarmupInverseSqrt)
+    assert twin.get_config() == schedule.get_config()
+    assert float(twin(3)) == float(schedule(3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Give either d_model or peak, received d_model=None and peak=None"),
+        ({"d_model": 8, "peak": 0.1}, "Give either d_model or peak"),
+        ({"d_model": 8, "warmup_steps": 0}, "warmup_steps must be a positive number, received 0"),
+        ({"peak": 1, "warmup_steps": 0.5}, "warmup_steps must be at least 1, received 0.5"),
+        ({"peak": 1, "warmup_steps": None}, "warmup_steps must be a positive number, received No"),
+        ({"d_model": 0}, "d_model must be a positive number, received 0"),
+        ({"d_model": 1e-3}, "width of a model, received 0.001: .* is another argument, peak=0.001"),
+        ({"peak": -0.1}, "peak must be a positive number, received -0.1"),
+        ({"peak": "1e-3"}, "peak must be a positive number, received '1e-3'"),
+        ({"peak": float("nan")}, "peak must be a positive number, received nan"),
+        ({"peak": 1, "cooldown_steps": 2}, "received cooldown_steps=2 and total_steps=None"),
+        ({"peak": 1, "cooldown_steps": 2, "total_steps": 1}, "at most total_steps"),
+        ({"peak": 1, "cooldown_steps": -1, "total_steps": 1}, "received cooldown_steps=-1"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kt.WarmupInverseSqrt(**arguments)
+
+
+@pytest.mark.parametrize("positional", [(1e-3, 4000), (512, 4000)])
+def test_arguments_without_names(positional):
+    """As other schedules take them; the second one is `peak` here."""
+    with pytest.raises(ValueError, match=r"peak=4000: name the arguments, as in .*peak=1e-3, war"):
+        kt.WarmupInverseSqrt(*positional)

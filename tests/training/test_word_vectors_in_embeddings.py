@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.training.freezing import freeze_vectors
+from keras_transformer.presets import check_frozen_vectors
+from keras_transformer.transformer import freeze_embeddings
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
 SIZES = dict(num_layers=1, num_heads=2, d_ff=16, dropout=0.0, max_length=8, positions="learned")
@@ -117,7 +118,7 @@ def frozen_model(sides=("source",), share="target", **options):
     keras.utils.set_random_seed(1)
     model = kt.Transformer(20, 20, d_model=8, share_embeddings=share, **SIZES)
     model.build()
-    freeze_vectors(model, sides)
+    freeze_embeddings(model, sides)
     optimizer = kt.MeanAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), **options)
     return model
@@ -159,4 +160,4 @@ def test_frozen_vectors_stay_and_positions_learn(fused, share, tmp_path):
 )
 def test_the_softmax_is_not_frozen(side, share, apart):
     with pytest.raises(ValueError, match=f"freeze the softmax.* --share-embeddings {apart}"):
-        frozen_model([side], share)
+        check_frozen_vectors(side, share)

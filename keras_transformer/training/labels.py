@@ -1,11 +1,9 @@
-"""What labels may be, which of them count, and how much: decided here for every loss and metric.
+"""Labels for all losses and metrics: which are valid, which count, and their weights.
 
 Shapes: B batch, T target length, V vocabulary.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -16,7 +14,7 @@ from keras_transformer.kernels.backend import values_of
 from keras_transformer.special_ids import PAD
 from keras_transformer.typing import Tensor
 
-# Of the operations that fail where labels turn out to be wrong while a graph runs.
+# Name scope of the operations that fail if a graph runs with invalid labels.
 SCOPE = "checked_labels"
 _OF_SHAPES = re.compile(
     r"\[([\d,]*)\] (?:!= values\[1\]\.shape =|is not compatible with expected shape) \[([\d,?]*)\]"
@@ -30,13 +28,13 @@ def token_weights(
     dtype: str = "float32",
     vocabulary_size: int | Tensor | None = None,
 ) -> Tensor:
-    """Weighs labels: PAD and negative labels count nothing.
+    """Returns the weights of labels: 0 for PAD and negative labels.
 
     Args:
         labels: Ids `(B, T)` of any integer type, or whole numbers of a float type.
-        sample_weight: Weights of shape `(B,)` or `(B, T)`; None, 1 for each token.
+        sample_weight: Weights of shape `(B,)` or `(B, T)`, or None: 1 for each token.
         dtype: Of the result.
-        vocabulary_size: V. What is not an id below it then weighs NaN: a graph may not raise.
+        vocabulary_size: V, or None. With V, invalid labels have weight NaN: a graph may not raise.
 
     Returns:
         Tensor `(B, T)`.
@@ -74,19 +72,19 @@ def read_labels(
     sample_weight: Tensor | None = None,
     dtype: str = "float32",
 ) -> tuple[Tensor, Tensor]:
-    """Reads labels, once it is known what they are the labels of.
+    """Reads the labels of some outputs.
 
     Args:
-        labels, sample_weight, dtype: As `token_weights` has them.
+        labels, sample_weight, dtype: See `token_weights`.
         outputs: Tensor `(B, T, ...)`.
         vocabulary_size: V.
 
     Returns:
-        Ids, int32 `(B, T)`, PAD where none counts, and their weights `(B, T)`. A wrong label that
-        cannot raise, since a compiled function reads it, weighs NaN.
+        Ids, int32 `(B, T)`, PAD for labels that do not count, and their weights `(B, T)`. In a
+        compiled function, which cannot raise, an invalid label has weight NaN.
 
     Raises:
-        ValueError: If the labels are not ids of the vocabulary, one for each position.
+        ValueError: If the labels are not one id of the vocabulary for each position.
     """
     labels, shape = _check_type(labels), ops.shape(outputs)[:-1]
     received, expected = _static_shape(labels), _static_shape(outputs)[:-1]
@@ -97,16 +95,16 @@ def read_labels(
     with keras.name_scope(SCOPE):
         unknown = received is None or None in received + expected
         if unknown and not any(size is None for size in shape):  # as they are for KerasTensors
-            # As a sum of two, since there is no other way to compare shapes while a graph runs.
+            # A sum of two: there is no other way to compare shapes while a graph runs.
             labels = ops.sum(ops.stack([labels, ops.zeros(shape, labels.dtype)]), axis=0)
         weights = token_weights(labels, sample_weight, dtype, vocabulary_size)
         ids = ops.cast(ops.where(ops.greater(labels, PAD), labels, PAD), "int32")
-        # Looked up: on a CPU that raises, elsewhere wrong labels become ids that do no harm.
+        # A lookup: on a CPU it raises, elsewhere invalid labels become harmless ids.
         return ops.take(ops.arange(vocabulary_size, dtype="int32"), ids, axis=0), weights
 
 
 def check_label_array(labels: Any, vocabulary_size: int) -> None:
-    """Checks labels whose values are known: in a graph or for Keras to trace, they are not.
+    """Checks labels whose values are known, which they are not in a graph.
 
     Raises:
         ValueError: If one is not a whole number below `vocabulary_size`.
@@ -123,7 +121,7 @@ def check_label_array(labels: Any, vocabulary_size: int) -> None:
 
 
 def explain_failure(message: str) -> str | None:
-    """What a failed graph has to say of its labels, in a sentence; None for other failures."""
+    """Explains an error of a graph with invalid labels in one sentence; None for other errors."""
     if SCOPE not in message:
         return None
     if found := _OF_SHAPES.search(message):
@@ -149,7 +147,7 @@ def _wrong_value(label, vocabulary_size):
 
 
 def _check_type(labels: Any) -> Tensor:
-    """What should be labels, as it comes or as an array."""
+    """Refuses labels that are not numbers; returns an array or tensor."""
     if hasattr(labels, "to_tensor") and hasattr(labels, "row_lengths"):
         raise ValueError(
             "Labels must be padded to one length, received a RaggedTensor: pass "
@@ -163,7 +161,7 @@ def _check_type(labels: Any) -> Tensor:
 
 
 def _as_numbers(labels):
-    """A tensor of a type that holds any id."""
+    """A tensor of a dtype that holds any id."""
     labels = _check_type(labels)
     dtype = _dtype(labels)
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
@@ -179,7 +177,7 @@ def _dtype(labels):
 
 
 def _static_shape(x):
-    """As far as it is known; None for a tensor of TensorFlow whose number of axes is not."""
+    """The shape, as far as it is known; None for a TensorFlow tensor of unknown rank."""
     return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)
 
 
@@ -191,19 +189,8 @@ def _fits(shape, expected, *others):
 
 
 def sum_dtype() -> str:
-    """The dtype of sums over tokens: float32, or Keras' floatx where that is wider.
+    """The dtype of sums over tokens: float32, or Keras' floatx if that is wider.
 
     float16 ends at 65,504, and beyond 2,048 does not count by ones; bfloat16 beyond 256.
     """
     return "float64" if keras.config.floatx() == "float64" else "float32"
-
-
-@contextlib.contextmanager
-def wide_sums() -> Iterator[None]:
-    """What Keras makes in here without a dtype, such as the mean of the loss, has `sum_dtype`."""
-    floatx = keras.config.floatx()
-    keras.config.set_floatx(sum_dtype())
-    try:
-        yield
-    finally:
-        keras.config.set_floatx(floatx)

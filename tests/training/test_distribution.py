@@ -1,6 +1,7 @@
-"""Workers that TF_CONFIG names: read, waited for, sharing batches, equal to one device."""
+"""Strategies by name; replicas, and workers that TF_CONFIG names, train like one device."""
 
 import contextlib
+import csv
 import json
 import os
 import random
@@ -16,17 +17,112 @@ import tensorflow as tf
 
 from keras_transformer import make_strategy
 from keras_transformer.training.cluster import Cluster, read_cluster, wait_for_workers
-from keras_transformer.training.worker_watch import LONGEST
-from keras_transformer.training.workers import of_replicas
+from keras_transformer.training.distribution import MAX_SECONDS_TO_END, split_for_replicas
+from tests.support.command_line import run_process
+from tests.support.mirrored_training import ROWS
 from tests.support.paths import ROOT, SUPPORT
 
 PROGRAM = SUPPORT / "workers_training.py"
+MIRRORED = SUPPORT / "mirrored_training.py"
 TOLERANCES = {"float32": 1e-5, "mixed_bfloat16": 2e-2, "mixed_float16": 5e-3}  # DESIGN, §3
 WORKERS = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
 
 
 def cluster_of(text):
     return read_cluster({"TF_CONFIG": text if isinstance(text, str) else json.dumps(text)})
+
+
+# Replicas.
+
+
+def run_mirrored(options):
+    result = subprocess.run(
+        [sys.executable, MIRRORED, json.dumps(options)], capture_output=True, text=True, timeout=600
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def case(rows, replicas, precision="float32", recipe="plain", built=False, slow=False):
+    options = dict(rows=rows, precision=precision, recipe=recipe, built=built)
+    name = f"{replicas} replicas, {'-'.join(map(str, rows))}, {precision}, {recipe}"
+    # One device and the replicas: TensorFlow takes one number of replicas a process.
+    options["replicas"] = [1, replicas]
+    return pytest.param(options, id=name, marks=[pytest.mark.slow] * slow)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        case([1, 4], 2),
+        case([7, 1], 3, "mixed_bfloat16", "options"),
+        case([2, 7, 1], 3, recipe="options", slow=True),
+        case([3, 1], 2, "mixed_bfloat16", "options", slow=True),
+        case([7, 1], 2, "mixed_float16", "options", slow=True),
+        case([23, 2, 1], 3, recipe="weights", slow=True),
+        # Ten steps of both recipes, of a model that was built by hand.
+        case(ROWS, 2, built=True, slow=True),
+        case(ROWS, 2, recipe="options", built=True, slow=True),
+        case([23, 2], 3, "mixed_float16", "options", slow=True),
+        case([7, 2], 3, "mixed_bfloat16", slow=True),
+        *(case([rows, 1], n, slow=True) for rows, n in [(2, 2), (3, 3), (7, 2), (23, 3), (1, 3)]),
+    ],
+)
+def test_replicas_equal_one_device(options):
+    """First batches of any number of rows; last ones that leave replicas without a row."""
+    one, several = run_mirrored(options)
+    tolerance = TOLERANCES[options["precision"]]
+    assert [one["replicas"], several["replicas"]] == options["replicas"]
+    assert one["steps"] == several["steps"] == len(options["rows"])
+    np.testing.assert_allclose(several["weights"], one["weights"], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(several["logits"], one["logits"], rtol=0, atol=10 * tolerance)
+    assert one["history"].keys() == several["history"].keys()
+    assert {"loss", "val_loss", "accuracy", "before_loss"} <= set(one["history"])
+    for name, values in one["history"].items():
+        np.testing.assert_allclose(several["history"][name], values, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["auto", "one"])
+def test_without_a_gpu_the_cpu_is_taken(name):
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("this machine has a GPU")
+    strategy = make_strategy(name)
+    assert strategy.num_replicas_in_sync == 1
+    (device,) = strategy.extended.worker_devices
+    assert device.endswith("device:CPU:0")
+
+
+def test_replicas_on_one_processor_by_the_command_line(reverse_run, tmp_path):
+    """`--strategy mirrored --logical-devices 2`: the training of one device."""
+    folder, _ = reverse_run
+    losses = []
+    for replicas in (1, 2):
+        sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
+        sizes += ["--dropout", "0"]
+        output = tmp_path / str(replicas)
+        result = run_process(
+            *["train", "--preset", "tiny", *sizes, "--output", output, "--epochs", "1"],
+            *["--steps-per-epoch", "2", "--validate-by", "loss", "--logical-devices", replicas],
+            *["--strategy", "mirrored" if replicas > 1 else "one"],
+            *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
+            *["--vocabulary-size", "280", "--tokens-per-batch", "100"],
+        )
+        assert result.returncode == 0, result.stderr.decode()
+        (row,) = csv.DictReader((output / "history.csv").read_text().splitlines())
+        losses.append([float(row["loss"]), float(row["val_loss"])])
+    np.testing.assert_allclose(*losses, atol=1e-4)
+
+
+def test_logical_devices_come_first():
+    with pytest.raises(ValueError, match="logical devices? already, expected 7"):
+        make_strategy("mirrored", logical_devices=7)
+
+
+def test_unknown_strategy():
+    with pytest.raises(
+        ValueError, match="Unknown strategy .many.: choose one of auto, one, mirrored"
+    ):
+        make_strategy("many")
 
 
 # TF_CONFIG.
@@ -56,11 +152,11 @@ def test_workers_in_the_order_of_their_numbers():
         (WORKERS | {"task": {"type": "worker", "index": 2}}, "worker 2, but its cluster has 2"),
         (WORKERS | {"task": {"type": "worker", "index": "1"}}, "worker '1', but its cluster has 2"),
         (WORKERS | {"task": {"type": "chief", "index": 0}}, "chief 0, but its cluster has 0"),
-        (WORKERS | {"cluster": {"worker": ["a", "b:2"]}}, "'a' is no address of a worker"),
+        (WORKERS | {"cluster": {"worker": ["a", "b:2"]}}, "'a' is not the address of a worker"),
         (WORKERS | {"cluster": {"worker": "a:1"}}, "worker must be a list of host:port"),
     ],
 )
-def test_what_no_cluster_is(text, said):
+def test_invalid_clusters(text, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         cluster_of(text)
 
@@ -87,13 +183,13 @@ def test_a_worker_that_never_comes():
 
 WATCHED = """
 import socket, time
-from keras_transformer.training import worker_watch
+from keras_transformer.training import distribution
 from keras_transformer.training.cluster import Cluster
 
-worker_watch.EVERY, worker_watch.GRACE = 0.1, 0.5  # seconds
+distribution.CHECK_SECONDS, distribution.GRACE_SECONDS = 0.1, 0.5  # seconds
 chief = socket.create_server(("127.0.0.1", 0))
 address = f"127.0.0.1:{chief.getsockname()[1]}"
-with worker_watch.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
+with distribution.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
     time.sleep(1)
     print("all are there", flush=True)
     chief.close()
@@ -101,7 +197,7 @@ with worker_watch.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
 """
 
 
-def test_what_does_not_end_by_itself_is_ended():
+def test_a_worker_that_hangs_is_killed():
     done = subprocess.run(
         [sys.executable, "-c", WATCHED],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -120,13 +216,15 @@ def test_what_does_not_end_by_itself_is_ended():
 
 def test_a_workers_replicas_take_its_rows_in_turns():
     ids = tf.constant([[1, 2], [3, 4], [5, 6], [7, 0], [8, 0]])
-    one, two, three = of_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
+    one, two, three = split_for_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
     assert [part[1].numpy().tolist() for part in (one, two, three)] == [
         [[1, 2], [7, 0]],
         [[3, 4], [8, 0]],
         [[5, 6]],
     ]
-    last = list(of_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2))[1]
+    last = list(split_for_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2))[
+        1
+    ]
     assert [x.numpy().tolist() for x in tf.nest.flatten(last)] == [[[0, 0]]] * 3
 
 
@@ -214,10 +312,10 @@ def test_a_worker_dies_and_all_go_on(dead, tmp_path):
     killed = start([options | {"die": last if index == dead else None} for index in (0, 1)])
     survivor = killed[1 - dead]
     killed[dead].communicate(timeout=300)
-    _, errors = survivor.communicate(timeout=LONGEST)
+    _, errors = survivor.communicate(timeout=MAX_SECONDS_TO_END)
     assert survivor.returncode not in (0, None), last
     name = "the chief" if dead == 0 else "worker 1"
-    assert f"WorkerGone: {name} (127.0.0.1:" in errors and "is gone" in errors, (last, errors)
+    assert f"WorkerLostError: {name} (127.0.0.1:" in errors and "is gone" in errors, (last, errors)
     shutil.copytree(tmp_path / "points", tmp_path / "copy")
     one = {"recipes": ["adam", "adam"], "points": str(tmp_path / "copy")}
     ((alone, resumed_by_one),) = results(start(one, workers=1))

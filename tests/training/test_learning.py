@@ -1,4 +1,6 @@
-"""Small tasks that a working Transformer must learn, within a stated number of steps."""
+"""What a working Transformer must learn within a stated number of steps."""
+
+import random
 
 import keras
 import numpy as np
@@ -6,16 +8,21 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.data.text_files import (
+    read_pairs,
+)
+from keras_transformer.train import train
+from keras_transformer.translation.corpus_scores import corpus_scores
 
 VOCABULARY = 14  # four special ids and ten digits
 
 
 def sequences(rows, transform, seed):
     """Source (B, 9), target_in (B, 9) and target_out (B, 9): 3 to 8 digits and what they become."""
-    random = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     source, target_in, target_out = (np.zeros((rows, 9), "int32") for _ in range(3))
     for row in range(rows):
-        digits = random.integers(4, VOCABULARY, random.integers(3, 9))
+        digits = generator.integers(4, VOCABULARY, generator.integers(3, 9))
         answer = transform(digits)
         source[row, : len(digits) + 1] = [*digits, kt.END]
         target_in[row, : len(digits) + 1] = [kt.START, *answer]
@@ -69,3 +76,47 @@ def test_one_batch_is_learned_by_heart():
     right, wrong = 0.9 + 0.1 / VOCABULARY, 0.1 / VOCABULARY
     floor = -right * np.log(right) - (VOCABULARY - 1) * wrong * np.log(wrong)
     assert floor <= loss < floor + 0.02
+
+
+# The whole path, from files to BLEU.
+
+
+def write_pairs(folder):
+    """Random words on both sides: nothing about a target can be guessed."""
+    chooser = random.Random(3)
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    words = ["".join(chooser.choices(syllables, k=chooser.randint(1, 3))) for _ in range(80)]
+    paths = [str(folder / name) for name in ("source", "target")]
+    for path in paths:
+        lines = [" ".join(chooser.choices(words, k=chooser.randint(5, 9))) for _ in range(200)]
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    return paths
+
+
+@pytest.mark.slow
+def test_200_pairs_are_learned_by_heart(tmp_path):
+    """95 BLEU within 500 updates, with a greedy search and with a beam."""
+    files = write_pairs(tmp_path)
+    sizes = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0, max_length=48)
+    config = kt.TrainConfig(
+        *files,
+        *files,
+        vocabulary_size=400,
+        model=kt.ModelConfig(**sizes, share_embeddings="all"),
+        epochs=5,
+        steps_per_epoch=100,
+        tokens_per_batch=2048,
+        label_smoothing=0.1,
+        peak=3e-3,
+        warmup_steps=100,
+        ema=0.95,
+        validate_by="bleu",
+    )
+    history = train(config, tmp_path / "run")
+    assert history["val_bleu"][-1] >= 95
+    pairs = read_pairs(*files)
+    translator = kt.load(tmp_path / "run")
+    beam = kt.SearchConfig(beam_size=5, length_penalty=1.0)
+    outputs = translator.translate([pair[0] for pair in pairs], search=beam)
+    assert corpus_scores(outputs, [pair[1] for pair in pairs])["bleu"] >= 95

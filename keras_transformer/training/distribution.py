@@ -1,0 +1,328 @@
+"""Training on several devices and machines: strategies, what workers share, and lost workers."""
+
+import contextlib
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+
+from keras_transformer.kernels.backend import require_tensorflow
+from keras_transformer.presets import STRATEGIES
+from keras_transformer.special_ids import PAD
+from keras_transformer.training.cluster import (
+    PATIENCE,
+    Cluster,
+    cluster_of,
+    joined_cluster,
+    read_cluster,
+    wait_for_workers,
+)
+from keras_transformer.training.keras_workarounds import sum_over_replicas
+from keras_transformer.typing import Nested, Tensor
+from keras_transformer.wording import counted
+
+CHECK_SECONDS = 3.0  # seconds between two checks of the other workers
+MAX_MISSES = 3  # checks in a row without an answer after which a worker counts as lost
+GRACE_SECONDS = 20.0  # seconds that Python has to end by itself
+# Seconds until all other processes have ended.
+MAX_SECONDS_TO_END = (CHECK_SECONDS + 2.0) * MAX_MISSES + GRACE_SECONDS
+
+
+def make_strategy(
+    name: str = "auto", logical_devices: int = 1, patience: float = PATIENCE
+) -> tf.distribute.Strategy:
+    """Chooses the devices that a training runs on.
+
+    Args:
+        name: `"auto"`, all workers if TF_CONFIG names several, else all GPUs of this machine, else
+            its CPU; `"one"`, the first GPU, else the CPU; `"mirrored"`, a copy of the model on
+            each GPU, else on each logical CPU device; or `"multiworker"`, the same on each of the
+            machines that TF_CONFIG names, all of which run the same program.
+        logical_devices: Number of devices that the CPU is split into, to try `"mirrored"` without a
+            GPU. Ask for more than one before TensorFlow computes anything.
+        patience: Seconds that workers wait for each other. Make the strategy before TensorFlow
+            computes anything.
+
+    Returns:
+        A `tf.distribute.Strategy`. Build and compile the model inside its `scope()`.
+
+    Raises:
+        ValueError: If the name is unknown, it is too late for logical devices or workers, TF_CONFIG
+            is missing or invalid, a worker does not answer, or Keras has another backend than
+            TensorFlow.
+
+    Example:
+
+    >>> with make_strategy("auto").scope():
+    ...     model = Transformer(8000, 8000, num_layers=2, d_model=64, num_heads=4, d_ff=128)
+    """
+    require_tensorflow("make_strategy")
+    if name not in STRATEGIES:
+        raise ValueError(f"Unknown strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
+    cluster = cluster_of(name)
+    if cluster is not None:
+        return _join_workers(cluster, logical_devices, patience)
+    if logical_devices > 1:
+        _split_cpu(logical_devices)
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+    cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
+    devices = gpus or (cpus if name == "mirrored" else cpus[:1])
+    if name == "mirrored" or (name != "one" and len(devices) > 1):
+        return tf.distribute.MirroredStrategy(devices)
+    return tf.distribute.OneDeviceStrategy(devices[0])
+
+
+def _join_workers(cluster, logical_devices, patience):
+    if logical_devices > 1:
+        raise ValueError(
+            f"logical_devices={logical_devices} are for one process; leave them out with workers."
+        )
+    wait_for_workers(cluster, patience)
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise ValueError(
+            "Workers have to be joined before TensorFlow computes anything: call make_strategy "
+            f"first ({error})."
+        ) from None
+
+
+def _split_cpu(count):
+    """Makes the CPU appear as several devices."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    devices = [tf.config.LogicalDeviceConfiguration()] * count
+    try:
+        tf.config.set_logical_device_configuration(cpu, devices)
+    except RuntimeError:
+        available = len(tf.config.list_logical_devices("CPU"))
+        if available != count:
+            raise ValueError(
+                f"The CPU is {counted(available, 'logical device')} already, expected {count}: ask "
+                "for them before TensorFlow computes anything."
+            ) from None
+
+
+def is_multiworker(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether a strategy joins several processes."""
+    resolver = getattr(strategy, "cluster_resolver", None)
+    kind = tf.distribute.MultiWorkerMirroredStrategy
+    return isinstance(strategy, kind) and bool(resolver and resolver.cluster_spec().as_dict())
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether this process writes files: the chief, or the only process."""
+    if not is_multiworker(strategy):
+        return True
+    cluster = read_cluster()
+    return cluster is None or cluster.is_chief
+
+
+# Batches.
+
+
+def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
+    """Lets each worker read its rows of a dataset's batches.
+
+    Keras would shard a `tf.data.Dataset` by the number of workers, whatever rows they read already.
+    The datasets of `make_dataset` know their batches: each worker reads its rows of every batch,
+    and a worker without rows reads a row of padding.
+
+    Args:
+        strategy: Of the model.
+        dataset: What `make_dataset` has returned. Anything else is returned unchanged.
+
+    Returns:
+        A `tf.distribute.DistributedDataset`; without workers, `dataset`.
+    """
+    stream = getattr(dataset, "stream", None)
+    if stream is None or not is_multiworker(strategy):
+        return dataset
+
+    def of_worker(context):
+        stream.shard = context.input_pipeline_id, context.num_input_pipelines
+        replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        return dataset if replicas == 1 else split_for_replicas(dataset, replicas)
+
+    return strategy.distribute_datasets_from_function(of_worker)
+
+
+def split_for_replicas(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """Splits each batch into one for each replica of a worker; replicas read them in turn.
+
+    Args:
+        dataset: Of nested ids `(B, …)`.
+        count: Number of replicas.
+
+    Returns:
+        `tf.data.Dataset` with the rows i, i + count … of each batch; if there are none, a row of
+        PAD.
+    """
+
+    def split(*batch):
+        def rows(number):
+            return tf.nest.map_structure(lambda x: _every(x, number, count), batch)
+
+        return tf.data.Dataset.range(count).map(rows)
+
+    return dataset.flat_map(split)
+
+
+def _every(x: Tensor, number: Tensor, count: int) -> Nested:
+    """The rows `number`, `number` + `count` …, or one of PAD."""
+    rows = x[number::count]
+    padding = tf.fill(tf.concat([[1], tf.shape(x)[1:]], axis=0), tf.cast(PAD, x.dtype))
+    return tf.cond(tf.equal(tf.shape(rows)[0], 0), lambda: padding, lambda: rows)
+
+
+# Numbers. Each of these functions returns only when all workers have called it.
+
+
+def gather(strategy: tf.distribute.Strategy, values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Returns the numbers of each worker, on all of them.
+
+    Args:
+        strategy: Of the model, of several workers.
+        values: Numbers `(N,)` of this worker.
+
+    Returns:
+        float64 `(workers, N)`.
+    """
+    cluster = joined_cluster()
+    table = np.zeros([len(cluster.addresses), len(values)])
+    table[cluster.index] = values
+
+    @tf.function
+    def add_up(values):
+        return strategy.run(of_replica, [values])
+
+    def of_replica(values):
+        replica = tf.distribute.get_replica_context()
+        local = len(strategy.extended.worker_devices)  # replicas of this worker: one counts
+        first = tf.cast(replica.replica_id_in_sync_group % local == 0, tf.float64)
+        return sum_over_replicas([tf.identity(values) * first])[0]
+
+    # One number more, since an empty all-reduce would not wait for the others.
+    sums = add_up(tf.constant([0.0, *table.ravel()], tf.float64))
+    sums = strategy.experimental_local_results(sums)[0].numpy()[1:]
+    return np.reshape(sums, table.shape)
+
+
+def broadcast_from_chief(
+    strategy: tf.distribute.Strategy, values: Mapping[str, float]
+) -> dict[str, float]:
+    """Returns the chief's numbers on all workers.
+
+    Args:
+        strategy: Of the model.
+        values: Numbers by name; all workers need the same names.
+
+    Returns:
+        The chief's numbers by name.
+    """
+    if not is_multiworker(strategy):
+        return dict(values)
+    chief = gather(strategy, [float(value) for value in values.values()])[0]
+    return dict(zip(values, chief.tolist(), strict=True))
+
+
+def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None:
+    """Refuses workers that differ in something.
+
+    Args:
+        strategy: Of the model.
+        what: Its name, a plural.
+        value: This worker's.
+
+    Raises:
+        ValueError: On all workers, if the value of one is not the chief's.
+    """
+    if not is_multiworker(strategy):
+        return
+    cluster = joined_cluster()
+    digest = int.from_bytes(hashlib.sha256(value.encode()).digest()[:6], "big")  # exact in float64
+    digests = gather(strategy, [digest])[:, 0]
+    others = [cluster.name(i) for i, one in enumerate(digests) if one != digests[0]]
+    if others:
+        raise ValueError(
+            f"The {what} of {' and '.join(others)} are not those of {cluster.name(0)}: start all "
+            "workers with the same options, and files of the same content."
+        )
+
+
+# Lost workers.
+
+
+class WorkerLostError(ValueError):
+    """Another worker does not answer any more."""
+
+
+def watch_workers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[Any]:
+    """A context in which this process ends when another worker is lost; see `WorkerWatch`."""
+    cluster = read_cluster() if is_multiworker(strategy) else None
+    return WorkerWatch(cluster) if cluster else contextlib.nullcontext()
+
+
+class WorkerWatch:
+    """Ends the steps of this worker when another worker is lost.
+
+    TensorFlow ends the others if a worker dies that is not the chief; if the chief dies, they wait
+    for it forever, inside a step that Python cannot interrupt. This context aborts the step, so
+    that `fit` raises; if the process has not ended after a while, it kills the process.
+
+    Args:
+        cluster: `Cluster`.
+
+    Raises:
+        WorkerLostError: On leaving the context, instead of TensorFlow's error, if one is lost.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._over = threading.Event()
+        self._message: str | None = None
+
+    def __enter__(self) -> "WorkerWatch":
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, *_: object) -> None:
+        if isinstance(error, tf.errors.OpError) and not self._message:
+            # TensorFlow was faster: its error says less.
+            self._report(self._find_missing())
+        self._over.set()
+        if self._message and isinstance(error, (tf.errors.OpError, RuntimeError)):
+            raise WorkerLostError(self._message) from None
+
+    def _watch(self):
+        misses = 0
+        while not self._over.wait(CHECK_SECONDS):
+            missing = self.cluster.missing()
+            misses = misses + 1 if missing else 0
+            if misses == MAX_MISSES:
+                self._report(missing)
+                eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, self._message)
+                if not self._over.wait(GRACE_SECONDS):
+                    print(self._message, file=sys.stderr, flush=True)
+                    os._exit(1)
+
+    def _find_missing(self):
+        """The workers that do not answer, after one or more checks."""
+        end = time.monotonic() + MAX_MISSES * CHECK_SECONDS
+        while not (missing := self.cluster.missing()) and time.monotonic() < end:
+            time.sleep(0.5)
+        return missing
+
+    def _report(self, missing):
+        if missing:
+            self._message = (
+                f"{' and '.join(missing)} is gone, so this worker, "
+                f"{self.cluster.name(self.cluster.index)}, ends too: start all of them again; "
+                "continue from the last checkpoint with --resume."
+            )

@@ -1,0 +1,92 @@
+"""The loss without the logits of a whole batch: when a model may have it, and its gradients.
+
+Shapes: B batch, T target length, D width, V vocabulary.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
+    TokenPredictions,
+    fused_cross_entropy,
+)
+from keras_transformer.training.labels import read_labels
+from keras_transformer.training.losses import SmoothedCrossEntropy, TargetTokens, TokenMetric
+from keras_transformer.training.slices import Gradient
+from keras_transformer.typing import Nested, Tensor
+
+
+def reason_for_logits(
+    model: Any, sample_weight: Tensor | None, metrics: list[keras.metrics.Metric]
+) -> str | None:
+    """Returns why the loss of a model needs logits, as part of a sentence; None if it does not.
+
+    Args:
+        model: A compiled `TokenTrainer`.
+        sample_weight: Of the batch.
+        metrics: The metrics that were given to `compile`.
+    """
+    kind = type(model)
+    if kind.softmax_inputs_of is None or kind.softmax_inputs_of is not kind.call:
+        return f"{kind.__name__}.call is not the softmax_inputs_of that class"
+    quantized = [layer.name for layer in model.layers if layer.quantization_mode]
+    if quantized:  # its output is not a product with its kernel
+        return f"{quantized[0]} is quantized"
+    if sample_weight is not None:
+        return "the batches have sample weights"
+    if type(model.loss) is not SmoothedCrossEntropy:
+        return "the loss is not SmoothedCrossEntropy"
+    if not all(isinstance(metric, (TokenMetric, TargetTokens)) for metric in metrics):
+        return "a metric looks at logits"
+    own = kind.compute_loss is not keras.Model.compute_loss
+    if own or kind.compute_metrics is not keras.Model.compute_metrics:
+        return f"{kind.__name__} has compute_loss or compute_metrics of its own"
+    return None
+
+
+def fused_gradients(
+    model: Any, x: Nested, y: Tensor, share: Tensor
+) -> tuple[Tensor, TokenPredictions, list[list[Gradient]]]:
+    """Computes loss and gradients without the logits of the whole batch (`fused_cross_entropy`).
+
+    Args:
+        model: A compiled `TokenTrainer` that has `softmax_inputs`.
+        x, y: A batch.
+        share: The weight of the mean over these target tokens, a float32 scalar.
+
+    Returns:
+        The mean loss, `TokenPredictions` `(B, T)`, and the gradients of the trainable variables by
+        three paths: through states and penalties, the softmax's matrix, and the labels' rows.
+    """
+    with tf.GradientTape(persistent=True) as tape:
+        states, matrix = model.softmax_inputs(x, training=True)
+        ids, weights = read_labels(y, states, matrix.shape[0])
+        labels = tf.reshape(ids, [-1])
+        rows = tf.gather(matrix, labels)
+        penalties = model.losses
+    scale = model.optimizer.scale_loss(share)
+    weights *= tf.math.divide_no_nan(scale, tf.reduce_sum(weights))
+    loss, (states_grad, matrix_grad, rows_grad), predictions = fused_cross_entropy(
+        tf.reshape(states, [-1, states.shape[-1]]),
+        matrix,
+        labels,
+        tf.reshape(weights, [-1]),
+        model.loss.label_smoothing,
+    )
+    upstream = [tf.reshape(states_grad, tf.shape(states)), *[scale] * len(penalties)]
+    variables = model.trainable_variables
+    sparse = tape.gradient(rows, variables, rows_grad)
+    if not any(isinstance(gradient, tf.IndexedSlices) for gradient in sparse):
+        # The matrix is not a variable but computed from some, so its rows are not rows of theirs.
+        matrix_grad = tf.tensor_scatter_nd_add(matrix_grad, labels[:, tf.newaxis], rows_grad)
+        sparse = [None] * len(variables)
+    gradients = [
+        tape.gradient([states, *penalties], variables, upstream),
+        tape.gradient(matrix, variables, matrix_grad),
+        sparse,
+    ]
+    loss = tf.add_n([tf.math.divide_no_nan(loss, scale), *penalties])
+    log_probs, correct = (tf.reshape(x, tf.shape(ids)) for x in predictions[:2])
+    return loss, predictions._replace(log_probs=log_probs, correct=correct), gradients
