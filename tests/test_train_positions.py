@@ -1,4 +1,4 @@
-"""Relative positions from the training to the server: resumed, averaged, in int8, exported."""
+"""Relative positions from the training to the server: resumed, in int8, exported."""
 
 import dataclasses
 
@@ -14,13 +14,11 @@ from keras_transformer.train import train
 from tests.support.reversed_text import MODEL, write_corpus
 
 
-@pytest.fixture(scope="module", params=["relative", "rotary"])
-def whole(request, tmp_path_factory):
-    """A training of two epochs without a stop, whose model is the mean of both."""
-    folder = tmp_path_factory.mktemp(request.param)
-    model = dataclasses.replace(MODEL, positions=request.param, num_layers=1)
-    if request.param == "relative":
-        model = dataclasses.replace(model, max_distance=2)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A training of two epochs without a stop."""
+    folder = tmp_path_factory.mktemp("relative")
+    model = dataclasses.replace(MODEL, positions="relative", num_layers=1, max_distance=2)
     config = kt.TrainConfig(
         *write_corpus(folder, 300, 1),
         *write_corpus(folder, 40, 2),
@@ -30,8 +28,6 @@ def whole(request, tmp_path_factory):
         tokens_per_batch=256,
         peak=1e-2,
         warmup_steps=20,
-        keep_checkpoints=2,
-        average="last",
         strategy="one",
     )
     return config, folder / "run", train(config, folder / "run")
@@ -44,25 +40,6 @@ def test_resumed_training_has_the_same_loss_curve(whole, tmp_path):
     for name, values in history.items():
         assert first[name] + rest[name] == values, name
     assert Run(tmp_path / "run").read_config().model.positions == config.model.positions
-
-
-def test_the_model_may_be_a_mean(whole):
-    _, output, _ = whole
-    state = Run(output).read_state()
-    model = kt.load(output).model
-    found = [np.array(weight) for weight in model.weights]
-    rows = []
-    for checkpoint in state["checkpoints"]:
-        model.load_weights(output / "checkpoints" / checkpoint["file"])
-        rows.append([np.array(weight) for weight in model.weights])
-    assert len(rows) == 2
-    averaged = [np.mean(pair, axis=0) for pair in zip(*rows, strict=True)]
-    candidates = {"mean": averaged, "first": rows[0], "second": rows[1]}
-    near = {
-        name: all(np.allclose(a, b, atol=1e-6) for a, b in zip(found, weights, strict=True))
-        for name, weights in candidates.items()
-    }
-    assert sum(near.values()) == 1, near
 
 
 def test_export_in_int8_answers_as_the_model_with_those_weights(whole, tmp_path):

@@ -102,11 +102,11 @@ def test_another_text_is_prepared_anew(config, tmp_path, monkeypatch):
     """Beside the run directory may lie what was prepared of another text, or what is damaged."""
     monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
     output = tmp_path / "run"
-    opened = training_data.open_data(dataclasses.replace(config, seed=2), output, resume=False)
-    again = training_data.open_data(config, output, resume=False)
+    opened = training_data.open_data(dataclasses.replace(config, seed=2), Run(output), resume=False)
+    again = training_data.open_data(config, Run(output), resume=False)
     assert opened.fingerprints != again.fingerprints
     (tmp_path / "run.corpus" / "00000.ids.npy").write_bytes(b"")
-    mended = training_data.open_data(config, output, resume=False)
+    mended = training_data.open_data(config, Run(output), resume=False)
     assert mended.fingerprints == again.fingerprints
     assert [path.name for path in tmp_path.iterdir()] == ["run.corpus"]
 
@@ -133,7 +133,9 @@ def test_a_mix_is_known_by_its_corpora_and_weights(config, corpus, tmp_path):
     prints = []
     for corpora in ((corpus,), (f"{corpus}:3",), (corpus, corpus), (f"{corpus}:2", corpus)):
         mixed = from_corpus(config, *corpora)
-        prints.append(training_data.open_data(mixed, tmp_path, resume=False).fingerprints["train"])
+        prints.append(
+            training_data.open_data(mixed, Run(tmp_path), resume=False).fingerprints["train"]
+        )
     assert prints[0] == prints[1], "one corpus is all of a mix"
     assert len({json.dumps(one) for one in prints}) == 3
     assert prints[2]["pairs"] == 2 * prints[0]["pairs"]

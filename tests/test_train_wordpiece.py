@@ -75,7 +75,7 @@ def test_it_is_resumed_started_from_and_averaged(run, config, tmp_path):
     average(output, tmp_path / "mean", 1, "last")
     assert saved.read(tmp_path / "mean") == saved.read(output)
     fresh = dataclasses.replace(config, source_vocabulary=None, start_from=str(output), epochs=1)
-    tuned = open_data(fresh, tmp_path / "tuned", resume=False).tokenizers
+    tuned = open_data(fresh, Run(tmp_path / "tuned"), resume=False).tokenizers
     assert [tokenizer.model for tokenizer in tuned] == list(saved.read(output))
 
 

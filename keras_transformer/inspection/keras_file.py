@@ -1,10 +1,12 @@
 """A `.keras` file: a zip archive of a configuration and an HDF5 file of weights, nothing else."""
 
+import io
 import math
 import os
+import struct
 import zipfile
 import zlib
-from typing import IO, Any
+from typing import Any
 
 import h5py
 
@@ -60,7 +62,52 @@ def read_config(archive: zipfile.ZipFile) -> str:
         raise ValueError(damaged(archive.filename, error)) from None
 
 
-def describe_weights(path: Path, file: IO[bytes] | None = None) -> dict[str, list[int]]:
+class StoredMember(io.RawIOBase):
+    """A member of an archive that is stored as it is, to be read at any place.
+
+    `ZipFile.open` reads a member from its beginning after each step back, of which HDF5 takes many.
+
+    Args:
+        archive: As `open_archive` returns it.
+        name: Name of the member.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+        info = archive.getinfo(name)
+        self._file = open(str(archive.filename), "rb")
+        self._file.seek(info.header_offset + 26)  # the lengths of the name and of further fields
+        self._start = info.header_offset + 30 + sum(struct.unpack("<HH", self._file.read(4)))
+        self._size, self._at = info.file_size, 0
+
+    def readable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves to a place; returns it."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = origin + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads bytes into a buffer; returns their number."""
+        room = memoryview(buffer)[: max(self._size - self._at, 0)]
+        self._file.seek(self._start + self._at)
+        count = self._file.readinto(room)
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+        super().close()
+
+
+def describe_weights(path: Path, file: io.RawIOBase | None = None) -> dict[str, list[int]]:
     """Describes the arrays of an HDF5 file of weights without reading them.
 
     Args:

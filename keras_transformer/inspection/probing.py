@@ -103,7 +103,7 @@ def probe(path: str) -> dict[str, Any]:
     if path.endswith(".keras"):
         with keras_file.open_archive(path) as archive:
             config = keras_file.read_config(archive)
-            with archive.open(keras_file.WEIGHTS) as file:
+            with keras_file.StoredMember(archive, keras_file.WEIGHTS) as file:
                 return {"config": config, "weights": keras_file.describe_weights(path, file)}
     if path.endswith((".spm", ".wordpiece")):
         return {"pieces": _try_vocabulary(path)}

@@ -118,7 +118,6 @@ def open_model(
     # Mistakes first: importing TensorFlow takes seconds.
     if not os.path.isdir(path):
         raise ValueError(f"{path} is no directory: give a run directory or a SavedModel.")
-    check_precision(precision)
     run = Run.of(path)
     if run.has_model or run.has(CONFIG):
         return load(run, precision)  # which refuses a run without a model

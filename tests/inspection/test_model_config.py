@@ -6,6 +6,7 @@ import keras
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.inspection.keras_file import WEIGHTS, StoredMember, open_archive
 from keras_transformer.inspection.model_config import (
     ACTIVATIONS,
     CLASSES,
@@ -142,6 +143,17 @@ def test_classes_of_the_calling_program_are_loaded(tmp_path):
     config["registered_name"] = "strangers>Unknown"
     with pytest.raises(ValueError, match="register your own classes before"):
         read_model_config("m", json.dumps(config))
+
+
+def test_a_member_is_read_at_any_place(tmp_path):
+    with open_archive(sound(tmp_path, "run") / "model.keras") as archive:
+        whole = archive.read(WEIGHTS)
+        with StoredMember(archive, WEIGHTS) as file:
+            assert file.seek(0, 2) == len(whole) and file.read(5) == b""
+            for start in (len(whole) - 3, 0, 1000, 7):
+                file.seek(start)
+                assert file.read(100) == whole[start : start + 100]
+            assert file.seek(-50, 1) == 57
 
 
 def test_deep_values_are_bounded():

@@ -1,5 +1,9 @@
 """A `fit` that was interrupted anywhere comes, in a fresh model, to what it would have come to."""
 
+import json
+import os
+import subprocess
+import sys
 import time
 
 import keras
@@ -8,6 +12,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_pairs
+from tests.support.paths import ROOT, SUPPORT
 from tests.support.reversed_text import write_corpus
 
 
@@ -307,9 +312,22 @@ def test_when_a_point_is_due(text, tmp_path):
     pairs, tokenizer = text
     dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24)
     resume = kt.ResumeTraining(tmp_path, dataset, every=7)
-    resume._updates = 15
+    resume._steps = 15
     assert resume._is_due(before=13) and not resume._is_due(before=14)
     resume = kt.ResumeTraining(tmp_path, dataset)
     for seconds, ago, due in [(None, 29, False), (None, 31, True), (9, 440, False), (9, 460, True)]:
         resume._seconds, resume._saved = seconds, time.monotonic() - ago
         assert resume._is_due(before=0) is due
+
+
+@pytest.mark.slow
+def test_two_replicas_resume_bit_for_bit(tmp_path):
+    """With metrics that each counts for itself, and a batch drawn before fit."""
+    process = subprocess.run(
+        [sys.executable, SUPPORT / "mirrored_resume.py", tmp_path],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert json.loads(process.stdout.splitlines()[-1]) == []

@@ -128,10 +128,10 @@ def test_run_without_its_validation_set(tmp_path, capsys):
     config = dataclasses.replace(Run(run).read_config(), **texts)
     Run(run).write_config(config)
     for reason in ("cannot be read", "has changed"):
-        assert validate_as(run, translator) == {}
+        assert validate_as(Run(run), translator) == {}
         error = capsys.readouterr().err
         assert error.startswith("The model was not validated: ") and reason in error
         valid.write_text("abc\tABC\n")
     (run / "data.json").write_text(json.dumps({"valid": fingerprint([("abc", "ABC")])}))
-    scores = validate_as(run, translator)
+    scores = validate_as(Run(run), translator)
     assert scores.keys() == {"val_loss", "val_bleu", "val_chrf"} and scores["val_loss"] > 0
