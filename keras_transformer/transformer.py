@@ -17,8 +17,9 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.options import check_sharing
 from keras_transformer.position_schemes import RELATIVE, check_positions
-from keras_transformer.presets import ModelConfig, check_sharing
+from keras_transformer.presets import ModelConfig
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.self_building import SelfBuilding
 from keras_transformer.training.stored_format import StoredFormat

@@ -33,13 +33,14 @@ FLOORS = [
     ["training", "data"],
     ["layers", "decoding", "tokenizers", "corpora"],
     ["kernels", "atomic_files", "inspection"],
-    ["position_schemes", "presets", "registration", "special_ids", "streams", "typing", "wording"],
+    ["presets"],
+    ["options", "position_schemes", "registration", "special_ids", "streams", "typing", "wording"],
 ]
 BESIDE = {"training": {"data"}}  # what else
 ROOMS = [room for floor in FLOORS for room in floor]
 # These run on any backend of Keras: nothing in them imports TensorFlow.
 WITHOUT_TENSORFLOW = [
-    *("special_ids", "typing", "presets", "position_schemes", "registration"),
+    *("special_ids", "typing", "presets", "options", "position_schemes", "registration"),
     *("layers", "transformer"),
     *(f"training.{name}" for name in ("losses", "metrics", "schedules", "stored_format")),
     *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),

@@ -82,7 +82,7 @@ def test_what_no_extra_brings_is_an_error_as_ever():
     ],
 )
 def test_command_line_names_the_extra(module, arguments):
-    code = "from keras_transformer.cli.entry import main; main()"
+    code = "from keras_transformer.cli.main import main; main()"
     run = run_without([module], code, *arguments)
     sentence = f"this command needs {module}: pip install 'keras-encoder-decoder[all]'."
     assert (run.returncode, run.stderr) == (2, f"keras-transformer: {sentence}\n")

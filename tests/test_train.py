@@ -291,7 +291,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
         ({"valid_source": None}, "--valid-source is missing"),
         ({"train_source": None}, "--train-source is missing"),
         ({"tokens_per_batch": 8}, "cannot hold a sentence"),
-        ({"strategy": "several"}, "no strategy 'several'"),
+        ({"strategy": "several"}, "strategy must be one of auto"),
         ({"label_smoothing": 1.0}, "label_smoothing must be"),
         ({"model_type": "syllable"}, "model_type must be one of"),
         ({"epochs": 0}, "epochs"),

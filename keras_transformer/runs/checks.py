@@ -1,27 +1,18 @@
 """What can be wrong with a training, said before TensorFlow and the corpus are loaded."""
 
 import dataclasses
-import math
 import os
 from typing import Any
 
 from keras_transformer.corpora.configured import check_names
 from keras_transformer.corpora.dates import parse_locales
 from keras_transformer.corpora.parallel_text import ParallelText
-from keras_transformer.position_schemes import check_positions
-from keras_transformer.presets import (
-    FREEZABLE,
-    STRATEGIES,
-    ModelConfig,
-    TrainConfig,
-    check_precision,
-    check_sharing,
-)
+from keras_transformer.presets import ModelConfig, TrainConfig
 from keras_transformer.runs import files, vectors
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.prepared import VOCABULARY, check_corpora
-from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
+from keras_transformer.runs.vocabulary_options import check_files
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Path
 from keras_transformer.wording import counted
@@ -45,10 +36,9 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> N
         resume: Whether to go on with the training in it.
 
     Raises:
-        ValueError: If a value is out of its range, a file is missing, `output` holds something,
-            or the configuration contradicts the run that goes on or that is started from.
+        ValueError: If a file is missing or invalid, `output` holds something, or the configuration
+            contradicts the run that is resumed or started from.
     """
-    check_values(config)
     cluster = cluster_of(config.strategy)
     if resume:
         _check_same(config, files.read_config(output))
@@ -72,51 +62,6 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> N
         make_metrics(config.bleu_tokenize)
 
 
-def check_values(config: TrainConfig) -> None:
-    """Refuses values that are out of their ranges, or that do not go together.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    check_precision(config.precision)
-    joint = config.model.share_embeddings == "all"
-    check_vocabularies(config, joint, "--share-embeddings target")
-    check_sharing(config.model.share_embeddings, 0, 0)
-    vectors.check(config)
-    if config.strategy not in STRATEGIES:
-        raise ValueError(
-            f"There is no strategy {config.strategy!r}: choose one of {', '.join(STRATEGIES)}."
-        )
-    _check_choices(config)
-    _check_ranges(config)
-    model = config.model
-    if model.d_model % model.num_heads:
-        raise ValueError(
-            f"num_heads={model.num_heads} does not divide d_model={model.d_model}: every head "
-            "takes an equal share of the width."
-        )
-    check_positions(model.positions, model.max_distance, model.d_model, model.num_heads)
-    if config.tokens_per_batch < model.max_length:
-        raise ValueError(
-            f"tokens_per_batch={config.tokens_per_batch} cannot hold a sentence of max_length="
-            f"{model.max_length} tokens: raise the budget or lower max_length."
-        )
-    is_taken = any(getattr(config, name) for name in files.VOCABULARIES)
-    if config.subword_sampling and (is_taken or config.model_type not in ("bpe", "unigram")):
-        raise ValueError(
-            "subword_sampling needs a vocabulary of type bpe or unigram, received "
-            f"{'wordpiece' if is_taken else config.model_type!r}."
-        )
-    if config.freeze and config.start_from is None:
-        raise ValueError("--freeze needs --start-from: fresh weights would stay random.")
-    if "source-embeddings" in config.freeze and model.share_embeddings == "all":
-        raise ValueError(
-            "--freeze source-embeddings would freeze the softmax, which shares their matrix "
-            "(share_embeddings=all): freeze encoder or decoder, or start from a run trained with "
-            "--share-embeddings target."
-        )
-
-
 def check_same_text(path: Path, fingerprints: dict[str, Any]) -> None:
     """Refuses to go on with other text than a run was begun with, wherever it lies now.
 
@@ -137,50 +82,6 @@ def check_same_text(path: Path, fingerprints: dict[str, Any]) -> None:
                 f"then {then}): resume it with the same text, wherever that lies, fine-tune it by "
                 "--start-from, or go on all the same by --accept-changed-text."
             )
-
-
-def _check_choices(config: TrainConfig) -> None:
-    """Refuses unknown words."""
-    choices: dict[str, tuple[Any, tuple[str, ...]]] = {
-        "validate_by": (config.validate_by, ("loss", "bleu")),
-        "average": (config.average, ("none", "best", "last")),
-        "norm": (config.model.norm, ("post", "pre")),
-    }
-    for name, (value, known) in choices.items():
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, received {value!r}.")
-    for part in config.freeze:
-        if part not in FREEZABLE:
-            raise ValueError(f"freeze takes {', '.join(FREEZABLE)}, received {part!r}.")
-
-
-def _check_ranges(config: TrainConfig) -> None:
-    """Refuses numbers out of their ranges; None is in any."""
-    values = _flat(config)
-    counts = "epochs steps_per_epoch tokens_per_batch accumulation_steps parallel_microbatches "
-    counts += "patience warmup_steps keep_checkpoints logical_devices num_layers d_model num_heads "
-    counts += "vocabulary_sample d_ff max_length validation_beam_size save_every"
-    shares = ("ema", "subword_sampling", "label_smoothing", "dropout")
-    ranges: dict[str, tuple[bool, str]] = {}
-    for name in counts.split():
-        ranges[name] = (values[name] is None or values[name] >= 1, "at least 1")
-    for name in shares:
-        ranges[name] = (0 <= values[name] < 1, "at least 0 and below 1")
-    ranges |= {
-        "weight_decay": (0 <= config.weight_decay < math.inf, "a number of at least 0"),
-        "cooldown_steps": (config.cooldown_steps >= 0, "at least 0"),
-        "clip_norm": (config.clip_norm is None or config.clip_norm > 0, "above 0"),
-        "peak": (config.peak is None or 0 < config.peak < math.inf, "a number above 0"),
-        "log_every": (config.log_every > 0, "above 0"),
-        "seed": (0 <= config.seed < 2**31, "at least 0 and less than 2^31"),
-        "valid_fraction": (
-            config.valid_fraction is None or 0 < config.valid_fraction < 1,
-            "above 0 and below 1",
-        ),
-    }
-    for name, (good, expected) in ranges.items():
-        if not good:
-            raise ValueError(f"{name} must be {expected}, received {values[name]}.")
 
 
 def _check_files(config: TrainConfig, output: Path) -> None:

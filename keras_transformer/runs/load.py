@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.inspection.keras_archive import damaged
-from keras_transformer.presets import GREEDY, SearchConfig, check_precision
+from keras_transformer.options import check_precision
+from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.runs.files import CONFIG, MODEL, is_run
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.serving.versions import version_dir

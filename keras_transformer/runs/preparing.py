@@ -7,10 +7,10 @@ from typing import Any
 from keras_transformer.corpora.parallel_text import ParallelText
 from keras_transformer.data.prepared.manifest import MANIFEST
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
+from keras_transformer.presets import PrepareConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.prepared import VOCABULARY, vocabulary_options
-from keras_transformer.runs.vocabulary_options import check_files, check_vocabularies
+from keras_transformer.runs.vocabulary_options import check_files
 from keras_transformer.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.typing import Path
@@ -30,7 +30,7 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
             but for the lines of a unigram vocabulary that rounding decides.
 
     Raises:
-        ValueError: If the configuration, a file or the directory is at fault.
+        ValueError: If the configuration, a file or the directory is invalid.
 
     Example:
 
@@ -48,24 +48,7 @@ def _checked(config):
     """The configuration, with what the vocabularies that it takes were learned with."""
     if config.vocabularies is not None:
         config = dataclasses.replace(config, **_taken(config))
-    check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
     check_files(config, config.vocabularies)
-    if config.vocabulary_sample < 1:
-        raise ValueError(
-            f"vocabulary_sample must be at least 1, received {config.vocabulary_sample}."
-        )
-    if not 0 <= config.seed < 2**31:
-        raise ValueError(f"seed must be at least 0 and less than 2^31, received {config.seed}.")
-    fraction = config.valid_fraction
-    if fraction is not None and not 0 < fraction < 1:
-        raise ValueError(f"valid_fraction must be above 0 and below 1, received {fraction}.")
-    if config.valid_source is not None and fraction is not None:
-        raise ValueError(
-            f"--valid-fraction {fraction} is for corpora without --valid-source: leave out one of "
-            "the two."
-        )
-    if config.valid_target is not None and config.valid_source is None:
-        raise ValueError("--valid-source is missing: name it along with --valid-target.")
     ParallelText(config.train_source, config.train_target, "--train-target")
     if config.valid_source is not None:
         ParallelText(config.valid_source, config.valid_target, "--valid-target")

@@ -15,9 +15,8 @@ from keras_transformer.corpora.lines import text_size
 from keras_transformer.corpora.pair import Pair
 from keras_transformer.corpora.parallel_text import ParallelText
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
-from keras_transformer.presets import TrainConfig
+from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.runs import files
 from keras_transformer.runs.configuration import paragraphs
 from keras_transformer.runs.prepared import VOCABULARY, parse_corpora

@@ -12,34 +12,10 @@ from keras_transformer.runs.files import VECTORS
 from keras_transformer.tokenizers.saved import SIDES
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.word_vectors import check_vectors
-from keras_transformer.training.frozen_vectors import check_frozen_vectors
 
 if TYPE_CHECKING:
     from keras_transformer.data.encoded_pairs import EncodedPairs
     from keras_transformer.transformer import Transformer
-
-
-def check(config: TrainConfig) -> None:
-    """Refuses vectors that do not go together with the rest.
-
-    Raises:
-        ValueError: If they do not.
-    """
-    sides = sides_of(config)
-    share = config.model.share_embeddings
-    if config.freeze_vectors and not sides:
-        raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
-    if len(sides) == len(SIDES) and share == "all":
-        raise ValueError(
-            "Both sides have one matrix of embeddings (share_embeddings=all): give --source-vectors"
-            " or --target-vectors, not both, or --share-embeddings target."
-        )
-    if sides and config.start_from is not None:
-        raise ValueError(
-            f"The embeddings are those of {config.start_from}: leave out --{sides[0]}-vectors."
-        )
-    for side in sides if config.freeze_vectors else ():
-        check_frozen_vectors(side, share)
 
 
 def check_files(config: TrainConfig) -> None:

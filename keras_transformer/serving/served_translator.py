@@ -32,8 +32,8 @@ class ServedTranslator(tf.Module):
         config: `ExportConfig`.
 
     Raises:
-        ValueError: If there is no such signature, precision or computation, the beam is wider than
-            the target vocabulary, or the weights are not finite.
+        ValueError: If a signature is unknown, the beam is wider than the target vocabulary, or the
+            weights are not finite.
     """
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
@@ -41,11 +41,6 @@ class ServedTranslator(tf.Module):
         search = config.search
         check_weights(translator.model, "The model")
         check_beam_size(search.beam_size, translator.model.target_vocabulary_size)
-        if config.computation not in COMPUTATIONS:
-            raise ValueError(
-                f"computation must be one of {', '.join(COMPUTATIONS)}, received "
-                f"{config.computation!r}."
-            )
         translator = translator.in_precision(COMPUTATIONS[config.computation])
         self._dtype = config.computation
         tokenizers = translator.source_tokenizer, translator.target_tokenizer

@@ -11,12 +11,12 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_transformer.options import check_vocabulary
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.vocabulary_checks import (
     NO_TEXT,
     VocabularyTooLarge,
     check_text,
-    check_vocabulary,
     nonempty,
 )
 

@@ -1,13 +1,10 @@
 """What vocabularies can be learned from, and of what size; whoever learns them."""
 
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from keras_transformer.tokenizers.byte_strings import to_bytes
 
-MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")
-WHOLE = ("char", "word")  # types of which a vocabulary may hold all that there is
 NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
 
 
@@ -63,45 +60,3 @@ def check_text(
         )
     if (lines is None) == (len(files) == 0):
         raise ValueError("Give either lines or files to learn a vocabulary from, not both.")
-
-
-def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
-    """Refuses an unknown type, and a size that no text could be learned with.
-
-    Raises:
-        ValueError: If it is one.
-    """
-    check_type(model_type)
-    if vocabulary_size is None:
-        if model_type not in WHOLE:
-            raise ValueError(
-                f"A {model_type} vocabulary needs a vocabulary_size, received None: pass a number "
-                f'of ids, such as 8000, or model_type="char" or "word", which take every '
-                "character or word."
-            )
-        return
-    try:
-        operator.index(vocabulary_size)
-    except TypeError:
-        raise ValueError(
-            f"vocabulary_size must be an integer, received {vocabulary_size!r}."
-        ) from None
-    without_bytes = model_type in ("word", "wordpiece")
-    taken, what = (4, "special") if without_bytes else (260, "special or single bytes")
-    if vocabulary_size <= taken:
-        raise ValueError(
-            f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
-            f"vocabulary are {what}, and the text needs some."
-        )
-
-
-def check_type(model_type: str) -> None:
-    """Refuses an unknown type of vocabulary.
-
-    Raises:
-        ValueError: If it is one.
-    """
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
-        )

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 
 from keras_transformer.inspection.wordpiece_model import SPECIAL
+from keras_transformer.options import check_vocabulary
 from keras_transformer.tokenizers.text_ops import wordpiece_learner as learner
 from keras_transformer.tokenizers.vocabulary_checks import (
     NO_TEXT,
     VocabularyTooLarge,
     check_text,
-    check_vocabulary,
     nonempty,
 )
 from keras_transformer.tokenizers.wordpiece_text import normalize, split_words

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import keras
 
-from keras_transformer.training.frozen_vectors import check_frozen_vectors
+from keras_transformer.options import check_frozen_vectors
 
 
 def freeze(model: keras.Model, names: Iterable[str]) -> None:

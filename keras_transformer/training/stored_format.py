@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_transformer.layers.changes import CHANGES
 from keras_transformer.layers.parts import find_parts, parent_path
+from keras_transformer.options import FORMAT, check_format
 from keras_transformer.position_schemes import ABSOLUTE
-from keras_transformer.presets import FORMAT, check_format
 from keras_transformer.typing import Config
 
 if TYPE_CHECKING:  # what it calls, it finds in the class that it is mixed into

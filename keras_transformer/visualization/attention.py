@@ -1,16 +1,47 @@
-"""Attention maps: of one head, of a layer, of all layers."""
+"""Attention as pictures: maps of one head, of a layer or of all layers; and alignments.
 
+Lengths are in inches.
+"""
+
+import dataclasses
+import math
 from collections.abc import Sequence
+from typing import Any
 
-import keras
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.typing import Tensor
-from keras_transformer.visualization.figures import LARGEST_LABELS, WEIGHTS, new_figure
-from keras_transformer.visualization.labels import readable
-from keras_transformer.visualization.map_grid import MapGrid
+from keras_transformer.runs.load import open_model
+from keras_transformer.serving.exported_translator import ExportedTranslator
+from keras_transformer.translation.attention_maps import KINDS
+from keras_transformer.typing import Path, Tensor
+from keras_transformer.visualization.figures import (
+    COLOURS,
+    LARGEST_LABELS,
+    SMALLEST_LABELS,
+    WEIGHTS,
+    check_output,
+    measure,
+    new_figure,
+    readable,
+    save_figure,
+    to_numpy,
+)
 from keras_transformer.wording import counted
+
+# Of maps.
+CELL = 0.22  # a token's row or column where there is room, and so room for a label of 10 points
+SMALLEST_MAP = 1.3
+MAPS = 14.0  # all maps together are at most as wide
+GAP = 0.2  # between two maps
+LINE = 0.25  # a title or the name of an axis, and the space beside it
+TICKS = 0.12  # the ticks, and the space between them and their labels
+BAR_GAP, BAR, BAR_LABELS = 0.15, 0.15, 0.7  # the colour bar, beside the maps
+# Of alignments.
+ROW = 0.26  # inches from one token to the next
+LINES = 1.6  # inches between the columns
+LEAST = 0.1  # weight of a line that is drawn
 
 
 def plot_attention(
@@ -58,7 +89,7 @@ def plot_attention(
         )
     texts, font = readable([*target_tokens, *source_tokens, *titles])
     figure = new_figure(layout="none")
-    grid = MapGrid(figure, font, texts, num_queries, num_keys, columns)
+    grid = _MapGrid(figure, font, texts, num_queries, num_keys, columns)
     for i, weights in enumerate(scores):
         image = grid.add_map(i).imshow(weights, vmin=0, vmax=1, cmap=WEIGHTS, aspect="auto")
     bar = figure.colorbar(image, cax=grid.add_bar())
@@ -74,8 +105,8 @@ def _as_array(scores, num_queries, num_keys):
         ValueError: If they are of another shape.
     """
     if isinstance(scores, (list, tuple)):
-        scores = np.stack([keras.ops.convert_to_numpy(x) for x in scores])
-    scores = keras.ops.convert_to_numpy(scores)
+        scores = np.stack([to_numpy(x) for x in scores])
+    scores = to_numpy(scores)
     fits = scores.ndim in (2, 3, 4) and scores.shape[-2:] == (num_queries, num_keys)
     if not fits or not scores.size:
         raise ValueError(
@@ -92,3 +123,245 @@ def _titles(shape):
     if len(shape) == 2:
         return [f"layer {i}, head {j}" for i in range(shape[0]) for j in range(shape[1])]
     return [f"head {i}" for i in range(shape[0])] if shape and shape[0] > 1 else [""]
+
+
+def save_attention_plot(
+    path: Path,
+    text: str,
+    output: Path,
+    target: str | None = None,
+    kind: str = "cross",
+    layers: Sequence[int] = (),
+    heads: Sequence[int] = (),
+    precision: str | None = None,
+) -> Path:
+    """Draws what a model attends to while it translates a text.
+
+    Args:
+        path: A run directory; or a SavedModel with the signature `attention`, which answers with
+            the mean of the heads of one layer, of its own translation.
+        text: The source.
+        output: Name of the picture; its ending, such as `.png`, `.pdf` or `.svg`, says of what
+            format. It appears complete or not at all.
+        target: A translation to look at instead of the model's own, greedy one.
+        kind: "cross", from the translation to the source; "encoder" or "decoder", from each side
+            to itself.
+        layers, heads: Numbers, from 0, of those to draw; all if there is none.
+        precision: What a run computes in, as `load` has it.
+
+    Returns:
+        `output`.
+
+    Raises:
+        ValueError: If the text is empty, there is no such kind, layer or head, an export is asked
+            for more than it answers, or the picture cannot be written.
+
+    Example:
+
+    >>> save_attention_plot("runs/dates", "samedi 9 mai 1998", "map.png", layers=[1])
+    """
+    check_output(output)
+    if not text.strip():
+        raise ValueError("There is nothing to look at: the text is empty.")
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}: choose from {', '.join(KINDS)}.")
+    model = open_model(path, precision)
+    if isinstance(model, ExportedTranslator):
+        if target is not None or kind != "cross" or layers or heads:
+            raise ValueError(
+                f"{path} is a SavedModel, which answers with the mean of the heads of one layer, "
+                "of its own translation: leave out --target, --kind, --layer and --head, or give "
+                "the run directory it was exported from."
+            )
+        (maps,) = model.attention([text])
+        scores, titles = maps.scores[kind], ["mean of the heads of one layer"]
+    else:
+        maps, scores, titles = _maps_of_run(model, text, target, kind, layers, heads)
+    keys, queries = maps.labels(kind)
+    return save_figure(plot_attention(scores, keys, queries, titles), output)
+
+
+def _maps_of_run(translator, text, target, kind, layers, heads):
+    """`AttentionMaps`, those to be drawn and their titles."""
+    from keras_transformer.translation.inspection import attention_maps
+    from keras_transformer.translation.text_model import check_numbers
+
+    translator.run_eagerly()
+    counts = translator.model.num_layers, translator.model.num_heads
+    layers = check_numbers("layer", layers or range(counts[0]), counts[0])
+    heads = check_numbers("head", heads or range(counts[1]), counts[1])
+    maps = attention_maps(translator, text, target)
+    titles = [f"layer {layer}, head {head}" for layer in layers for head in heads]
+    return maps, maps.scores[kind][list(layers)][:, list(heads)], titles
+
+
+def plot_alignment(
+    source_tokens: Sequence[str | bytes],
+    target_tokens: Sequence[str | bytes],
+    alignment: Sequence[int] | Tensor,
+) -> Figure:
+    """Draws both sides as columns, and lines from each target token to where it comes from.
+
+    Args:
+        source_tokens: S strings, the column on the left.
+        target_tokens: T strings, the column on the right.
+        alignment: T positions in the source, from 0, as `Translator.align` finds them, or none;
+            or weights `(T, S)`, of which a line is as strong as it is heavy.
+
+    Returns:
+        `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value of
+        a cell.
+
+    Raises:
+        ValueError: If the alignment does not fit the tokens.
+
+    Example:
+
+    >>> (aligned,) = translator.align(["samedi 9 mai 1998"], ["1998-05-09"])
+    >>> figure = plot_alignment(*aligned)
+    """
+    weights = _weights(alignment, len(source_tokens), len(target_tokens))
+    texts, font = readable([*source_tokens, *target_tokens])
+    figure = new_figure(layout="none")
+    sides = texts[: len(source_tokens)], texts[len(source_tokens) :]
+    widths = [  # of the titles at least
+        max([0.5, *measure(figure, side, LARGEST_LABELS, font)[:, 0]]) for side in sides
+    ]
+    rows = max(map(len, sides), default=0)
+    width, height = sum(widths) + LINES + 0.4, ROW * (rows + 2)
+    figure.set_size_inches(width, height)
+    axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(rows + 0.5, -1.5))
+    axis.set_axis_off()
+    left, right = 0.1 + widths[0], 0.3 + widths[0] + LINES
+    for x, title, side, place in (
+        (left, "source", sides[0], "right"),
+        (right, "target", sides[1], "left"),
+    ):
+        style: dict[str, Any] = {"fontsize": LARGEST_LABELS, "ha": place, "va": "center"}
+        axis.text(x, -1, title, color="dimgrey", style="italic", **style)
+        for row, text in enumerate(side):
+            axis.text(x, row, text, **style, **font)
+    for row, column in np.argwhere(weights >= LEAST):
+        weight = float(weights[row, column])
+        line = [left + 0.08, right - 0.08], [column, row]
+        axis.plot(*line, color=COLOURS[0], alpha=weight, linewidth=0.5 + 2 * weight)
+    return figure
+
+
+def _weights(alignment, sources, targets):
+    """Weights `(T, S)`.
+
+    Raises:
+        ValueError: If these are none.
+    """
+    given = np.asarray(to_numpy(alignment))
+    if given.ndim == 2 and given.shape == (targets, sources):
+        if np.all((given >= 0) & (given <= 1.001)):
+            return np.minimum(given, 1)
+        raise ValueError("Weights of an alignment are from 0 to 1: pass those of a softmax.")
+    if not given.size:
+        return np.zeros((targets, sources))
+    if given.shape != (targets,) or not set(given.tolist()) <= set(range(sources)):
+        raise ValueError(
+            f"An alignment of shape {given.shape} does not fit {sources} source and {targets} "
+            f"target tokens: pass {counted(targets, 'position')} below {sources}, or weights "
+            f"({targets}, {sources})."
+        )
+    return np.eye(sources)[given.astype(int)]
+
+
+@dataclasses.dataclass
+class _Labels:
+    """The labels beside one side of a map, as many as can stand there.
+
+    Attributes:
+        room: The longest one, at right angles to that side.
+        turned: Which of them are.
+    """
+
+    positions: np.ndarray
+    texts: list[str]
+    size: float
+    turned: np.ndarray
+    room: float
+
+    @classmethod
+    def along(cls, texts, length, figure, font, turn):
+        """Chooses them for a side of some length; `turn` says whether they may be turned."""
+        cell = length / len(texts)
+        size = float(np.clip(72 * cell / 1.4, SMALLEST_LABELS, LARGEST_LABELS))
+        widths, heights = measure(figure, texts, size, font).T
+        turned = turn & (widths > 1.2 * heights)
+        turned |= np.mean(turned) > 0.5  # then the short ones too: they would look odd
+        stacked = turned | (not turn)  # like lines of text, so that the side takes their heights
+        step = math.ceil(1.05 * np.where(stacked, heights, widths).max() / cell)
+        positions = np.arange(0, len(texts), max(1, step))
+        room = np.where(stacked, widths, heights)[positions].max()
+        return cls(positions, [texts[i] for i in positions], size, turned[positions], room)
+
+
+class _MapGrid:
+    """Where the maps are, all of one size, and what is written around them.
+
+    It is measured before anything is drawn, so that nothing overlaps: a layout of matplotlib's
+    would take the room of long labels from the maps, whose rows were then too narrow for labels.
+
+    Args:
+        figure: An empty one.
+        font: Properties of a `Text`, as `readable` gives them.
+        texts: The labels of the queries, of the keys, and the titles of the maps, one to a map.
+        num_queries, num_keys: How many of them are labels of queries, and of keys.
+        columns: Maps that stand side by side; by default as many as look well.
+    """
+
+    def __init__(
+        self,
+        figure: Figure,
+        font: dict[str, Any],
+        texts: list[str],
+        num_queries: int,
+        num_keys: int,
+        columns: int | None = None,
+    ) -> None:
+        self.figure, self.font = figure, font
+        queries, keys = texts[:num_queries], texts[num_queries : num_queries + num_keys]
+        self.titles = texts[num_queries + num_keys :]
+        self.columns = columns or min(len(self.titles), 2 if len(self.titles) <= 4 else 4)
+        self.rows = math.ceil(len(self.titles) / self.columns)
+        largest = (MAPS + GAP) / self.columns - GAP
+        of_titles = measure(figure, self.titles, LARGEST_LABELS, font)[:, 0].max()
+        self.width = max(SMALLEST_MAP, of_titles, min(largest, CELL * num_keys))
+        self.height = max(SMALLEST_MAP, min(largest, CELL * num_queries))
+        self.keys = _Labels.along(keys, self.width, figure, font, turn=True)
+        self.queries = _Labels.along(queries, self.height, figure, font, turn=False)
+        self.left, self.bottom = (x.room + TICKS + LINE for x in (self.queries, self.keys))
+        self.row_gap = GAP + LINE * any(self.titles)
+        self.right = self.left + self.columns * (self.width + GAP) - GAP
+        self.top = self.bottom + self.rows * (self.height + self.row_gap) - self.row_gap
+        size = self.right + BAR_GAP + BAR + BAR_LABELS, self.top + self.row_gap
+        figure.set_size_inches(size)
+        self.size = np.array([*size, *size])
+
+    def add_map(self, number: int) -> Axes:
+        """The axes of a map, labelled: its queries in the first column, its keys at the bottom."""
+        row, column = divmod(number, self.columns)
+        x = self.left + column * (self.width + GAP)
+        y = self.top - self.height - row * (self.height + self.row_gap)
+        axis = self.figure.add_axes(np.array([x, y, self.width, self.height]) / self.size)
+        axis.set_title(self.titles[number], fontsize=LARGEST_LABELS, **self.font)
+        for name, labels in (("x", self.keys), ("y", self.queries)):
+            options = self.font | {"fontsize": labels.size}
+            axis.set(**{f"{name}ticks": labels.positions})
+            ticks = getattr(axis, f"set_{name}ticklabels")(labels.texts, **options)
+            for tick, turned in zip(ticks, labels.turned, strict=True):
+                tick.set_rotation(90 if turned else 0)
+        lowest = number + self.columns >= len(self.titles)
+        axis.tick_params(labelbottom=lowest, labelleft=column == 0)
+        axis.set_xlabel("key" if lowest else "", fontsize=LARGEST_LABELS)
+        axis.set_ylabel("query" if column == 0 else "", fontsize=LARGEST_LABELS)
+        return axis
+
+    def add_bar(self) -> Axes:
+        """The axes of the colour bar: beside all maps."""
+        box = [self.right + BAR_GAP, self.bottom, BAR, self.top - self.bottom]
+        return self.figure.add_axes(np.array(box) / self.size)

@@ -1,9 +1,16 @@
-"""What all pictures share: figures that no window shows, and colours that everybody tells apart."""
+"""What all pictures share: figures without windows, colours, and labels that can be read."""
 
 import io
+import itertools
 import os
+import unicodedata
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
+import matplotlib
+import numpy as np
+from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -15,6 +22,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 WEIGHTS = "Blues"  # from 0, nothing, to 1: light to dark, whatever colours one sees
 SIGNED = "RdBu"  # from -1 to 1: red and blue, which the colour-blind tell apart
 LARGEST_LABELS, SMALLEST_LABELS = 10, 6  # points
+LONGEST = 24  # characters of a label; of a longer one, the beginning is drawn
+EAST_ASIAN = ("CJK", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Ideographic", "Fullwidth")
+# Neither letter nor symbol: control characters, surrogates, what is private or not assigned, and
+# what is not seen but turns the direction of what follows.
+NO_CHARACTER = ("Cc", "Cs", "Co", "Cn", "Cf")
+JOINERS = "\u200c\u200d"  # these alone say how letters of Persian and Hindi are joined
 
 
 class _Picture(Figure):
@@ -84,3 +97,159 @@ def save_figure(figure: Figure, output: Path) -> Path:
     with replacing(output) as temporary:
         figure.savefig(temporary, dpi=150)
     return output
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """An array of any backend of Keras in NumPy; Keras is not imported with this module."""
+    import keras
+
+    return keras.ops.convert_to_numpy(array)
+
+
+def measure(figure: Figure, texts: Iterable[str], size: float, font: dict[str, Any]) -> np.ndarray:
+    """Measures texts before they are drawn.
+
+    Args:
+        figure: Where they will be drawn.
+        texts: N strings.
+        size: Of the font, in points.
+        font: Properties of a `Text`, as `readable` returns them.
+
+    Returns:
+        Array `(N, 2)` of their widths and heights in inches.
+    """
+    texts = list(texts)
+    drawn = figure.text(0, 0, "", fontsize=size, **font)
+    extents = {}
+    for text in set(texts):
+        drawn.set_text(text)
+        extents[text] = drawn.get_window_extent().size / figure.dpi
+    drawn.remove()
+    return np.array([extents[text] for text in texts]).reshape(-1, 2)
+
+
+def readable(labels: Iterable[str | bytes]) -> tuple[list[str], dict[str, Any]]:
+    """Makes labels that matplotlib can draw: it shapes Arabic and Devanagari since 3.11.
+
+    The fonts of `rcParams["font.family"]` come first; for characters that they lack, others that
+    are installed. What no font has becomes its number, as U+6771, and one warning says which
+    script it is of and where Debian has a font for it.
+
+    Args:
+        labels: Strings, or UTF-8.
+
+    Returns:
+        As many strings, shortened where they are long, and the properties of a matplotlib `Text`
+        to draw them with.
+    """
+    texts = [x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in labels]
+    characters = {c for text in texts for c in text if _can_be_drawn(c, text)}
+    families, missing = _families(characters)
+    strangers = {c for c in missing if unicodedata.category(c) not in NO_CHARACTER}
+    if strangers:
+        warnings.warn(_sentence(strangers), stacklevel=3)  # where the picture was asked for
+    drawn = characters - missing
+    texts = [
+        "".join(c if c in drawn and _can_be_drawn(c, text) else f"U+{ord(c):04X}" for c in text)
+        for text in texts
+    ]
+    return [_shorten(text) for text in texts], {"fontfamily": families, "parse_math": False}
+
+
+def _can_be_drawn(character, text):
+    """Whether it is to be looked for in fonts; a joiner only where there is something to join."""
+    if character in JOINERS:
+        return bool(text.strip(JOINERS))
+    return unicodedata.category(character) not in ("Cc", "Cs", "Cf")
+
+
+def _shorten(text):
+    if len(text) <= LONGEST:
+        return text
+    cut = LONGEST - 1
+    while cut and unicodedata.category(text[cut])[0] == "M":  # a vowel sign stays with its letter
+        cut -= 1
+    return text[: cut or LONGEST - 1] + "…"
+
+
+def _families(characters):
+    """Font families that have the characters; and those that none has.
+
+    Those that have most come first, for a word is joined in one font only: many have a few signs
+    of Devanagari, one has them all.
+    """
+    families, missing = list(matplotlib.rcParams["font.family"]), set(characters)
+    for family in families:
+        missing -= _covered(
+            font_manager.findfont(font_manager.FontProperties(family=[family])), missing
+        )
+    for entries in (_installed, _installed_since):
+        found = [(x.name, _covered(x.fname, missing)) for x in (entries() if missing else ())]
+        while any(covered & missing for _, covered in found):
+            name, covered = max(found, key=lambda pair: len(pair[1] & missing))
+            families.append(name)
+            missing -= covered
+    return families, missing
+
+
+def _covered(path, characters):
+    """The characters that a font file has."""
+    try:
+        font = font_manager.get_font(path)
+    except (OSError, RuntimeError):  # matplotlib remembers fonts that are gone by now
+        return set()
+    return {c for c in characters if font.get_char_index(ord(c))}
+
+
+def _installed():
+    """Upright fonts of regular weight, those without serifs first; matplotlib's own mathematical
+    ones, which have signs in the places of others, left out."""
+    own = matplotlib.get_data_path()
+    entries = [
+        entry
+        for entry in font_manager.fontManager.ttflist
+        if (entry.style, entry.variant, entry.weight) == ("normal", "normal", 400)
+        and (entry.name == "DejaVu Sans" or not entry.fname.startswith(own))
+    ]
+    # Of a family for several countries, the Japanese one comes first, as in fontconfig.
+    return sorted(entries, key=lambda e: ("Sans" not in e.name, not e.name.endswith("JP"), e.name))
+
+
+def _installed_since():
+    """The same with the fonts that were installed since matplotlib has looked for some."""
+    known = {os.path.realpath(entry.fname) for entry in font_manager.fontManager.ttflist}
+    for path in font_manager.findSystemFonts():
+        if os.path.realpath(path) not in known:
+            try:
+                font_manager.fontManager.addfont(path)
+            except (OSError, RuntimeError, NotImplementedError):  # no font that it could draw with
+                continue
+    return _installed()
+
+
+def _sentence(characters):
+    """The warning: which characters have no font, and what to install."""
+    by_script = itertools.groupby(sorted(characters, key=lambda c: (_script(c), c)), key=_script)
+    scripts = {script: "".join(some) for script, some in by_script}
+    described = [
+        f"{some[:5]}{'…' * (len(some) > 5)} ({script})" for script, some in scripts.items()
+    ]
+    packages = sorted({_package(script) for script in scripts})
+    return (
+        f"No installed font has {', '.join(described)}: U+{ord(min(characters)):04X} stands there. "
+        f"On Debian: apt-get install {' '.join(packages)}."
+    )
+
+
+def _script(character):
+    """The first word of a character's name, which for letters is their script."""
+    if unicodedata.category(character).startswith("S"):
+        return "symbols"
+    word = unicodedata.name(character, "unknown").split()[0]
+    return word if word == "CJK" else word.capitalize()
+
+
+def _package(script):
+    if script in EAST_ASIAN:
+        return "fonts-noto-cjk"
+    return "fonts-symbola" if script == "symbols" else "fonts-noto-core"

@@ -10,11 +10,6 @@ from keras_transformer.presets import PRESETS
 from keras_transformer.runs.configuration import from_yaml
 from tests.support.command_line import run, run_process
 
-COMMANDS = (
-    *("train", "config", "translate", "evaluate", "score", "align", "average", "export", "check"),
-    *("attention", "plot", "explore"),
-)
-
 
 def test_progress_goes_to_stderr(reverse_run):
     _, result = reverse_run
@@ -109,17 +104,11 @@ def test_plot_of_two_runs(tmp_path):
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help(command):
-    result = run(*command.split(), "--help")
-    assert result.returncode == 0
-    text = result.stdout.decode()
-    assert all(name in text for name in (COMMANDS if not command else ["usage", command]))
-
-
-def test_help_does_not_load_tensorflow():
-    code = "import sys, keras_transformer.cli.main; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+def test_help_loads_neither_tensorflow_nor_keras():
+    code = "import sys; from keras_transformer.cli.main import run; run(['train', '--help'])\n"
+    code += "sys.exit(len({'tensorflow', 'keras', 'numpy', 'yaml'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert result.returncode == 0 and b"--epochs" in result.stdout, result.stderr
 
 
 def test_config_is_what_train_takes(tmp_path):
@@ -156,7 +145,7 @@ def mistakes_in_training(folder):
         ),
         "other run": (["train", "--output", run_dir], "is not empty"),
         "preset": (["train", *out, "--preset", "huge"], "no preset 'huge'"),
-        "strategy": (["train", *out, "--strategy", "all"], "no strategy 'all'"),
+        "strategy": (["train", *out, "--strategy", "all"], "strategy must be one of auto"),
         "heads": (["train", *out, "--num-heads", "3"], "num_heads=3 does not divide d_model"),
         "mean of the weights": (["train", *out, "--ema", "2"], "ema must be at least 0 and below"),
     }
@@ -218,7 +207,7 @@ def mistakes_with_a_run(folder):
             "mean cannot be made: Not a directory",
         ),
         "no history": (["plot", folder, "--output", folder / "x.png"], "has no history.csv"),
-        "nothing to plot": (["plot", "--output", folder / "x.png"], "nothing to draw"),
+        "nothing to plot": (["plot", "--output", folder / "x.png"], "RUN is missing"),
     }
 
 
@@ -245,9 +234,3 @@ def test_mistake_gets_one_sentence(name, reverse_run):
     assert error.startswith("keras-transformer: ") and error.count("\n") == 1
     assert result.stdout == b""
     assert sorted(path for path in folder.rglob("*")) == before, "something was written"
-
-
-def test_unknown_flag():
-    result = run("train", "--output", "x", "--colour", "red")
-    assert result.returncode == 2 and b"--colour" in result.stdout + result.stderr
-    assert b"Traceback" not in result.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.load import load
-from tests.cli.test_main import run
+from tests.support.command_line import run
 from tests.support.toy_translator import random_translator
 
 LINES = ["abc", "", "hgf", "b"]

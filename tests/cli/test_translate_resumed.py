@@ -1,4 +1,4 @@
-"""translate while its input comes in, killed, and resumed: the output of one that never stopped."""
+"""translate is killed while its input comes in, and resumed: the output of one never stopped."""
 
 import signal
 import subprocess
@@ -8,6 +8,7 @@ import time
 import pytest
 
 from keras_transformer.cli.text import _write
+from keras_transformer.cli.translations import UnfinishedOutput
 from keras_transformer.runs import load
 from keras_transformer.translation import translate_stream
 from tests.support.command_line import run
@@ -141,3 +142,33 @@ def refused(arguments, message):
     error = result.stderr.decode()
     assert result.returncode == 2 and message in error and error.count("\n") == 1, error
     assert result.stdout == b""
+
+
+# The file alone.
+
+PLAIN = ["eins ||| zwei", "", "drei", "vier ü"]
+# Two translations of each line; line 1 is empty.
+GROUPS = ["0 ||| a ||| -1.0\n0 ||| b ||| -2.0\n", "1 |||  ||| 0.0\n1 |||  ||| -1e9\n"]
+GROUPS += [f"{i} ||| a ||| b ||| -1.0\n{i} ||| ü ||| -2.0\n" for i in (2, 3)]
+
+
+@pytest.mark.parametrize("n_best", [None, 2])
+def test_cut_off_at_every_byte(n_best, tmp_path):
+    parts = GROUPS if n_best else [f"{line}\n" for line in PLAIN]
+    parts = [part.encode() for part in parts]
+    whole = b"".join(parts)
+    for size in range(len(whole) + 1):
+        (tmp_path / "out").write_bytes(whole[:size])
+        output = UnfinishedOutput(tmp_path / "out", n_best)
+        done = max(i for i in range(5) if len(b"".join(parts[:i])) <= size)
+        assert output.done == done, whole[:size]
+        with output.open() as file:
+            file.write("neu\n")
+        assert (tmp_path / "out").read_bytes() == b"".join(parts[:done]) + b"neu\n"
+
+
+def test_a_file_that_is_not_there_is_begun(tmp_path):
+    output = UnfinishedOutput(tmp_path / "out")
+    assert output.done == 0 and not (tmp_path / "out").exists()
+    output.open().close()
+    assert (tmp_path / "out").read_bytes() == b""

@@ -11,10 +11,10 @@ from keras_transformer.data.batching import bucket_boundaries
 from keras_transformer.data.encoded_pairs import EncodedPairs
 from keras_transformer.data.mix import Mix
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
 from keras_transformer.data.sentences import Sentences
 from keras_transformer.data.stream_dataset import stream_dataset
+from keras_transformer.presets import PrepareConfig
 from tests.support.numbered_pairs import batches_of
 from tests.support.reversed_text import write_corpus
 

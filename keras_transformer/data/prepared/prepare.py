@@ -24,9 +24,9 @@ from keras_transformer.data.prepared.manifest import (
     check_file,
     read_manifest,
 )
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.served_ids import ServedIds
 from keras_transformer.data.prepared.writing import CHUNK, SHARD, CorpusWriter, being_written
+from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.tokenizers.wordpiece_vocabulary import read_pieces

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_transformer.data.prepared.manifest import MANIFEST, describe_file
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
+from keras_transformer.presets import PrepareConfig
 from keras_transformer.runs.arrays_file import file_checksum
 from keras_transformer.runs.resume_points import _checksum
 from tests.support.trials.trial import Trial

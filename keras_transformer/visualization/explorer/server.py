@@ -1,24 +1,26 @@
-"""The explorer's page and its questions as a WSGI application, for one browser on this machine."""
+"""Serves the explorer's page to one browser on this machine, at a secret address."""
 
 import hmac
 import importlib.resources
 import json
 import logging
 import os
+import secrets
+import socket
+import threading
 import traceback
+import webbrowser
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Self
 
-from werkzeug.exceptions import (
-    BadRequest,
-    Forbidden,
-    HTTPException,
-    MethodNotAllowed,
-    NotFound,
-)
+from werkzeug.exceptions import BadRequest, Forbidden, HTTPException, MethodNotAllowed, NotFound
+from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
+from keras_transformer.runs.load import open_model
+from keras_transformer.serving.exported_translator import ExportedTranslator
+from keras_transformer.typing import Path
 from keras_transformer.visualization.explorer.questions import (
     QUESTIONS,
     InvalidRequest,
@@ -26,6 +28,10 @@ from keras_transformer.visualization.explorer.questions import (
     answer,
 )
 
+LOOPBACK = "127.0.0.1"
+NAMES = (LOOPBACK, "localhost")  # what a browser here may call it
+LARGEST_PORT = 65535
+WAITING = 128  # connections
 FIRST_FILE = "index.html"
 KINDS = {
     ".html": "text/html",
@@ -45,6 +51,110 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",  # which would tell the token
     "Cache-Control": "no-store",
 }
+
+
+def listen(port: int = 0) -> socket.socket:
+    """Takes a port of this machine, which no other one can reach.
+
+    Args:
+        port: Its number; 0: whichever is free.
+
+    Returns:
+        A socket that listens, for `ExplorerServer`; whoever asked for it closes it.
+
+    Raises:
+        ValueError: If there is no such port, or it is taken.
+    """
+    if not 0 <= port <= LARGEST_PORT:
+        raise ValueError(f"port must be from 0 to {LARGEST_PORT}, received {port}.")
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((LOOPBACK, port))
+        listening.listen(WAITING)
+    except OSError as error:
+        listening.close()
+        raise ValueError(
+            f"Port {port} cannot be used ({error.strerror}): choose another --port, or leave it "
+            "out."
+        ) from error
+    return listening
+
+
+def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
+    """Makes the page of a model.
+
+    Args:
+        path: A run directory, or a SavedModel: its version directory, or the one above.
+        listening: What `listen` returned.
+
+    Returns:
+        `ExplorerServer`, which `run` starts.
+
+    Raises:
+        ValueError: If there is no model, or it is not fit to be loaded.
+    """
+    opened = open_model(path)
+    # Imports TensorFlow.
+    from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
+
+    is_export = isinstance(opened, ExportedTranslator)
+    model: Model = ExportedModel(opened) if is_export else ModelInMemory(opened, path)
+    return ExplorerServer(model, listening)
+
+
+class ExplorerServer:
+    """A page for one model: served by `run`, or by a thread within `with`.
+
+    Args:
+        model: What is asked; it is closed with the server.
+        listening: What `listen` returned.
+
+    Attributes:
+        address: Of the page, with its token.
+    """
+
+    def __init__(self, model: Model, listening: socket.socket) -> None:
+        self._model = model
+        port = listening.getsockname()[1]
+        token = secrets.token_urlsafe(16)
+        self.address = f"http://{LOOPBACK}:{port}/{token}/"
+        application = PageApplication(model, token, [f"{name}:{port}" for name in NAMES])
+        # The socket is handed over, for Werkzeug would end the process where a port is taken.
+        options: dict[str, Any] = {"threaded": True, "request_handler": _Handler}
+        self._server = make_server(LOOPBACK, port, application, fd=listening.fileno(), **options)
+
+    def run(self, browser: bool = True) -> None:
+        """Serves until it is interrupted.
+
+        Args:
+            browser: Whether to open the page in the user's browser.
+        """
+        if browser:  # in a thread: one in the terminal would have to end first
+            threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
+        try:
+            self._server.serve_forever()
+        finally:
+            self._model.close()
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.run, args=(False,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    """Logs no request, for addresses hold the token, and says of no version what it is."""
+
+    def log_request(self, *_: Any) -> None:
+        pass
+
+    def version_string(self) -> str:
+        return "explorer"
 
 
 class PageApplication:
