@@ -76,7 +76,7 @@ def test_what_no_extra_brings_is_an_error_as_ever():
 @pytest.mark.parametrize(
     "module, arguments",
     [
-        ("tyro", ["--help"]),
+        ("yaml", ["config"]),
         ("babel", ["evaluate", "translations.txt"]),
         ("matplotlib", ["plot", "run"]),
     ],
@@ -84,6 +84,7 @@ def test_what_no_extra_brings_is_an_error_as_ever():
 def test_command_line_names_the_extra(module, arguments):
     code = "from keras_transformer.cli.main import main; main()"
     run = run_without([module], code, *arguments)
-    sentence = f"this command needs {module}: pip install 'keras-encoder-decoder[all]'."
+    package = keras_transformer.OPTIONAL[module]
+    sentence = f"this command needs {package}: pip install 'keras-encoder-decoder[all]'."
     assert (run.returncode, run.stderr) == (2, f"keras-transformer: {sentence}\n")
     assert run.stdout == ""

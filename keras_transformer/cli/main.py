@@ -67,8 +67,7 @@ def _run(words):
     elif name in ("--help", "-h"):
         print(list_commands(COMMANDS))
     elif name in COMMANDS:
-        of_train = {"defaults": defaults} if name == "train" else {}
-        call(name, COMMANDS[name], others, **of_train)
+        call(name, COMMANDS[name], others, defaults if name == "train" else None)
     else:
         raise ValueError(unknown("command", name, list(COMMANDS)))
 

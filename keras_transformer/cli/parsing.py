@@ -108,7 +108,7 @@ def call(
     name: str,
     command: Callable[..., None],
     words: Sequence[str],
-    defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {},
+    defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> None:
     """Calls a command with the words of a command line, or prints its help.
 
@@ -116,33 +116,53 @@ def call(
         name: Of the command.
         command: The function.
         words: Those after the command's name.
-        defaults: Function from the given options to those defaults that follow from them.
+        defaults: Function from the given options to the defaults that follow from them, for the
+            help.
 
     Raises:
         ValueError: If an argument is unknown, missing or invalid.
     """
     arguments = list(_arguments(command))
-    words = list(words)
-    end = words.index("--") if "--" in words else len(words)  # what follows is no option
+    if {"-h", "--help"} & set(words):
+        given = defaults(_parse(name, arguments, words)) if defaults else {}
+        parser = _make_parser(name, arguments, given)
+        parser.description = _wrapped(inspect.getdoc(command) or "")
+        print(parser.format_help(), end="")
+        return
+    given = _parse(name, arguments, words)
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        owner = argument.owner.name
+        target = values.setdefault(owner, {}) if argument.is_field else values
+        if argument.name in given:
+            target[argument.name] = given[argument.name]
+        elif argument.default is REQUIRED:
+            raise ValueError(
+                f"{argument.shown} is missing: {argument.help}; see {PROGRAM} {name} --help."
+            )
+    for owner, hint in typing.get_type_hints(command, include_extras=True).items():
+        if dataclasses.is_dataclass(hint):
+            values[owner] = hint(**values[owner])
+    positional = [values.pop(argument.name) for argument in arguments if not argument.section]
+    command(*positional, **values)
+
+
+def _parse(name, arguments, words):
+    """The values of the arguments that are given, by their names."""
     parser = _make_parser(name, arguments)
-    found, rest = parser.parse_known_args([_hyphenated(word) for word in words[:end]])
+    found, rest = parser.parse_known_args([_hyphenated(word) for word in words])
+    if rest:
+        option = rest[0].partition("=")[0]
+        if not option.startswith("-"):
+            raise ValueError(f"unexpected argument {rest[0]!r}; see {parser.prog} --help.")
+        known = [argument.shown for argument in arguments]
+        known += [f"--no-{x.shown[2:]}" for x in arguments if x.has_opposite]
+        raise ValueError(unknown("option", option, known, parser.prog))
     given = vars(found)
-    is_help = given.pop("help", False)
     for argument in arguments:
         if argument.is_list and argument.name in given:
             given[argument.name] = tuple(x for x in given[argument.name] if x not in ("none", None))
-    if is_help:
-        helper = _make_parser(name, arguments, defaults(given), with_positional=True)
-        helper.description = _wrapped(inspect.getdoc(command) or "")
-        print(helper.format_help(), end="")
-        return
-    _add_positional(arguments, given, rest, words[end + 1 :], parser.prog)
-    for argument in arguments:
-        if argument.default is REQUIRED and argument.name not in given:
-            raise ValueError(
-                f"{argument.shown} is missing: {argument.help}; see {parser.prog} --help."
-            )
-    _call(command, arguments, given)
+    return given
 
 
 def _arguments(command: Callable[..., Any]) -> Iterator[_Argument]:
@@ -170,9 +190,9 @@ def _fields(parameter, kind, section):
         yield _Argument(parameter, field.name, hints[field.name], help_of(field), default, section)
 
 
-def _make_parser(name, arguments, defaults=None, with_positional=False):
-    """A parser of the options; that prints the help of all arguments if it has the positional."""
-    names = [f"{x.shown}{' ...' * x.is_list}" for x in arguments if x.section is None]
+def _make_parser(name, arguments, defaults=None):
+    """A parser whose help shows some other defaults."""
+    names = [argument.shown for argument in arguments if not argument.section]
     parser = _Parser(
         f"{PROGRAM} {name}",
         usage=" ".join([PROGRAM, name, "[OPTION ...]", *names]),
@@ -188,18 +208,17 @@ def _make_parser(name, arguments, defaults=None, with_positional=False):
         group = groups.get(section) or groups.setdefault(
             section, parser.add_argument_group(section)
         )
-        text = argument.help_with((defaults or {}).get(argument.name, argument.default))
-        if section is None:
-            if with_positional:
-                nargs = "+" if argument.is_list else None
-                group.add_argument(argument.shown, nargs=nargs, help=text)
+        how = {"help": argument.help_with((defaults or {}).get(argument.name, argument.default))}
+        if not section:
+            nargs = "+" if argument.is_list else None
+            group.add_argument(argument.name, metavar=argument.shown, nargs=nargs, **how)
         elif kind is bool:
             flag = argparse.BooleanOptionalAction if argument.has_opposite else "store_true"
-            group.add_argument(argument.shown, action=flag, help=text)
+            group.add_argument(argument.shown, action=flag, **how)
         else:
             several = {"nargs": "*", "action": "extend"} if argument.is_list else {}
-            options = {"type": argument.read, "metavar": METAVARS[kind], "help": text, **several}
-            group.add_argument(argument.shown, **options)
+            how |= {"type": argument.read, "metavar": METAVARS[kind], **several}
+            group.add_argument(argument.shown, **how)
     return parser
 
 
@@ -209,39 +228,6 @@ def _hyphenated(word):
         return word
     option, equals, value = word.partition("=")
     return option.replace("_", "-") + equals + value
-
-
-def _add_positional(arguments, given, rest, after, prog):
-    """Finds the arguments among the words that are not options."""
-    for word in rest:
-        if word.startswith("-") and word != "-":
-            option = word.partition("=")[0]
-            known = [x.shown for x in arguments if x.section]
-            known += [f"--no-{x.shown[2:]}" for x in arguments if x.has_opposite]
-            raise ValueError(unknown("option", option, known, prog))
-    words = [*rest, *after]
-    for argument in arguments:
-        if argument.section is None and words:
-            count = len(words) if argument.is_list else 1
-            given[argument.name] = tuple(words) if argument.is_list else words[0]
-            words = words[count:]
-    if words:
-        raise ValueError(f"unexpected argument {words[0]!r}; see {prog} --help.")
-
-
-def _call(command, arguments, given):
-    """Calls a function with the given arguments."""
-    values: dict[str, Any] = {}
-    for argument in arguments:
-        owner = argument.owner.name
-        target = values.setdefault(owner, {}) if argument.is_field else values
-        if argument.name in given:
-            target[argument.name] = given[argument.name]
-    for name, hint in typing.get_type_hints(command, include_extras=True).items():
-        if dataclasses.is_dataclass(hint):
-            values[name] = hint(**values[name])
-    names = [x.name for x in arguments if x.section is None and x.name in values]
-    command(*[values.pop(name) for name in names], **values)
 
 
 def unknown(what: str, word: str, known: Sequence[str], program: str = PROGRAM) -> str:

@@ -107,7 +107,7 @@ def configure(
         from keras_transformer.runs.prepared import parse_corpora, vocabulary_options
 
         values |= vocabulary_options(parse_corpora(options["corpus"])[0][0])
-    return change(base, values | options)
+    return change(base, {**values, **options})
 
 
 def defaults(given: Mapping[str, Any]) -> dict[str, Any]:

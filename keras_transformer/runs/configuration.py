@@ -154,7 +154,7 @@ def _lines(config, fields, indent):
 def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]:
     """The values of a table, of the types that its fields have; those of the model among them."""
     hints = typing.get_type_hints(kind)
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in fields.items():
         if name not in hints:
             near = difflib.get_close_matches(str(name), hints, n=1)

@@ -123,7 +123,7 @@ def measure(figure: Figure, texts: Iterable[str], size: float, font: dict[str, A
     extents = {}
     for text in set(texts):
         drawn.set_text(text)
-        extents[text] = drawn.get_window_extent().size / figure.dpi
+        extents[text] = np.array(drawn.get_window_extent().size) / figure.dpi
     drawn.remove()
     return np.array([extents[text] for text in texts]).reshape(-1, 2)
 

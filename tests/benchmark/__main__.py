@@ -13,9 +13,8 @@ import sys
 from importlib import metadata
 from typing import Literal
 
-import tyro
-
 from tests.benchmark import corpora, load, workers
+from tests.benchmark.options import read_options
 from tests.benchmark.positions import positions
 from tests.benchmark.report import bars, plot_scaling, table
 from tests.benchmark.side_by_side import System, time_systems
@@ -321,4 +320,4 @@ def _processor():
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(read_options(Options))

@@ -98,8 +98,10 @@ def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
     # Imports TensorFlow.
     from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
 
-    is_export = isinstance(opened, ExportedTranslator)
-    model: Model = ExportedModel(opened) if is_export else ModelInMemory(opened, path)
+    if isinstance(opened, ExportedTranslator):
+        model: Model = ExportedModel(opened)
+    else:
+        model = ModelInMemory(opened, path)
     return ExplorerServer(model, listening)
 
 
