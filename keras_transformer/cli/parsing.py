@@ -140,7 +140,8 @@ def call(
             raise ValueError(
                 f"{argument.shown} is missing: {argument.help}; see {PROGRAM} {name} --help."
             )
-    for owner, hint in typing.get_type_hints(command, include_extras=True).items():
+    hints: dict[str, Any] = typing.get_type_hints(command, include_extras=True)
+    for owner, hint in hints.items():
         if dataclasses.is_dataclass(hint):
             values[owner] = hint(**values[owner])
     positional = [values.pop(argument.name) for argument in arguments if not argument.section]
@@ -158,7 +159,7 @@ def _parse(name, arguments, words):
         known = [argument.shown for argument in arguments]
         known += [f"--no-{x.shown[2:]}" for x in arguments if x.has_opposite]
         raise ValueError(unknown("option", option, known, parser.prog))
-    given = vars(found)
+    given = {name: value for name, value in vars(found).items() if name != "help"}
     for argument in arguments:
         if argument.is_list and argument.name in given:
             given[argument.name] = tuple(x for x in given[argument.name] if x not in ("none", None))

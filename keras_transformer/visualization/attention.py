@@ -1,6 +1,6 @@
 """Attention as pictures: maps of one head, of a layer or of all layers; and alignments.
 
-Lengths are in inches.
+Lengths are in inches. No window shows a figure; a notebook does where it is the value of a cell.
 """
 
 import dataclasses
@@ -12,9 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.runs.load import open_model
-from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.translation.attention_maps import KINDS
 from keras_transformer.typing import Path, Tensor
 from keras_transformer.visualization.figures import (
     COLOURS,
@@ -31,17 +28,17 @@ from keras_transformer.visualization.figures import (
 from keras_transformer.wording import counted
 
 # Of maps.
-CELL = 0.22  # a token's row or column where there is room, and so room for a label of 10 points
+CELL = 0.22  # a token's row or column if there is space: enough for a label of 10 points
 SMALLEST_MAP = 1.3
-MAPS = 14.0  # all maps together are at most as wide
+MAPS = 14.0  # largest width of all maps together
 GAP = 0.2  # between two maps
-LINE = 0.25  # a title or the name of an axis, and the space beside it
-TICKS = 0.12  # the ticks, and the space between them and their labels
+LINE = 0.25  # a title or the name of an axis, with its margin
+TICKS = 0.12  # the ticks, with the margin of their labels
 BAR_GAP, BAR, BAR_LABELS = 0.15, 0.15, 0.7  # the colour bar, beside the maps
 # Of alignments.
-ROW = 0.26  # inches from one token to the next
-LINES = 1.6  # inches between the columns
-LEAST = 0.1  # weight of a line that is drawn
+ROW = 0.26  # from one token to the next
+LINES = 1.6  # between the columns
+MIN_WEIGHT = 0.1  # of a line that is drawn
 
 
 def plot_attention(
@@ -52,8 +49,8 @@ def plot_attention(
 ) -> Figure:
     """Draws which source position each target position attends to, one map per head.
 
-    Characters that matplotlib's font lacks are drawn in others that are installed. Where there are
-    more tokens than labels can stand side by side, every second has one, or every third.
+    Characters that matplotlib's font lacks are drawn in other installed fonts. If not all labels
+    fit side by side, every second token has one, or every third.
 
     Args:
         attention_scores: Array of shape `(T, S)` for a single map, `(H, T, S)` for the heads of a
@@ -65,8 +62,7 @@ def plot_attention(
             for a single map.
 
     Returns:
-        `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value of
-        a cell. The last of its axes is the colour bar.
+        `matplotlib.figure.Figure`. The last of its axes is the colour bar.
 
     Raises:
         ValueError: If the tokens or the titles do not match the scores' shape.
@@ -111,9 +107,8 @@ def _as_array(scores, num_queries, num_keys):
     if not fits or not scores.size:
         raise ValueError(
             f"Attention scores of shape {scores.shape} do not fit {num_queries} target and "
-            f"{counted(num_keys, 'source token')}: pass one sentence's (heads, target, source) or "
-            "(layers, "
-            "heads, target, source)."
+            f"{counted(num_keys, 'source token')}: pass one sentence's (heads, target, source) "
+            "or (layers, heads, target, source)."
         )
     return scores
 
@@ -141,28 +136,33 @@ def save_attention_plot(
         path: A run directory; or a SavedModel with the signature `attention`, which answers with
             the mean of the heads of one layer, of its own translation.
         text: The source.
-        output: Name of the picture; its ending, such as `.png`, `.pdf` or `.svg`, says of what
-            format. It appears complete or not at all.
-        target: A translation to look at instead of the model's own, greedy one.
+        output: Name of the picture, with the ending of its format: `.png`, `.pdf` or `.svg`. It
+            appears complete or not at all.
+        target: A translation to draw instead of the model's own, greedy one.
         kind: "cross", from the translation to the source; "encoder" or "decoder", from each side
             to itself.
-        layers, heads: Numbers, from 0, of those to draw; all if there is none.
-        precision: What a run computes in, as `load` has it.
+        layers, heads: Numbers of those to draw, from 0; all if empty.
+        precision: Of a run's computation, see `load`.
 
     Returns:
         `output`.
 
     Raises:
-        ValueError: If the text is empty, there is no such kind, layer or head, an export is asked
+        ValueError: If the text is empty, the kind, a layer or a head is unknown, an export is asked
             for more than it answers, or the picture cannot be written.
 
     Example:
 
     >>> save_attention_plot("runs/dates", "samedi 9 mai 1998", "map.png", layers=[1])
     """
+    # Needs TensorFlow and the tokenizers; `plot_attention` does not.
+    from keras_transformer.runs.load import open_model
+    from keras_transformer.serving.exported_translator import ExportedTranslator
+    from keras_transformer.translation.attention_maps import KINDS
+
     check_output(output)
     if not text.strip():
-        raise ValueError("There is nothing to look at: the text is empty.")
+        raise ValueError("Nothing to draw: the text is empty.")
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}: choose from {', '.join(KINDS)}.")
     model = open_model(path, precision)
@@ -182,7 +182,7 @@ def save_attention_plot(
 
 
 def _maps_of_run(translator, text, target, kind, layers, heads):
-    """`AttentionMaps`, those to be drawn and their titles."""
+    """`AttentionMaps` of a run, the scores to draw and their titles."""
     from keras_transformer.translation.inspection import attention_maps
     from keras_transformer.translation.text_model import check_numbers
 
@@ -200,17 +200,16 @@ def plot_alignment(
     target_tokens: Sequence[str | bytes],
     alignment: Sequence[int] | Tensor,
 ) -> Figure:
-    """Draws both sides as columns, and lines from each target token to where it comes from.
+    """Draws both sides as columns, and a line from each target token to its source token.
 
     Args:
         source_tokens: S strings, the column on the left.
         target_tokens: T strings, the column on the right.
-        alignment: T positions in the source, from 0, as `Translator.align` finds them, or none;
-            or weights `(T, S)`, of which a line is as strong as it is heavy.
+        alignment: T positions in the source, from 0, as `Translator.align` returns them, or none;
+            or weights `(T, S)`: the heavier, the stronger the line.
 
     Returns:
-        `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value of
-        a cell.
+        `matplotlib.figure.Figure`.
 
     Raises:
         ValueError: If the alignment does not fit the tokens.
@@ -241,7 +240,7 @@ def plot_alignment(
         axis.text(x, -1, title, color="dimgrey", style="italic", **style)
         for row, text in enumerate(side):
             axis.text(x, row, text, **style, **font)
-    for row, column in np.argwhere(weights >= LEAST):
+    for row, column in np.argwhere(weights >= MIN_WEIGHT):
         weight = float(weights[row, column])
         line = [left + 0.08, right - 0.08], [column, row]
         axis.plot(*line, color=COLOURS[0], alpha=weight, linewidth=0.5 + 2 * weight)
@@ -249,10 +248,10 @@ def plot_alignment(
 
 
 def _weights(alignment, sources, targets):
-    """Weights `(T, S)`.
+    """Weights `(T, S)` from 0 to 1.
 
     Raises:
-        ValueError: If these are none.
+        ValueError: If the alignment has another shape or other values.
     """
     given = np.asarray(to_numpy(alignment))
     if given.ndim == 2 and given.shape == (targets, sources):
@@ -272,11 +271,11 @@ def _weights(alignment, sources, targets):
 
 @dataclasses.dataclass
 class _Labels:
-    """The labels beside one side of a map, as many as can stand there.
+    """The labels along one side of a map, as many as fit.
 
     Attributes:
-        room: The longest one, at right angles to that side.
-        turned: Which of them are.
+        turned: Which of them are turned by 90°.
+        room: Size of the longest one, at right angles to that side.
     """
 
     positions: np.ndarray
@@ -287,13 +286,13 @@ class _Labels:
 
     @classmethod
     def along(cls, texts, length, figure, font, turn):
-        """Chooses them for a side of some length; `turn` says whether they may be turned."""
+        """Chooses the labels for a side of some length; `turn`: whether they may be turned."""
         cell = length / len(texts)
         size = float(np.clip(72 * cell / 1.4, SMALLEST_LABELS, LARGEST_LABELS))
         widths, heights = measure(figure, texts, size, font).T
         turned = turn & (widths > 1.2 * heights)
-        turned |= np.mean(turned) > 0.5  # then the short ones too: they would look odd
-        stacked = turned | (not turn)  # like lines of text, so that the side takes their heights
+        turned |= np.mean(turned) > 0.5  # then the short ones too, for an even look
+        stacked = turned | (not turn)  # one above the other, like lines of text
         step = math.ceil(1.05 * np.where(stacked, heights, widths).max() / cell)
         positions = np.arange(0, len(texts), max(1, step))
         room = np.where(stacked, widths, heights)[positions].max()
@@ -301,17 +300,18 @@ class _Labels:
 
 
 class _MapGrid:
-    """Where the maps are, all of one size, and what is written around them.
+    """The places of the maps, all of one size, and of the text around them.
 
-    It is measured before anything is drawn, so that nothing overlaps: a layout of matplotlib's
-    would take the room of long labels from the maps, whose rows were then too narrow for labels.
+    Everything is measured before it is drawn, so that nothing overlaps: a layout engine of
+    matplotlib would shrink the maps to make space for long labels, and then the labels would not
+    fit beside their rows.
 
     Args:
         figure: An empty one.
-        font: Properties of a `Text`, as `readable` gives them.
-        texts: The labels of the queries, of the keys, and the titles of the maps, one to a map.
+        font: Properties of a `Text`, as `readable` returns them.
+        texts: Labels of the queries, labels of the keys, and a title for each map.
         num_queries, num_keys: How many of them are labels of queries, and of keys.
-        columns: Maps that stand side by side; by default as many as look well.
+        columns: Maps in a row; by default two or four.
     """
 
     def __init__(

@@ -60,8 +60,7 @@ def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
         d_model: D, number of entries.
 
     Returns:
-        `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value
-        of a cell.
+        `matplotlib.figure.Figure`.
 
     Example:
 

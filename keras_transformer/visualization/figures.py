@@ -17,23 +17,23 @@ from matplotlib.figure import Figure
 from keras_transformer.atomic_files import replacing
 from keras_transformer.typing import Path
 
-# Okabe and Ito (2008): told apart by the colour-blind, and in print.
+# Okabe and Ito (2008): distinct for the colour-blind, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-WEIGHTS = "Blues"  # from 0, nothing, to 1: light to dark, whatever colours one sees
-SIGNED = "RdBu"  # from -1 to 1: red and blue, which the colour-blind tell apart
+WEIGHTS = "Blues"  # colour map from 0 to 1: light to dark
+SIGNED = "RdBu"  # colour map from -1 to 1: red to blue, distinct for the colour-blind
 LARGEST_LABELS, SMALLEST_LABELS = 10, 6  # points
-LONGEST = 24  # characters of a label; of a longer one, the beginning is drawn
+MAX_LABEL = 24  # characters of a label; longer ones are truncated
 EAST_ASIAN = ("CJK", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Ideographic", "Fullwidth")
-# Neither letter nor symbol: control characters, surrogates, what is private or not assigned, and
-# what is not seen but turns the direction of what follows.
+# Neither letter nor symbol: control characters, surrogates, private or unassigned code points, and
+# invisible ones, which may turn the direction of the text.
 NO_CHARACTER = ("Cc", "Cs", "Co", "Cn", "Cf")
-JOINERS = "\u200c\u200d"  # these alone say how letters of Persian and Hindi are joined
+JOINERS = "\u200c\u200d"  # of these, the shapes of Persian and Hindi letters depend
 
 
 class _Picture(Figure):
     """A figure that belongs to its caller alone: pyplot does not know it, so no window opens.
 
-    A notebook shows it where it is the value of a cell; `savefig` writes it into a file.
+    A notebook shows it if it is the value of a cell; `savefig` writes it into a file.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ class _Picture(Figure):
 
 
 def new_figure(**options: Any) -> Figure:
-    """A figure that belongs to its caller alone, as `_Picture` says.
+    """Makes a figure that belongs to its caller alone, see `_Picture`.
 
     Args:
         **options: Of `matplotlib.figure.Figure`.
@@ -62,21 +62,21 @@ def colour(number: int) -> str:
 
 
 def check_output(output: Path) -> None:
-    """Refuses a name of a picture that could not be written, before anything is computed.
+    """Refuses the name of a picture that could not be written, before anything is computed.
 
     Raises:
-        ValueError: If its ending says no format that there is, or there is no such directory.
+        ValueError: If its format is unknown, or its directory is missing.
     """
     folder, name = os.path.split(output)
     ending = os.path.splitext(name)[1].lstrip(".").lower()
     known = FigureCanvasAgg.get_supported_filetypes()
     if ending not in known:
         raise ValueError(
-            f"{output} has to end with what says of which format it is to be: choose from "
+            f"The format of {output} is unknown: its name must end with one of "
             f"{', '.join(f'.{x}' for x in sorted(known))}."
         )
     if not os.path.isdir(folder or "."):
-        raise ValueError(f"{output} cannot be written: there is no directory {folder}.")
+        raise ValueError(f"{output} cannot be written: the directory {folder} is missing.")
 
 
 def save_figure(figure: Figure, output: Path) -> Path:
@@ -84,8 +84,7 @@ def save_figure(figure: Figure, output: Path) -> Path:
 
     Args:
         figure: A matplotlib figure.
-        output: Name of the picture; its ending, such as `.png`, `.pdf` or `.svg`, says of what
-            format.
+        output: Name of the picture, with the ending of its format: `.png`, `.pdf` or `.svg`.
 
     Returns:
         `output`.
@@ -131,16 +130,16 @@ def measure(figure: Figure, texts: Iterable[str], size: float, font: dict[str, A
 def readable(labels: Iterable[str | bytes]) -> tuple[list[str], dict[str, Any]]:
     """Makes labels that matplotlib can draw: it shapes Arabic and Devanagari since 3.11.
 
-    The fonts of `rcParams["font.family"]` come first; for characters that they lack, others that
-    are installed. What no font has becomes its number, as U+6771, and one warning says which
-    script it is of and where Debian has a font for it.
+    The fonts of `rcParams["font.family"]` come first; other installed fonts follow for characters
+    that these lack. A character without a font becomes its number, such as U+6771, and one warning
+    names its script and the Debian package of a font.
 
     Args:
         labels: Strings, or UTF-8.
 
     Returns:
-        As many strings, shortened where they are long, and the properties of a matplotlib `Text`
-        to draw them with.
+        As many strings, truncated if they are long, and the properties of a matplotlib `Text` to
+        draw them with.
     """
     texts = [x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in labels]
     characters = {c for text in texts for c in text if _can_be_drawn(c, text)}
@@ -157,26 +156,26 @@ def readable(labels: Iterable[str | bytes]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _can_be_drawn(character, text):
-    """Whether it is to be looked for in fonts; a joiner only where there is something to join."""
+    """Whether to look for it in fonts; a joiner only beside other characters."""
     if character in JOINERS:
         return bool(text.strip(JOINERS))
     return unicodedata.category(character) not in ("Cc", "Cs", "Cf")
 
 
 def _shorten(text):
-    if len(text) <= LONGEST:
+    if len(text) <= MAX_LABEL:
         return text
-    cut = LONGEST - 1
+    cut = MAX_LABEL - 1
     while cut and unicodedata.category(text[cut])[0] == "M":  # a vowel sign stays with its letter
         cut -= 1
-    return text[: cut or LONGEST - 1] + "…"
+    return text[: cut or MAX_LABEL - 1] + "…"
 
 
 def _families(characters):
-    """Font families that have the characters; and those that none has.
+    """The font families that have the characters, and the characters that none has.
 
-    Those that have most come first, for a word is joined in one font only: many have a few signs
-    of Devanagari, one has them all.
+    Families with most of them come first, since letters are joined within one font only: many fonts
+    have a few signs of Devanagari, one has them all.
     """
     families, missing = list(matplotlib.rcParams["font.family"]), set(characters)
     for family in families:
@@ -193,17 +192,17 @@ def _families(characters):
 
 
 def _covered(path, characters):
-    """The characters that a font file has."""
+    """The characters among these that a font file has."""
     try:
         font = font_manager.get_font(path)
-    except (OSError, RuntimeError):  # matplotlib remembers fonts that are gone by now
+    except (OSError, RuntimeError):  # a font that matplotlib remembers, but that was removed
         return set()
     return {c for c in characters if font.get_char_index(ord(c))}
 
 
 def _installed():
-    """Upright fonts of regular weight, those without serifs first; matplotlib's own mathematical
-    ones, which have signs in the places of others, left out."""
+    """Upright fonts of regular weight, sans-serif first; without matplotlib's mathematical fonts,
+    which have other characters in some places."""
     own = matplotlib.get_data_path()
     entries = [
         entry
@@ -216,19 +215,19 @@ def _installed():
 
 
 def _installed_since():
-    """The same with the fonts that were installed since matplotlib has looked for some."""
+    """The same, with fonts that were installed after matplotlib's list was made."""
     known = {os.path.realpath(entry.fname) for entry in font_manager.fontManager.ttflist}
     for path in font_manager.findSystemFonts():
         if os.path.realpath(path) not in known:
             try:
                 font_manager.fontManager.addfont(path)
-            except (OSError, RuntimeError, NotImplementedError):  # no font that it could draw with
+            except (OSError, RuntimeError, NotImplementedError):  # not a font that it can draw
                 continue
     return _installed()
 
 
 def _sentence(characters):
-    """The warning: which characters have no font, and what to install."""
+    """The warning: which characters lack a font, and what to install."""
     by_script = itertools.groupby(sorted(characters, key=lambda c: (_script(c), c)), key=_script)
     scripts = {script: "".join(some) for script, some in by_script}
     described = [

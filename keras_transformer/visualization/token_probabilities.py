@@ -36,8 +36,7 @@ def plot_token_probabilities(
             drawn side by side.
 
     Returns:
-        `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value of
-        a cell.
+        `matplotlib.figure.Figure`.
 
     Raises:
         ValueError: If there is no step.

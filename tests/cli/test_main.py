@@ -207,7 +207,7 @@ def mistakes_with_a_run(folder):
             "mean cannot be made: Not a directory",
         ),
         "no history": (["plot", folder, "--output", folder / "x.png"], "has no history.csv"),
-        "nothing to plot": (["plot", "--output", folder / "x.png"], "RUN is missing"),
+        "nothing to plot": (["plot", "--output", folder / "x.png"], "arguments are required: RUN"),
     }
 
 

@@ -65,7 +65,7 @@ def test_what_is_typed(words, expected):
         ("p --xyzzy", "unknown option --xyzzy: see keras-transformer this --help."),
         ("p --num 5", "unknown option --num: did you mean --num"),  # no abbreviations
         ("p q", "unexpected argument 'q'"),
-        ("--number 5", "PATH is missing: a path"),
+        ("--number 5", "arguments are required: PATH"),
     ],
 )
 def test_a_mistake_is_one_sentence(words, message):

@@ -66,8 +66,8 @@ MISTAKES = {
     "layer": (["--layer", "3"], "There is no layer 3: the model has 3, numbered from 0"),
     "head": (["--head", "-1"], "There is no head -1: the model has 2"),
     "kind": (["--kind", "self"], "kind is 'self': choose from cross, encoder, decoder"),
-    "format": (["--output", "map.xyz"], "map.xyz has to end with what says of which format"),
-    "folder": (["--output", "nowhere/map.png"], "there is no directory nowhere"),
+    "format": (["--output", "map.xyz"], "The format of map.xyz is unknown: its name must end"),
+    "folder": (["--output", "nowhere/map.png"], "the directory nowhere is missing"),
     "target": (["--target", "A" * 12], "max_length is 12: shorten it"),
 }
 
@@ -93,7 +93,7 @@ main()
 """
     for arguments, message in (
         ([str(tmp_path / "none"), "a"], "none is no directory"),
-        ([str(tmp_path), "a", "--output", "x.xyz"], "x.xyz has to end"),
+        ([str(tmp_path), "a", "--output", "x.xyz"], "The format of x.xyz is unknown"),
     ):
         command = [sys.executable, "-c", program, "attention", *arguments]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -2,34 +2,34 @@
 
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.files import is_run
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.lasting_server import LastingServer
-from keras_transformer.serving.model_card import answer
-from keras_transformer.serving.served_translator import ServedTranslator
-from keras_transformer.translation.translator import Translator
 from keras_transformer.typing import Path
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.translator import Translator
 
 
 class ExportedModel:
-    """Asks the signatures of an export, in the process that `LastingServer` keeps for it.
+    """An export, whose signatures another process answers (`LastingServer`): this one stays small.
 
     Args:
-        exported: `ExportedTranslator`, which has looked at the version.
+        exported: `ExportedTranslator`, which has inspected the version.
 
     Attributes:
-        name: What the page calls it.
-        signatures: Names of what it can be asked.
+        name: Its directory, as the page shows it.
+        signatures: Their names.
     """
 
     def __init__(self, exported: ExportedTranslator) -> None:
         self.name = os.path.normpath(exported.directory)
         self.signatures = frozenset(exported.signatures)
         self._server = LastingServer(exported.directory)
-        self._lock = threading.Lock()  # who closes it waits for what is being answered
+        self._lock = threading.Lock()  # `close` waits for the current answer
         self._closed = False
 
     def ask(self, signature: str, inputs: dict[str, list[Any]]) -> dict[str, Any]:
@@ -43,9 +43,9 @@ class ExportedModel:
             {name of an output: nested lists}.
 
         Raises:
-            ValueError: If the version is there no more, or cannot answer.
+            ValueError: If the version is missing, or cannot answer.
         """
-        # Its process might go on, but what it answers could not be had again.
+        # Its process may still answer, but a new one could not.
         if not os.path.isfile(os.path.join(self.name, "saved_model.pb")):
             raise ValueError(f"{self.name} is gone: put it back, or explore another model.")
         with self._lock:
@@ -71,35 +71,39 @@ class ExportedModel:
 
 
 class ModelInMemory:
-    """Asks a translator what an export of it would be asked, and gets the same answers.
+    """A run in this process, which answers as an export of it would.
 
     Args:
         translator: `Translator`.
-        path: The run directory that it is from.
+        path: Its run directory.
 
     Attributes:
-        name, signatures: As `ExportedModel` has them.
+        name, signatures: See `ExportedModel`.
     """
 
-    def __init__(self, translator: Translator, path: Path) -> None:
+    def __init__(self, translator: "Translator", path: Path) -> None:
+        from keras_transformer.serving.served_translator import ServedTranslator
+
         self.name = os.path.normpath(path)
         widest = translator.model.target_vocabulary_size
         beam_size = min(ExportConfig.beam_size, widest)
         config = ExportConfig(signatures=("beam", "sample", "explore"), beam_size=beam_size)
         self._served = ServedTranslator(translator, config)
         self.signatures = frozenset(self._served.functions)
-        self._lock = threading.Lock()  # the first question of a kind makes a graph
+        self._lock = threading.Lock()  # the first question of a kind traces a graph
 
     def ask(self, signature: str, inputs: dict[str, list[Any]]) -> dict[str, Any]:
-        """Asks a signature, as `ExportedModel.ask` does.
+        """Asks a signature, see `ExportedModel.ask`.
 
         Raises:
-            ValueError: If the run is there no more.
+            ValueError: If the run is missing.
         """
+        from keras_transformer.serving.model_card import answer
+
         if not is_run(self.name):
             raise ValueError(f"{self.name} is gone: put it back, or explore another model.")
         with self._lock:
             return answer(self._served.functions, signature, inputs).outputs
 
     def close(self) -> None:
-        """Nothing: the model goes with this object."""
+        """Does nothing: the model is freed with this object."""

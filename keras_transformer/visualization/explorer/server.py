@@ -21,6 +21,7 @@ from werkzeug.wrappers import Request, Response
 from keras_transformer.runs.load import open_model
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.typing import Path
+from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
 from keras_transformer.visualization.explorer.questions import (
     QUESTIONS,
     InvalidRequest,
@@ -29,9 +30,9 @@ from keras_transformer.visualization.explorer.questions import (
 )
 
 LOOPBACK = "127.0.0.1"
-NAMES = (LOOPBACK, "localhost")  # what a browser here may call it
-LARGEST_PORT = 65535
-WAITING = 128  # connections
+NAMES = (LOOPBACK, "localhost")  # of this machine, in a browser's requests
+MAX_PORT = 65535
+BACKLOG = 128  # waiting connections
 FIRST_FILE = "index.html"
 KINDS = {
     ".html": "text/html",
@@ -39,8 +40,8 @@ KINDS = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-MOST_BYTES = 2**17  # of a question
-# Nothing of another host, no script or style but the page's own files, in no frame of another page.
+MAX_BYTES = 2**17  # of a question
+# Nothing from another host, no scripts or styles but the page's files, not in another page's frame.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -48,30 +49,30 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",  # which would tell the token
+    "Referrer-Policy": "no-referrer",  # which would leak the token
     "Cache-Control": "no-store",
 }
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Takes a port of this machine, which no other one can reach.
+    """Listens on a port that only this machine can reach.
 
     Args:
-        port: Its number; 0: whichever is free.
+        port: Its number; 0: any that is free.
 
     Returns:
-        A socket that listens, for `ExplorerServer`; whoever asked for it closes it.
+        A socket for `ExplorerServer`, to be closed by the caller.
 
     Raises:
-        ValueError: If there is no such port, or it is taken.
+        ValueError: If the number is invalid, or the port is in use.
     """
-    if not 0 <= port <= LARGEST_PORT:
-        raise ValueError(f"port must be from 0 to {LARGEST_PORT}, received {port}.")
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(f"port must be from 0 to {MAX_PORT}, received {port}.")
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((LOOPBACK, port))
-        listening.listen(WAITING)
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         raise ValueError(
@@ -92,12 +93,9 @@ def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
         `ExplorerServer`, which `run` starts.
 
     Raises:
-        ValueError: If there is no model, or it is not fit to be loaded.
+        ValueError: If the model is missing or invalid.
     """
     opened = open_model(path)
-    # Imports TensorFlow.
-    from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
-
     if isinstance(opened, ExportedTranslator):
         model: Model = ExportedModel(opened)
     else:
@@ -122,7 +120,7 @@ class ExplorerServer:
         token = secrets.token_urlsafe(16)
         self.address = f"http://{LOOPBACK}:{port}/{token}/"
         application = PageApplication(model, token, [f"{name}:{port}" for name in NAMES])
-        # The socket is handed over, for Werkzeug would end the process where a port is taken.
+        # Werkzeug would exit if the port were in use; so it takes a socket.
         options: dict[str, Any] = {"threaded": True, "request_handler": _Handler}
         self._server = make_server(LOOPBACK, port, application, fd=listening.fileno(), **options)
 
@@ -132,7 +130,7 @@ class ExplorerServer:
         Args:
             browser: Whether to open the page in the user's browser.
         """
-        if browser:  # in a thread: one in the terminal would have to end first
+        if browser:  # in a thread, since a browser in the terminal blocks
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
         try:
             self._server.serve_forever()
@@ -150,7 +148,7 @@ class ExplorerServer:
 
 
 class _Handler(WSGIRequestHandler):
-    """Logs no request, for addresses hold the token, and says of no version what it is."""
+    """Logs no requests, since their addresses hold the token, and names no versions."""
 
     def log_request(self, *_: Any) -> None:
         pass
@@ -160,18 +158,17 @@ class _Handler(WSGIRequestHandler):
 
 
 class PageApplication:
-    """Answers a browser that knows the token, and asks by this machine's name from its own page.
+    """The page and its questions as a WSGI application, for a browser that knows the token.
 
     Addresses are `/TOKEN/`, its files `/TOKEN/NAME`, and questions, POSTed as JSON,
-    `/TOKEN/ask/NAME`. Whatever comes without the token, under another Host (as of a name that
-    somebody has rebound to this machine) or from another Origin is refused with status 403; a
-    request that cannot be read is status 400, and whatever else fails 500, with a line in the log.
-    All errors are `{"error": sentence}`.
+    `/TOKEN/ask/NAME`. A request without the token, with another Host (such as a name that was
+    rebound to this machine) or from another Origin gets status 403, an invalid one 400, and any
+    other failure 500, with a line in the log. All errors are `{"error": sentence}`.
 
     Args:
-        model: What is asked.
+        model: The model that answers.
         token: Secret word.
-        hosts: What the header Host may be, with the port.
+        hosts: Allowed values of the header Host, with the port.
     """
 
     def __init__(self, model: Model, token: str, hosts: Collection[str]) -> None:
@@ -183,14 +180,14 @@ class PageApplication:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
-        request.max_content_length = MOST_BYTES
+        request.max_content_length = MAX_BYTES
         try:
             response = self._respond(request)
         except HTTPException as error:
             response = _error(error.description or error.name, error.code or 500)
         except Exception as error:
             logging.error("The explorer could not answer: %s", _one_line(error))
-            sentence = "The explorer met with an error, which its terminal shows."
+            sentence = "The explorer has failed, as its terminal shows."
             response = _error(str(error) if isinstance(error, ValueError) else sentence, 500)
         response.headers.extend(HEADERS)
         return response(environ, start_response)
@@ -204,7 +201,7 @@ class PageApplication:
         token, slash, name = request.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             raise Forbidden("The address lacks its token: open the one that the command printed.")
-        if not slash:  # the page's files would be looked for beside it
+        if not slash:  # the page's files are relative to it
             return redirect(f"/{token}/", 308)
         kind, _, question = name.partition("/")
         if kind == "ask" and question in QUESTIONS:
@@ -213,7 +210,7 @@ class PageApplication:
 
     def _file(self, request, name):
         if name not in self._files:
-            raise NotFound("There is no such file.")
+            raise NotFound("This file does not exist.")
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(["GET", "HEAD"])
         kind = KINDS[os.path.splitext(name)[1]]
@@ -233,7 +230,7 @@ class PageApplication:
 
 
 def _one_line(error):
-    """An error with its cause, such as the log of a process that has died, and its place."""
+    """An error with its cause, such as the log of a dead process, and its place."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     parts = [f"{type(error).__name__}: {error}", error.__cause__ or ""]
     text = " ".join(" ".join(map(str, parts)).split())

@@ -170,7 +170,7 @@ class Failing:
 def test_what_fails_otherwise_is_one_line_too(caplog):
     with listen() as listening, ExplorerServer(Failing(), listening) as explorer:
         answer = ask(explorer, "explore", {"text": "abc"}, 500)
-    assert "its terminal shows" in answer["error"]
+    assert "as its terminal shows" in answer["error"]
     (record,) = caplog.records
     assert "TypeError: two lines (test_explorer_server.py, line" in record.getMessage()
     assert record.exc_info is None
