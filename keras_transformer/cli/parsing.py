@@ -140,9 +140,8 @@ def call(
             raise ValueError(
                 f"{argument.shown} is missing: {argument.help}; see {PROGRAM} {name} --help."
             )
-    hints: dict[str, Any] = typing.get_type_hints(command, include_extras=True)
-    for owner, hint in hints.items():
-        if dataclasses.is_dataclass(hint):
+    for owner, hint in typing.get_type_hints(command, include_extras=True).items():
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             values[owner] = hint(**values[owner])
     positional = [values.pop(argument.name) for argument in arguments if not argument.section]
     command(*positional, **values)
