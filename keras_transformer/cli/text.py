@@ -77,7 +77,7 @@ def translate(
     if prefix is not None:
         prefixes = itertools.chain.from_iterable(iterate_lines(prefix))
         collections.deque(itertools.islice(prefixes, first), maxlen=0)
-        # Read now, for mistakes to be said now.
+        # Read now, so that mistakes are found now.
         prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
     set_threads(path, precision=precision)
     translator = open_translator(path, search, n_best, precision, prefix is not None, allow_ops)
@@ -92,20 +92,20 @@ def translate(
 
 
 def _read_stdin():
-    """The lines of stdin, and what tells how far they are translated."""
+    """The lines of stdin, and their progress."""
     if sys.stdin is None:
         raise ValueError("stdin is closed: give lines to translate.")
     try:
         descriptor = sys.stdin.fileno()
-    except io.UnsupportedOperation:  # whoever calls this function has put something in its place
+    except io.UnsupportedOperation:  # replaced by the caller
         return IncomingLines(sys.stdin.buffer.read1), StreamProgress()
-    # Not through Python's buffer: a thread that waits there would not let the process end.
+    # Not through Python's buffer: a thread that waits there would keep the process from exiting.
     read = functools.partial(os.read, descriptor)
     return IncomingLines(read), StreamProgress(size_of(descriptor))
 
 
 def _write(file, answers, first, n_best):
-    """Writes translations where they can be seen at once; `first` is the first line's number."""
+    """Writes translations and flushes them; `first` is the number of the first line."""
     try:
         for number, answer in enumerate(answers, first):
             if n_best is None:
@@ -115,7 +115,7 @@ def _write(file, answers, first, n_best):
                     print(f"{number} ||| {_one_line(text)} ||| {score:.6f}", file=file)
         file.flush()
     except OSError as error:  # such as a full disk
-        # What is left in the buffer cannot be written at the end either.
+        # The rest of the buffer could not be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
         raise ValueError(
             f"Translations cannot be written ({error.strerror}): with --resume, the rest can be "
@@ -185,7 +185,7 @@ def evaluate(
 
 
 def _pairs(path, source, target):
-    """The pairs that are named, or the test of the dates that a run was trained on."""
+    """The pairs in the given files, or the test part of the dates that a run was trained on."""
     from keras_transformer.corpora.dates import LANGUAGES, dates
     from keras_transformer.corpora.text_files import read_pairs
     from keras_transformer.runs import files
@@ -219,7 +219,7 @@ def _print_report(report, as_json):
 
 
 def _cut(text):
-    """One line, whatever ends of lines are in the text."""
+    """A truncated text in one line."""
     text = " ".join(text.split())
     return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
 
@@ -299,7 +299,7 @@ def align(
 
 
 def _open_model(path, precision, allow_ops):
-    """Opens what translates; a run with an operation on each core."""
+    """Opens a model; a run with one operation on each core."""
     from keras_transformer.runs.load import open_model
 
     set_threads(path, precision=precision)
@@ -307,12 +307,11 @@ def _open_model(path, precision, allow_ops):
 
 
 def set_threads(*paths: Path | None, precision: str | None = None) -> None:
-    """Has each core of the processor do an operation of its own where a run is to be opened.
+    """Runs an operation on each core if one of the paths is a run, after inspecting it.
 
     Args:
-        *paths: What is opened; None is nothing.
-        precision: What runs compute in, refused first if there is none such: importing TensorFlow
-            takes seconds.
+        *paths: Paths of models, or None.
+        precision: Of the computation of runs, checked before TensorFlow is imported.
     """
     from keras_transformer.options import check_precision
     from keras_transformer.runs.files import is_run
@@ -329,5 +328,5 @@ def set_threads(*paths: Path | None, precision: str | None = None) -> None:
 
 
 def _one_line(text):
-    """One line of what the model writes, whatever bytes it spells."""
+    """A translation in one line, even if it has line ends."""
     return " ".join(text.splitlines())

@@ -1,4 +1,4 @@
-"""The output of `translate`: its progress on stderr, and a file whose writing was stopped."""
+"""The output of `translate`: its progress on stderr, and a file to resume."""
 
 import os
 import stat
@@ -13,11 +13,11 @@ SEPARATOR = b" ||| "
 
 
 class StreamProgress:
-    """Says how many lines are translated: on a terminal in one line, elsewhere every minute.
+    """Prints how many lines are translated: on a terminal in one line, elsewhere every minute.
 
     Args:
-        size: Bytes that there are to read in all, or None: nobody knows.
-        every: Seconds between two lines where stderr is no terminal.
+        size: Bytes of the whole input, or None if it is unknown.
+        every: Seconds between two lines if stderr is not a terminal.
     """
 
     def __init__(self, size: int | None = None, every: float = 60.0) -> None:
@@ -25,28 +25,28 @@ class StreamProgress:
         self.every = every
         self.terminal = sys.stderr.isatty()
         self._lines = 0
-        self._began = self._said = time.monotonic()
+        self._started = self._printed = time.monotonic()
 
     def __call__(self, lines: int, bytes_taken: int) -> None:
-        """Says it when it is time.
+        """Prints it if it is time.
 
         Args:
             lines: How many lines have been translated since the last call.
-            bytes_taken: How much of what there is to read is done.
+            bytes_taken: How many bytes of the input are translated.
         """
         now = time.monotonic()
         self._lines += lines
-        if not self.terminal and now - self._said < self.every:
+        if not self.terminal and now - self._printed < self.every:
             return
-        self._said = now
-        seconds = max(now - self._began, 1e-9)
+        self._printed = now
+        seconds = max(now - self._started, 1e-9)
         text = f"{counted(self._lines, 'line')} translated, {self._lines / seconds:,.0f} a second"
         if self.size:
             text += f", {100 * bytes_taken / self.size:.0f} % of the input"
         print(text, end="\r" if self.terminal else "\n", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leaves what a terminal shows."""
+        """Ends the line on a terminal."""
         if self.terminal and self._lines:
             print(file=sys.stderr)
 
@@ -58,16 +58,16 @@ def size_of(descriptor: int) -> int | None:
 
 
 class UnfinishedOutput:
-    """Knows how many lines of the input are translated in a file, whole, and goes on from there.
+    """A file of translations whose writing was stopped, to append the rest to.
 
     Args:
         path: Of the file, which need not exist.
-        n_best: None, or how many translations of each line it has, as --n-best writes them: those
-            of the last line are written anew if there are fewer.
+        n_best: None, or the number of translations of each line, as --n-best writes them; those of
+            the last line are written again if some are missing.
 
     Attributes:
         path: As given.
-        done: Number of lines of the input that are done.
+        done: Number of lines of the input that are completely translated.
 
     Raises:
         ValueError: If it cannot be read, or holds something else.
@@ -77,7 +77,7 @@ class UnfinishedOutput:
         self.path = path
         self.done = self._size = 0
         if os.path.exists(path) and not os.path.isfile(path):
-            raise ValueError(f"{path} is no file that could be resumed.")
+            raise ValueError(f"{path} is not a file and cannot be resumed.")
         try:
             with open(path, "rb") as file:
                 self._read(file, n_best)
@@ -87,7 +87,7 @@ class UnfinishedOutput:
             raise ValueError(f"{path} cannot be read ({error.strerror}): check it.") from error
 
     def open(self) -> IO[str]:
-        """Opens the file to go on, without what is not whole."""
+        """Opens the file to append to, without an incomplete end."""
         try:
             file = open(self.path, "a", encoding="utf-8", newline="\n")
             file.truncate(self._size)
@@ -96,7 +96,7 @@ class UnfinishedOutput:
             raise ValueError(f"{self.path} cannot be written: {error.strerror}.") from error
 
     def _read(self, file, n_best):
-        """Counts the lines that are done, and the bytes that these take."""
+        """Counts the lines of the input that are done, and their bytes."""
         place = 0
         for count, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -105,8 +105,8 @@ class UnfinishedOutput:
             number = line.partition(SEPARATOR)[0]
             if n_best and (number != b"%d" % self.done or line.count(SEPARATOR) < 2):
                 raise ValueError(
-                    f"{self.path} line {count} is no translation of line {self.done} as --n-best "
-                    f"{n_best} writes it: resume with the options that it was written with."
+                    f"{self.path} line {count} is not a translation of line {self.done} as "
+                    f"--n-best {n_best} writes it: resume with the same options."
                 )
             if count % (n_best or 1) == 0:
                 self.done, self._size = self.done + 1, place

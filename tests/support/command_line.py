@@ -41,6 +41,14 @@ def run(*arguments, stdin=b""):
     return subprocess.CompletedProcess(arguments, status, *outputs)
 
 
+def refused(arguments, message, stdin=b""):
+    """The command is refused: by one sentence, with status 2, and with nothing on stdout."""
+    result = run(*arguments, stdin=stdin)
+    error = result.stderr.decode()
+    assert (result.returncode, result.stdout) == (2, b""), error
+    assert message in error and error.startswith("keras-transformer: ") and error.count("\n") == 1
+
+
 def run_process(*arguments, stdin=b""):
     """The command in a process of its own: nothing but what is meant for the user is printed."""
     program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
