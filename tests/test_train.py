@@ -10,6 +10,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.corpora.text_files import read_pairs
+from keras_transformer.presets import change
 from keras_transformer.runs import files
 from keras_transformer.runs.averaging import average
 from keras_transformer.tokenizers import saved
@@ -286,7 +287,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
     "changes, message",
     [
         ({"vocabulary_size": 200}, "is too small: 260 ids"),
-        ({"model": dataclasses.replace(MODEL, num_heads=3)}, "num_heads=3 does not divide"),
+        ({"num_heads": 3}, "num_heads=3 does not divide"),
         ({"train_source": "/nowhere"}, "/nowhere cannot be read"),
         ({"valid_source": None}, "--valid-source is missing"),
         ({"train_source": None}, "--train-source is missing"),
@@ -321,7 +322,7 @@ def test_resuming_with_another_recipe_is_refused(whole, config):
 )
 def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(dataclasses.replace(config, **changes), tmp_path / "run")
+        train(change(config, changes), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
