@@ -13,9 +13,8 @@ import sys
 from importlib import metadata
 from typing import Literal
 
-import tyro
-
 from benchmarks import corpora, load, workers
+from benchmarks.options import read_options
 from benchmarks.positions import positions
 from benchmarks.report import bars, plot_scaling, table
 from benchmarks.side_by_side import System, time_systems
@@ -321,4 +320,4 @@ def _processor():
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(read_options(Options))

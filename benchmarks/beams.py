@@ -19,9 +19,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import numpy as np  # noqa: E402
 import sacrebleu  # noqa: E402
 import tensorflow as tf  # noqa: E402
-import tyro  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
+from benchmarks.options import read_options  # noqa: E402
 from keras_transformer.data.dates import LANGUAGES, dates
 from keras_transformer.data.text_files import read_pairs
 from keras_transformer.special_ids import PAD  # noqa: E402
@@ -45,7 +45,7 @@ class Options:
         rounds: Of timing, all searches in turn.
     """
 
-    run: tyro.conf.Positional[str]
+    run: str
     source: str | None = None
     target: str | None = None
     bleu_tokenize: str = "13a"
@@ -132,4 +132,4 @@ def seconds(search, sources):
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(read_options(Options))

@@ -64,7 +64,7 @@ def write_text(folder, pairs, kind):
     import pathlib
 
     from keras_transformer.data.prepared.prepare import prepare_corpus
-    from keras_transformer.data.prepared.prepare_config import PrepareConfig
+    from keras_transformer.presets import PrepareConfig
     from keras_transformer.tokenizers import saved
     from tests.support.made_up_text import write_text
 
@@ -118,8 +118,8 @@ def _rates(folder, text, models, pairs, rounds):
     import sentencepiece
 
     from keras_transformer.data.prepared.prepare import prepare_corpus
-    from keras_transformer.data.prepared.prepare_config import PrepareConfig
     from keras_transformer.data.text_files import read_lines
+    from keras_transformer.presets import PrepareConfig
 
     sides = [read_lines(path) for path in text]
     processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models]

@@ -4,7 +4,6 @@ Written by `python -m tests.support.public_names`.
 """
 
 from keras_transformer.data.dataset import make_dataset as make_dataset
-from keras_transformer.data.prepared.prepare_config import PrepareConfig as PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus as PreparedCorpus
 from keras_transformer.data.text_files import read_pairs as read_pairs
 from keras_transformer.decoding.beam import beam_search as beam_search
@@ -37,6 +36,7 @@ from keras_transformer.layers.positions import RotaryPositions as RotaryPosition
 from keras_transformer.presets import PRESETS as PRESETS
 from keras_transformer.presets import ExportConfig as ExportConfig
 from keras_transformer.presets import ModelConfig as ModelConfig
+from keras_transformer.presets import PrepareConfig as PrepareConfig
 from keras_transformer.presets import SearchConfig as SearchConfig
 from keras_transformer.presets import TrainConfig as TrainConfig
 from keras_transformer.presets import get_preset as get_preset
@@ -76,16 +76,14 @@ from keras_transformer.transformer import Transformer as Transformer
 from keras_transformer.translation.inspection import attention_maps as attention_maps
 from keras_transformer.translation.inspection import token_probabilities as token_probabilities
 from keras_transformer.translation.translator import Translator as Translator
-from keras_transformer.visualization.alignment import plot_alignment as plot_alignment
+from keras_transformer.visualization.attention import plot_alignment as plot_alignment
 from keras_transformer.visualization.attention import plot_attention as plot_attention
 from keras_transformer.visualization.curves import plot_history as plot_history
 from keras_transformer.visualization.curves import plot_learning_rate as plot_learning_rate
+from keras_transformer.visualization.curves import plot_position_encoding as plot_position_encoding
 from keras_transformer.visualization.curves import plot_run as plot_run
 from keras_transformer.visualization.curves import plot_runs as plot_runs
 from keras_transformer.visualization.curves import save_run_plot as save_run_plot
-from keras_transformer.visualization.positions import (
-    plot_position_encoding as plot_position_encoding,
-)
 from keras_transformer.visualization.token_probabilities import (
     plot_token_probabilities as plot_token_probabilities,
 )

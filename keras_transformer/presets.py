@@ -1,7 +1,10 @@
-"""Named configurations: how large a model is and how it is trained.
+"""Every configuration: the model, its training, a corpus to prepare, a search, an export.
 
-`TrainConfig` is what `keras-transformer train` takes; every field is an option of the command
-line. `PRESETS` maps the names that `--preset` knows to configurations.
+Each one validates itself when it is made, as a whole, so that `dataclasses.replace` should change
+fields that depend on each other in one call; only what needs files is checked by what reads them.
+Every field of `TrainConfig`, `PrepareConfig`, `SearchConfig` and `ExportConfig` is an option of the
+command line; its help text is `metadata["help"]` of the field. `PRESETS` maps the names that
+`--preset` takes to configurations.
 
 Example:
 
@@ -12,268 +15,318 @@ True
 """
 
 import dataclasses
-import math
-import numbers
+from collections.abc import Mapping
+from typing import Any
 
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
-STRATEGIES = ("auto", "one", "mirrored", "multiworker")
-FREEZABLE = ("encoder", "decoder", "source-embeddings")
-
-# Positional encodings.
-ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings
-RELATIVE = ("relative", "bucketed", "rotary", "disentangled", "alibi")  # computed by attention
-POSITIONS = (*ABSOLUTE, "none", *RELATIVE)
-# The default of max_distance, for the schemes that have one; larger distances are clipped to it.
-MAX_DISTANCES = {"relative": 16, "bucketed": 128, "disentangled": 128}
-NUM_BUCKETS = 32
-
-FORMAT = 1  # of what run directories and .keras files hold
-
-
-def check_format(name: str, received: int | None) -> None:
-    """Refuses what another version has written.
-
-    Args:
-        name: Of the file.
-        received: The format that it says it has; None, an older one than the first.
-
-    Raises:
-        ValueError: If it is not `FORMAT`.
-    """
-    if received != FORMAT:
-        raise ValueError(
-            f"{name} is of format {received or 0}, this version reads format {FORMAT}: use the "
-            "version that wrote it, or train anew."
-        )
-
-
-def check_positions(
-    positions: str,
-    max_distance: int | None = None,
-    d_model: int | None = None,
-    num_heads: int | None = None,
-) -> None:
-    """Checks the name of a positional encoding, and the sizes that it is used with.
-
-    Args:
-        positions: One of `POSITIONS`.
-        max_distance: None for the default in `MAX_DISTANCES`.
-        d_model, num_heads: Sizes of the model, if they are known.
-
-    Raises:
-        ValueError: If the name is unknown, or a size does not fit.
-    """
-    if positions not in POSITIONS:
-        raise ValueError(
-            f"positions must be one of {', '.join(POSITIONS)}, received {positions!r}."
-        )
-    if max_distance is not None:
-        _check_max_distance(positions, max_distance)
-    if d_model and d_model % 2 and positions in ("sinusoidal", "alibi"):
-        subject = "Sinusoidal positions need" if positions == "sinusoidal" else "alibi needs"
-        raise ValueError(
-            f"{subject} an even d_model, received d_model={d_model}: choose an even one or "
-            "other positions."
-        )
-    if positions == "rotary" and d_model and num_heads:
-        check_rotary(d_model // num_heads)
-
-
-def _check_max_distance(positions, max_distance):
-    if positions not in MAX_DISTANCES:
-        raise ValueError(
-            f"max_distance={max_distance!r} has no effect on positions={positions!r}: leave it "
-            f"out, or choose one of {', '.join(MAX_DISTANCES)}."
-        )
-    if not isinstance(max_distance, numbers.Integral) or max_distance < 1:
-        raise ValueError(f"max_distance must be a positive integer, received {max_distance!r}.")
-    if positions == "bucketed" and max_distance <= NUM_BUCKETS // 2:
-        raise ValueError(
-            f"max_distance of bucketed positions must be more than {NUM_BUCKETS // 2}, as so many "
-            f"of the {NUM_BUCKETS} buckets hold one distance each, received {max_distance}."
-        )
-
-
-def check_rotary(key_dim: int) -> None:
-    """Checks that the entries of a head form pairs.
-
-    Raises:
-        ValueError: If its width is odd.
-    """
-    if key_dim % 2:
-        raise ValueError(
-            f"Rotary positions rotate pairs of entries, received heads of odd width {key_dim}: "
-            "choose num_heads and d_model so that d_model / num_heads is even."
-        )
-
-
-def check_sharing(
-    share_embeddings: str, source_vocabulary_size: int, target_vocabulary_size: int
-) -> None:
-    """Refuses a way of sharing that is unknown or that the vocabularies do not allow.
-
-    Raises:
-        ValueError: If it is.
-    """
-    if share_embeddings not in ("none", "target", "all"):
-        raise ValueError(
-            f'share_embeddings must be "none", "target" or "all", received {share_embeddings!r}.'
-        )
-    if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
-        raise ValueError(
-            'share_embeddings="all" needs one vocabulary for both sides, received '
-            f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
-            'joint vocabulary or share_embeddings="target".'
-        )
-
-
-def check_frozen_vectors(side: str, share_embeddings: str) -> None:
-    """Refuses to freeze the embeddings of a side where their matrix is the softmax's too.
-
-    Raises:
-        ValueError: If it is.
-    """
-    if share_embeddings == "all" or (side, share_embeddings) == ("target", "target"):
-        apart = "target" if side == "source" else "none"
-        raise ValueError(
-            f"--freeze-vectors would freeze the softmax, which shares the matrix of the {side} "
-            f"embeddings (share_embeddings={share_embeddings}): give --share-embeddings {apart}."
-        )
-
-
-def check_precision(precision: str | None) -> None:
-    """Refuses what is neither None nor the name of a precision.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(
-            f"precision must be one of {', '.join(PRECISIONS)}, received {precision!r}."
-        )
+from keras_transformer.options import (
+    ABOVE_0,
+    COUNT,
+    FRACTION,
+    FREEZABLE,
+    FROM_0,
+    MODEL_TYPES,
+    NOT_NEGATIVE,
+    POSITIONS,
+    POSITIVE,
+    PRECISIONS,
+    SEED,
+    SHARE,
+    SHARED,
+    STRATEGIES,
+    Range,
+    check_fields,
+    check_frozen_vectors,
+    check_positions,
+    check_validation,
+    check_vocabularies,
+    option,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """The architecture: arguments of `Transformer`."""
+    """The architecture: arguments of `Transformer`.
 
-    num_layers: int = 6  # N, layers of the encoder, and as many of the decoder
-    d_model: int = 512  # D, width of the model
-    num_heads: int = 8  # H, heads of each attention; must divide d_model
-    d_ff: int = 2048  # inner width of the feed-forward networks
-    dropout: float = 0.1  # share of sublayer outputs and embeddings, while training
-    norm: str = "post"  # post (the paper) or pre
-    activation: str = "relu"  # of the feed-forward networks
-    positions: str = "sinusoidal"  # learned relative bucketed rotary disentangled alibi none
-    share_embeddings: str = "target"  # none, target (with the softmax) or all
-    max_length: int = 256  # longest sentence, in tokens
-    max_distance: int | None = None  # largest told apart by relative, bucketed and disentangled
+    Raises:
+        ValueError: If a value is invalid, or values do not fit together.
+    """
+
+    num_layers: int = option(6, "N, layers of the encoder, and as many of the decoder", COUNT)
+    d_model: int = option(512, "D, width of the model", COUNT)
+    num_heads: int = option(8, "H, heads of each attention; must divide d_model", COUNT)
+    d_ff: int = option(2048, "inner width of the feed-forward networks", COUNT)
+    dropout: float = option(0.1, "dropout rate of sublayer outputs and embeddings", SHARE)
+    norm: str = option("post", "where layers normalize; post: the paper", ("post", "pre"))
+    activation: str = option("relu", "of the feed-forward networks, by its name in Keras")
+    positions: str = option("sinusoidal", "positional encoding", POSITIONS)
+    share_embeddings: str = option(
+        "target", "matrices that are one; target: with the softmax", SHARED
+    )
+    max_length: int = option(256, "longest sentence, in tokens", COUNT)
+    max_distance: int | None = option(None, "of relative, bucketed and disentangled positions")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} does not divide d_model={self.d_model}: every head "
+                "takes an equal share of the width."
+            )
+        check_positions(self.positions, self.max_distance, self.d_model, self.num_heads)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """One training: its data, vocabulary, model and recipe."""
+    """One training: its data, vocabulary, model and optimization.
 
-    # --- data: text, a prepared corpus, or the built-in dates ---
-    train_source: str | None = None  # text, .gz, or .tsv with both columns; 'part-*.gz' for several
-    train_target: str | None = None  # the translations, line by line
-    valid_source: str | None = None  # what the best checkpoint is chosen by
-    valid_target: str | None = None  # its translations, line by line
-    valid_fraction: float | None = None  # instead of files: share of the training text cut off
-    languages: tuple[str, ...] = ()  # of the dates; none: the default ones
-    corpus: tuple[str, ...] = ()  # prepared, instead of text; path:weight mixes several
-    dates: bool = False  # the built-in dates, where neither text nor a corpus is given
+    Raises:
+        ValueError: If a value is invalid, or values contradict each other.
+    """
 
-    # --- vocabulary ---
-    vocabulary_size: int | None = 8000  # ids per vocabulary; none: all (types char and word)
-    source_vocabulary_size: int | None = None  # of the source, where it has another one
-    target_vocabulary_size: int | None = None  # of the target, where it has another one
-    vocabulary_sample: int = 1_000_000  # pairs it is learned from, drawn where there are more
-    model_type: str = "bpe"  # bpe, unigram, char, word or wordpiece
-    source_vocabulary: str | None = None  # WordPiece vocab.txt to take, such as BERT's; none: learn
-    target_vocabulary: str | None = None  # the target's
-    lowercase: bool = False  # lower-case text before it is cut into pieces
-    nfkc: bool = True  # normalise text to Unicode NFKC; wordpiece cleans it in its own way
-    source_vectors: str | None = None  # GloVe, word2vec or fastText .vec: embeddings begin as these
-    target_vectors: str | None = None  # the target's
-    freeze_vectors: bool = False  # embeddings that began so keep what they began as
-    subword_sampling: float = 0.0  # in training: dropout of merges (bpe), sharpness (unigram)
+    train_source: str | None = option(
+        None,
+        "text, .gz, or .tsv with both columns; 'part-*.gz' for several files",
+        section="data: text, a prepared corpus, or the built-in dates",
+    )
+    train_target: str | None = option(None, "the translations, line by line")
+    valid_source: str | None = option(None, "validation text, to choose the best checkpoint by")
+    valid_target: str | None = option(None, "its translations, line by line")
+    valid_fraction: float | None = option(
+        None, "instead of files: share of the training text that is held out", FRACTION
+    )
+    languages: tuple[str, ...] = option((), "of the dates; none: the default ones")
+    corpus: tuple[str, ...] = option((), "prepared, instead of text; path:weight mixes several")
+    dates: bool = option(False, "the built-in dates, if neither text nor a corpus is given")
 
-    # --- start: from fresh weights, or those of a run, with its vocabulary and architecture ---
-    start_from: str | None = None  # run directory to fine-tune on other data
-    freeze: tuple[str, ...] = ()  # what keeps its weights: encoder, decoder, source-embeddings
+    vocabulary_size: int | None = option(
+        8000, "ids per vocabulary; none: all (types char and word)", section="vocabulary"
+    )
+    source_vocabulary_size: int | None = option(None, "of the source, if it differs")
+    target_vocabulary_size: int | None = option(None, "of the target, if it differs")
+    vocabulary_sample: int = option(1_000_000, "pairs to learn it from, at most", COUNT)
+    model_type: str = option("bpe", "of the vocabularies", MODEL_TYPES)
+    source_vocabulary: str | None = option(None, "WordPiece vocab.txt, such as BERT's, to use")
+    target_vocabulary: str | None = option(None, "the target's")
+    lowercase: bool = option(False, "lower-case text before it is tokenized")
+    nfkc: bool = option(True, "normalize text to Unicode NFKC; wordpiece cleans it in its own way")
+    source_vectors: str | None = option(None, "GloVe, word2vec or fastText .vec, to start from")
+    target_vectors: str | None = option(None, "the target's")
+    freeze_vectors: bool = option(False, "do not train embeddings that were initialized so")
+    subword_sampling: float = option(
+        0.0, "while training: dropout of merges (bpe), sharpness (unigram)", SHARE
+    )
 
-    # --- model ---
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)  # the architecture
+    start_from: str | None = option(
+        None,
+        "run directory to fine-tune on other data",
+        section="initialization: random, or a run with its vocabulary and architecture",
+    )
+    freeze: tuple[str, ...] = option((), "not trained: encoder, decoder, source-embeddings")
 
-    # --- recipe ---
-    epochs: int = 20  # rounds, after each of which the model is validated and saved
-    steps_per_epoch: int | None = None  # updates; none: one pass over the data
-    tokens_per_batch: int = 8192  # rows × padded length of the longer side, all replicas
-    accumulation_steps: int = 1  # micro-batches one after the other, to save memory
-    parallel_microbatches: int | None = None  # together; none: one for each core, up to eight
-    label_smoothing: float = 0.1  # share spread evenly over the vocabulary
-    peak: float | None = None  # highest learning rate; none: the paper's, (D · warm-up)^-0.5
-    warmup_steps: int = 4000  # updates until the learning rate peaks
-    cooldown_steps: int = 0  # updates at the end in which it also falls to zero, linearly
-    clip_norm: float | None = None  # largest norm of all gradients together
-    weight_decay: float = 0.0  # share of the weights taken off per update, times learning rate
-    ema: float = 0.0  # running mean of the weights, used instead of them: momentum it grows to
-    precision: str = "float32"  # float32, mixed_bfloat16, mixed_float16 or auto (timed here)
-    strategy: str = "auto"  # auto (all there is), one, mirrored or multiworker (by TF_CONFIG)
-    logical_devices: int = 1  # replicas that the CPU plays, to try mirrored without GPUs
-    jit_compile: bool = False  # compile training steps with XLA, once per padded shape
-    seed: int = 1  # of everything random
+    model: ModelConfig = dataclasses.field(
+        default_factory=ModelConfig, metadata={"help": "the architecture", "section": "model"}
+    )
 
-    # --- validation ---
-    validate_by: str = "loss"  # what the best is chosen by: loss; or bleu, and loss below 5
-    bleu_tokenize: str = "13a"  # sacreBLEU's tokenizer; none where text is tokenized already
-    validation_beam_size: int = 1  # of the translations for bleu; 1: greedy
-    patience: int | None = None  # epochs without a new best after which training ends
-    keep_checkpoints: int = 1  # so many of the best, and of the last
-    average: str = "none"  # the model: none, the best; best or last, mean of those, if no worse
+    epochs: int = option(20, "each ends with a validation", COUNT, section="optimization")
+    steps_per_epoch: int | None = option(None, "none: one pass over the data", COUNT)
+    tokens_per_batch: int = option(
+        8192, "rows × padded length of the longer side, of all replicas together", COUNT
+    )
+    accumulation_steps: int = option(1, "slices of a batch, one after the other", COUNT)
+    parallel_microbatches: int | None = option(
+        None, "slices of a batch, at once; none: one for each core, up to eight", COUNT
+    )
+    label_smoothing: float = option(0.1, "share spread evenly over the vocabulary", SHARE)
+    peak: float | None = option(
+        None, "highest learning rate; none: the paper's, (D · warm-up)^-0.5", POSITIVE
+    )
+    warmup_steps: int = option(4000, "steps until the learning rate peaks", COUNT)
+    cooldown_steps: int = option(0, "last steps, in which it also falls to 0, linearly", FROM_0)
+    clip_norm: float | None = option(None, "largest global norm of the gradients", ABOVE_0)
+    weight_decay: float = option(
+        0.0, "share of the weights taken off per step, times learning rate", NOT_NEGATIVE
+    )
+    ema: float = option(
+        0.0, "momentum of an exponential moving average that replaces the weights", SHARE
+    )
+    precision: str = option("float32", "of computation; auto: timed here", PRECISIONS)
+    strategy: str = option("auto", "of distribution; multiworker: by TF_CONFIG", STRATEGIES)
+    logical_devices: int = option(1, "replicas on the CPU, to try mirrored without GPUs", COUNT)
+    jit_compile: bool = option(False, "compile training steps with XLA, once per padded shape")
+    seed: int = option(1, "of everything random", SEED)
 
-    # --- what is saved to go on from ---
-    save_every: int | None = None  # updates from one point to the next; none: 2 % of the time
+    validate_by: str = option(
+        "loss",
+        "what the best is chosen by; bleu: by loss while it is below 5",
+        ("loss", "bleu"),
+        section="validation",
+    )
+    bleu_tokenize: str = option("13a", "sacreBLEU's tokenizer; none if text is tokenized already")
+    validation_beam_size: int = option(1, "of the translations for bleu; 1: greedy search", COUNT)
+    patience: int | None = option(None, "epochs without a new best until training ends", COUNT)
+    keep_checkpoints: int = option(1, "how many of the best, and of the last", COUNT)
+    average: str = option(
+        "none", "checkpoints whose mean becomes the model, if no worse", ("none", "best", "last")
+    )
 
-    # --- what is told meanwhile ---
-    log_every: float = 60.0  # seconds between lines of progress, where stderr is no terminal
-    log_file: str | None = None  # to which those lines are added as well
+    save_every: int | None = option(
+        None, "steps between checkpoints; none: 2 % of the time", COUNT, section="checkpoints"
+    )
+
+    log_every: float = option(
+        60.0, "seconds between lines, without a terminal", ABOVE_0, section="logging"
+    )
+    log_file: str | None = option(None, "file to append these lines to as well")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self._check_data()
+        joint = self.model.share_embeddings == "all"
+        check_vocabularies(self, joint, "--share-embeddings target")
+        self._check_vectors()
+        if self.tokens_per_batch < self.model.max_length:
+            raise ValueError(
+                f"tokens_per_batch={self.tokens_per_batch} cannot hold a sentence of max_length="
+                f"{self.model.max_length} tokens: raise the budget or lower max_length."
+            )
+        is_given = bool(self.source_vocabulary or self.target_vocabulary)
+        if self.subword_sampling and (is_given or self.model_type not in ("bpe", "unigram")):
+            raise ValueError(
+                "subword_sampling needs a vocabulary of type bpe or unigram, received "
+                f"{'wordpiece' if is_given else self.model_type!r}."
+            )
+        self._check_freeze()
+
+    def _check_data(self) -> None:
+        """Refuses data that is named in two ways at once."""
+        if self.corpus:
+            for name in ("train_source", "train_target", "valid_fraction", "languages"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"--corpus brings its text with it: leave out --{name.replace('_', '-')}."
+                    )
+        elif self.train_source is not None and self.languages:
+            raise ValueError("--languages are of the built-in dates: leave them out with files.")
+        check_validation(self)
+
+    def _check_vectors(self) -> None:
+        """Refuses word vectors that do not fit the embeddings."""
+        share = self.model.share_embeddings
+        sides = [side for side in ("source", "target") if getattr(self, f"{side}_vectors")]
+        if self.freeze_vectors and not sides:
+            raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
+        if len(sides) == 2 and share == "all":
+            raise ValueError(
+                "Both sides have one matrix of embeddings (share_embeddings=all): give "
+                "--source-vectors or --target-vectors, not both, or --share-embeddings target."
+            )
+        if sides and self.start_from is not None:
+            raise ValueError(
+                f"The embeddings are those of {self.start_from}: leave out --{sides[0]}-vectors."
+            )
+        for side in sides if self.freeze_vectors else ():
+            check_frozen_vectors(side, share)
+
+    def _check_freeze(self) -> None:
+        """Refuses to freeze what is unknown, random, or shared with the softmax."""
+        for part in self.freeze:
+            if part not in FREEZABLE:
+                raise ValueError(f"freeze takes {', '.join(FREEZABLE)}, received {part!r}.")
+        if self.freeze and self.start_from is None:
+            raise ValueError("--freeze needs --start-from: fresh weights would stay random.")
+        if "source-embeddings" in self.freeze and self.model.share_embeddings == "all":
+            raise ValueError(
+                "--freeze source-embeddings would freeze the softmax, which shares their matrix "
+                "(share_embeddings=all): freeze encoder or decoder, or start from a run trained "
+                "with --share-embeddings target."
+            )
+
+
+def _as_in_training(name: str) -> Any:
+    """A field like the one of that name in `TrainConfig`."""
+    field = TrainConfig.__dataclass_fields__[name]
+    metadata = {**field.metadata, "section": None}
+    return dataclasses.field(default=field.default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareConfig:
+    """A corpus to prepare: its text and its vocabularies.
+
+    Raises:
+        ValueError: If a value is invalid, or values contradict each other.
+
+    Example:
+
+    >>> PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001).model_type
+    'bpe'
+    """
+
+    train_source: str = dataclasses.field(
+        metadata={
+            "help": "text, .gz, or .tsv with both columns; 'part-*.gz' for several files",
+            "section": "text",
+        }
+    )
+    train_target: str | None = _as_in_training("train_target")
+    valid_source: str | None = _as_in_training("valid_source")
+    valid_target: str | None = _as_in_training("valid_target")
+    valid_fraction: float | None = _as_in_training("valid_fraction")
+
+    vocabularies: str | None = option(
+        None, "run or prepared corpus to take them from; none: learn them", section="vocabulary"
+    )
+    vocabulary_size: int | None = _as_in_training("vocabulary_size")
+    source_vocabulary_size: int | None = _as_in_training("source_vocabulary_size")
+    target_vocabulary_size: int | None = _as_in_training("target_vocabulary_size")
+    vocabulary_sample: int = _as_in_training("vocabulary_sample")
+    model_type: str = _as_in_training("model_type")
+    source_vocabulary: str | None = _as_in_training("source_vocabulary")
+    target_vocabulary: str | None = _as_in_training("target_vocabulary")
+    lowercase: bool = _as_in_training("lowercase")
+    nfkc: bool = _as_in_training("nfkc")
+    joint_vocabulary: bool = option(True, "one for both sides, as share_embeddings=all needs it")
+    seed: int = option(1, "of the random sample and the held-out part", SEED)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_validation(self)
+        if self.vocabularies is None:
+            check_vocabularies(self, self.joint_vocabulary, "--no-joint-vocabulary")
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-    """A way to search for translations: greedily, with a beam, or drawn at random.
+    """A way to search for translations: greedy search, beam search, or random sampling.
 
     Raises:
-        ValueError: If a value is out of its range, or a beam is to be sampled.
+        ValueError: If a value is out of its range, or values contradict each other.
     """
 
-    beam_size: int = 1  # hypotheses followed at once; 1: greedy search
-    length_penalty: float = 1.0  # α ≥ 0: beams are ranked by log_prob / ((5 + length) / 6)^α
-    beam_patience: float = 1.0  # beams stop at so many times beam_size ended; inf: exact search
-    sample: bool = False  # draw each token at random instead
-    temperature: float = 1.0  # of sampling: below 1 safer, above 1 more varied
-    top_k: int = 0  # of sampling: only from the so many most probable tokens; 0: all
-    top_p: float = 1.0  # of sampling: only from the fewest tokens with this share of probability
-    seed: int = 1  # of sampling
-    longest_output: int | None = None  # tokens of a translation; none: the model's max_length
+    beam_size: int = option(1, "hypotheses followed at once; 1: greedy search", COUNT)
+    length_penalty: float = option(
+        1.0, "α ≥ 0: beams are ranked by log_prob / ((5 + length) / 6)^α", NOT_NEGATIVE
+    )
+    beam_patience: float = option(
+        1.0,
+        "beams stop at so many times beam_size ended; inf: exact search",
+        Range(lambda x: x >= 1, "at least 1; inf for an exact search"),
+    )
+    sample: bool = option(False, "draw each token at random instead")
+    temperature: float = option(1.0, "of sampling: below 1 safer, above 1 more varied", POSITIVE)
+    top_k: int = option(0, "of sampling: only the so many most probable tokens; 0: all", FROM_0)
+    top_p: float = option(
+        1.0,
+        "of sampling: only from the fewest tokens with this share of probability",
+        Range(lambda x: 0 < x <= 1, "above 0 and at most 1"),
+    )
+    seed: int = option(1, "of sampling", SEED)
+    longest_output: int | None = option(
+        None, "tokens of a translation; none: the model's max_length", COUNT
+    )
 
     def __post_init__(self) -> None:
-        longest = self.longest_output
-        ranges = {
-            "beam_size": (self.beam_size >= 1, "at least 1"),
-            "length_penalty": (0 <= self.length_penalty < math.inf, "a number of at least 0"),
-            "beam_patience": (self.beam_patience >= 1, "at least 1; inf for an exact search"),
-            "temperature": (0 < self.temperature < math.inf, "a number above 0"),
-            "top_k": (self.top_k >= 0, "at least 0, which stands for all tokens"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "seed": (0 <= self.seed < 2**31, "at least 0 and less than 2^31"),
-            "longest_output": (longest is None or longest >= 1, "at least 1"),
-        }
-        for name, (good, expected) in ranges.items():
-            if not good:
-                raise ValueError(f"{name} must be {expected}, received {getattr(self, name)}.")
+        check_fields(self)
         if self.sample and self.beam_size > 1:
             raise ValueError(
                 f"A beam of {self.beam_size} cannot be sampled: leave out beam_size or sample."
@@ -291,15 +344,31 @@ GREEDY = SearchConfig()
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
-    """An export: what it can be asked, and how its weights are stored."""
+    """An export: its signatures, and how its weights are stored.
 
-    # What clients can ask for; serving_default is always there, explore only where it is named.
-    signatures: tuple[str, ...] = ("beam", "sample", "score", "attention", "tokens")
-    beam_size: int = 5  # hypotheses that the signature beam answers with
-    length_penalty: float = SearchConfig.length_penalty  # α of the signature beam
-    precision: str = "float32"  # of stored weights: float32, bfloat16 or int8
-    computation: str = "float32"  # float32, or bfloat16 for servers with bfloat16 units
-    longest_output: int | None = None  # tokens of a translation; none: the model's max_length
+    Raises:
+        ValueError: If a value is invalid.
+    """
+
+    signatures: tuple[str, ...] = option(
+        ("beam", "sample", "score", "attention", "tokens"),
+        "besides serving_default, which is always there; explore: for the explorer",
+        section="signatures and weights",
+    )
+    beam_size: int = option(5, "hypotheses of the signature beam", COUNT)
+    length_penalty: float = option(
+        SearchConfig.length_penalty, "α of the signature beam", NOT_NEGATIVE
+    )
+    precision: str = option("float32", "of stored weights", ("float32", "bfloat16", "int8"))
+    computation: str = option(
+        "float32", "of answers; bfloat16: for servers with such units", ("float32", "bfloat16")
+    )
+    longest_output: int | None = option(
+        None, "tokens of a translation; none: the model's max_length", COUNT
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def search(self) -> SearchConfig:
@@ -325,7 +394,7 @@ dates = TrainConfig(
 )
 
 # The model of Wu et al. (ACL 2021), "Transformer-Tiny" for Multi30k: 2.6 M weights. Their
-# recipe, but half the warm-up, larger batches, a running mean of the weights instead of one of
+# recipe, but half the warm-up, larger batches, an average (EMA) of the weights instead of one of
 # checkpoints, and weight decay: worth 0.05 nats of validation loss and 0.4 BLEU there (seed 1).
 tiny = TrainConfig(
     vocabulary_size=9900,
@@ -369,7 +438,7 @@ PRESETS = {"dates": dates, "tiny": tiny, "small": small, "base": base, "big": bi
 
 
 def get_preset(name: str) -> TrainConfig:
-    """Looks a configuration up.
+    """Looks up a configuration.
 
     Args:
         name: One of `PRESETS`.
@@ -378,8 +447,27 @@ def get_preset(name: str) -> TrainConfig:
         `TrainConfig`.
 
     Raises:
-        ValueError: If there is no such preset.
+        ValueError: If the name is unknown.
     """
     if name not in PRESETS:
         raise ValueError(f"There is no preset {name!r}: choose one of {', '.join(PRESETS)}.")
     return PRESETS[name]
+
+
+def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """Changes fields of a configuration and of its model at once, so that it is checked as a whole.
+
+    Args:
+        config: `TrainConfig`.
+        changes: Fields of `TrainConfig` and `ModelConfig` by their names, with their new values.
+
+    Returns:
+        Another `TrainConfig`.
+
+    Raises:
+        ValueError: If it would be invalid.
+    """
+    sizes = {name for name in changes if name in ModelConfig.__dataclass_fields__}
+    model = dataclasses.replace(config.model, **{name: changes[name] for name in sizes})
+    others = {name: changes[name] for name in changes if name not in sizes}
+    return dataclasses.replace(config, model=model, **others)

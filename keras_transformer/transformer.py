@@ -20,14 +20,16 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.presets import (
+from keras_transformer.options import (
     ABSOLUTE,
     FORMAT,
     RELATIVE,
-    ModelConfig,
     check_format,
     check_positions,
     check_sharing,
+)
+from keras_transformer.presets import (
+    ModelConfig,
 )
 from keras_transformer.training.keras_workarounds import check_left_over
 from keras_transformer.training.labels import check_label_array

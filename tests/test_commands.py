@@ -11,8 +11,7 @@ import shlex
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.cli import main as command_line
-from keras_transformer.cli.parsing import parse_command
+from keras_transformer.cli.main import COMMANDS as FUNCTIONS
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 
@@ -91,16 +90,9 @@ def test_the_command_line_knows_every_word(page, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     make_configurations(words)
     called = []
-
-    def parse_only(commands, config=()):
-        def instead(command):
-            if inspect.isclass(command):
-                return command
-            return functools.wraps(command)(lambda *_, **options: called.append(options))
-
-        called.append(parse_command({k: instead(c) for k, c in commands.items()}, config))
-
-    monkeypatch.setattr(command_line, "parse_command", parse_only)
+    for name, command in FUNCTIONS.items():
+        instead = functools.wraps(command)(lambda *_, **options: called.append(options))
+        monkeypatch.setitem(FUNCTIONS, name, instead)
     result = run(*words[1:])
     assert result.returncode == 0, (result.stdout + result.stderr).decode()
     assert called or "--help" in words
@@ -115,7 +107,7 @@ def test_programs_are_there(page, words):
         path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     assert path.is_file(), words
     program = path.read_text(encoding="utf-8")
-    known = set(re.findall(r'"(--[a-z-]+)"', program))  # argparse's; tyro has fields
+    known = set(re.findall(r'"(--[a-z-]+)"', program))  # argparse's; others have fields
     fields = re.findall(r"^    (\w+): ", program, flags=re.MULTILINE)
     known |= {f"--{name.replace('_', '-')}" for name in fields}
     assert {word for word in words if word.startswith("--")} <= known, words
@@ -149,7 +141,7 @@ def test_names_of_readme_are_public():
 def test_options_of_readme_are_options():
     """Of some command: what the text says of `--option value` is no line that can be read."""
     options = {"--run"}  # of the benchmark
-    for command in re.findall(r"• (\w+)", run("--help").stdout.decode()):
+    for command in FUNCTIONS:
         options |= set(re.findall(r"--[a-z0-9-]+", run(command, "--help").stdout.decode()))
     assert len(options) > 50
     for span in spans_of("README.md"):

@@ -33,13 +33,14 @@ FLOORS = [
     ["training", "data"],
     ["layers", "decoding", "tokenizers"],
     ["kernels", "atomic_files", "inspection"],
-    ["presets", "special_ids", "typing", "wording"],
+    ["presets"],
+    ["options", "special_ids", "typing", "wording"],
 ]
 BESIDE = {"training": {"data"}}  # what else
 ROOMS = [room for floor in FLOORS for room in floor]
 # These run on any backend of Keras: nothing in them imports TensorFlow.
 WITHOUT_TENSORFLOW = [
-    *("special_ids", "typing", "presets"),
+    *("special_ids", "typing", "presets", "options"),
     *("layers", "transformer"),
     *(f"training.{name}" for name in ("losses", "labels")),
     *(f"kernels.{name}" for name in ("dense", "dropout", "layer_normalization", "products")),

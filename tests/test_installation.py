@@ -110,8 +110,9 @@ def test_base_alone(built, python, tmp_path):
     script = LAYERS.format(backend="tensorflow")
     where = succeed(bin / "python", "-c", script, folder=tmp_path)
     assert str(tmp_path) in where
-    done = run(bin / "keras-transformer", "--help", folder=tmp_path)
-    sentence = "this command needs tyro: pip install 'keras-encoder-decoder[all]'."
+    assert "translate" in succeed(bin / "keras-transformer", "--help", folder=tmp_path)
+    done = run(bin / "keras-transformer", "config", folder=tmp_path)
+    sentence = "this command needs pyyaml: pip install 'keras-encoder-decoder[all]'."
     assert (done.returncode, done.stderr) == (2, f"keras-transformer: {sentence}\n")
     succeed(bin / "pip", "install", "--quiet", "jax[cpu]", folder=tmp_path)
     script = LAYERS.format(backend="jax")

@@ -76,14 +76,15 @@ def test_what_no_extra_brings_is_an_error_as_ever():
 @pytest.mark.parametrize(
     "module, arguments",
     [
-        ("tyro", ["--help"]),
+        ("yaml", ["config"]),
         ("babel", ["evaluate", "translations.txt"]),
         ("matplotlib", ["plot", "run"]),
     ],
 )
 def test_command_line_names_the_extra(module, arguments):
-    code = "sys.argv[0] = 'keras-transformer'\nfrom keras_transformer.cli.entry import main; main()"
+    code = "sys.argv[0] = 'keras-transformer'\nfrom keras_transformer.cli.main import main; main()"
     run = run_without([module], code, *arguments)
-    sentence = f"this command needs {module}: pip install 'keras-encoder-decoder[all]'."
+    package = keras_transformer.OPTIONAL[module]
+    sentence = f"this command needs {package}: pip install 'keras-encoder-decoder[all]'."
     assert (run.returncode, run.stderr) == (2, f"keras-transformer: {sentence}\n")
     assert run.stdout == ""

@@ -10,6 +10,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_pairs
+from keras_transformer.presets import change
 from keras_transformer.runs.models import average
 from keras_transformer.runs.run import Run
 from keras_transformer.tokenizers import saved
@@ -273,6 +274,7 @@ def test_training_ends_when_patience_does(config, tmp_path, capsys):
     [
         ({"vocabulary_size": 200}, "is too small: 260 ids"),
         ({"tokens_per_batch": 8}, "cannot hold a sentence"),
+        ({"strategy": "several"}, "strategy must be one of auto"),
         ({"label_smoothing": 1.0}, "label_smoothing must be"),
         ({"model_type": "syllable"}, "model_type must be one of"),
         ({"epochs": 0}, "epochs"),
@@ -298,7 +300,7 @@ def test_training_ends_when_patience_does(config, tmp_path, capsys):
 )
 def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(dataclasses.replace(config, **changes), tmp_path / "run")
+        train(change(config, changes), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,60 +1,73 @@
-"""The commands `attention` and `plot`, which draw."""
+"""The commands `attention`, `plot` and `explore`, which show what a model does."""
 
+import sys
 from typing import Annotated
 
-import tyro
-
-from keras_transformer.cli.text import set_threads
-
-Runs = Annotated[
-    tuple[str, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
-]
+from keras_transformer.cli.text import Precision, set_threads
 
 
 def attention(
-    path: tyro.conf.Positional[str],
-    text: tyro.conf.Positional[str],
-    output: str = "attention.png",
-    target: str | None = None,
-    kind: str = "cross",
-    layer: tuple[int, ...] = (),
-    head: tuple[int, ...] = (),
-    precision: str | None = None,
+    path: Annotated[
+        str,
+        "run directory; or SavedModel with the signature attention, which draws the mean of the "
+        "heads of one layer: leave out --target, --kind, --layer and --head",
+    ],
+    text: Annotated[str, "the sentence to translate"],
+    /,
+    output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "attention.png",
+    target: Annotated[str | None, "translation to show instead of the model's own"] = None,
+    kind: Annotated[
+        str, "cross, from the translation to the source; encoder or decoder, from a side to itself"
+    ] = "cross",
+    layer: Annotated[tuple[int, ...], "layers to draw, from 0; none: all"] = (),
+    head: Annotated[tuple[int, ...], "their heads, from 0; none: all"] = (),
+    precision: Precision = None,
 ) -> None:
-    """Draw what each token of a translation attends to: rows are queries, columns keys.
-
-    Args:
-        path: A run directory; or a SavedModel with the signature attention, which draws the mean of
-            the heads of one layer: leave out --target, --kind, --layer and --head.
-        text: The sentence to translate.
-        output: Picture to write: .png, .pdf or .svg.
-        target: A translation to look at instead of the model's own.
-        kind: cross, from the translation to the source; encoder or decoder, from each side to
-            itself.
-        layer: Layers to draw, from 0; none: all.
-        head: Their heads, from 0; none: all.
-        precision: What a run computes in, as `translate` has it.
-    """
+    """Draw what each token of a translation attends to: rows are queries, columns keys."""
     from keras_transformer.visualization.figures import check_output
 
     check_output(output)  # before TensorFlow is imported
     (model,) = set_threads(path, precision=precision)
-    from keras_transformer.visualization.text_attention import save_attention_plot
+    from keras_transformer.visualization.attention import save_attention_plot
 
     print(save_attention_plot(model, text, output, target, kind, layer, head, precision))
 
 
-def plot(runs: Runs = (), output: str = "curves.png") -> None:
-    """Draw learning rate, losses, BLEU and chrF of one or several trainings into a picture.
-
-    Args:
-        runs: Run directories; in the picture, they go by the directories' names.
-        output: Picture to write: .png, .pdf or .svg.
-    """
+def plot(
+    run: Annotated[
+        tuple[str, ...], "run directory, or several; the picture shows the directories' names"
+    ],
+    /,
+    output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "curves.png",
+) -> None:
+    """Draw learning rate, losses, BLEU and chrF of one or several trainings into a picture."""
     from keras_transformer.visualization.curves import save_runs_plot
 
-    if not runs:
-        raise ValueError("There is nothing to draw: name one run directory or several.")
-    print(save_runs_plot(runs, output))
+    print(save_runs_plot(run, output))
+
+
+def explore(
+    path: Annotated[
+        str,
+        "run directory; or SavedModel (its version directory, or the one above), best exported "
+        "with explore, beam and sample among --signatures",
+    ],
+    /,
+    port: Annotated[int, "port to listen on; 0: any that is free"] = 0,
+    no_browser: Annotated[bool, "print the address, and open no browser"] = False,
+) -> None:
+    """Open a local page that shows how a model translates: alternatives, attention, variants.
+
+    Type a sentence to see its translation, the n best and some random samples, what each token
+    attends to by layer and head, and its alternatives: choose one, and the translation continues
+    from there. The address is printed; it holds a secret token, and only this machine can reach it.
+    Ctrl-C ends it.
+    """
+    from keras_transformer.visualization.explorer.server import listen, open_explorer
+
+    with listen(port) as listening:
+        (model,) = set_threads(path)
+        explorer = open_explorer(model, listening)
+        print(explorer.address, flush=True)
+        print("Ctrl-C ends the explorer.", file=sys.stderr)
+        explorer.run(browser=not no_browser)

@@ -2,45 +2,47 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
-
-import tyro
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
     from keras_transformer.serving.acceptance.trial import Finding
 
-DEFAULTS = ExportConfig()
+Ops = Annotated[
+    tuple[str, ...],
+    "names of TensorFlow ops that the graph of a SavedModel may hold besides those of this "
+    "package's exports, such as those of your own tokenizer",
+]
 
 
 def export(
-    path: tyro.conf.Positional[str],
-    base: tyro.conf.Positional[str],
-    format: str = "saved_model",
-    version: int | None = None,
-    examples: str | None = None,
-    examples_target: str | None = None,
-    bleu_tokenize: str | None = None,
-    config: tyro.conf.OmitArgPrefixes[ExportConfig] = DEFAULTS,
+    path: Annotated[str, "run directory"],
+    base: Annotated[
+        str, "directory of all versions of the model; for ctranslate2, the one to make"
+    ],
+    /,
+    format: Annotated[
+        str, "saved_model, or ctranslate2 for that engine, to which no other option applies"
+    ] = "saved_model",
+    version: Annotated[int | None, "free positive integer; none: one more than the highest"] = None,
+    examples: Annotated[
+        str | None,
+        "sentences for warm-up, the card's examples and the comparison: .tsv with both columns, "
+        "text or .gz; if unset, some that the run was validated by",
+    ] = None,
+    examples_target: Annotated[str | None, "their translations, line by line"] = None,
+    bleu_tokenize: Annotated[
+        str | None,
+        "sacreBLEU's tokenizer for the comparison with full precision; if unset, the run's",
+    ] = None,
+    *,
+    config: ExportConfig,
 ) -> None:
     """Write a run as base/<version>/, a SavedModel that TF Serving takes as it is.
 
-    It is tried first, the way a server would run it, and published only if all is well. A model
-    card (MODEL.md, model.json) and warm-up requests lie beside the weights.
-
-    Args:
-        path: A run directory.
-        base: Directory of the versions of this model; of the format ctranslate2, the one to make.
-        format: saved_model, or ctranslate2 for the engine of that name, to which no other option
-            applies.
-        version: A free positive integer; none: one more than the highest there is.
-        examples: Sentences for warm-up, the card's examples and the comparison: a .tsv with both
-            columns, or text or .gz; by default some that the run was validated by, from the run.
-        examples_target: Their translations, line by line.
-        bleu_tokenize: sacreBLEU's tokenizer for the comparison with full precision; by default the
-            one that the run was validated by.
-        config: What is exported.
+    It is tried first, as a server would run it, and published only if all is well. A model card
+    (MODEL.md, model.json) and warm-up requests lie beside the weights.
     """
     from keras_transformer.runs.models import load
 
@@ -76,14 +78,12 @@ def _read_pairs(path, examples, target):
     return Run(path).read_examples()
 
 
-def check(path: tyro.conf.Positional[str], allow_ops: tuple[str, ...] = ()) -> None:
-    """Try an exported version as a server would run it; exit with status 1 if it is not fit.
-
-    Args:
-        path: A version directory, or the one above, of which the highest version is taken.
-        allow_ops: Names of TensorFlow ops that its graph may hold besides those of this package's
-            exports, such as those of a tokenizer of your own.
-    """
+def check(
+    path: Annotated[str, "version directory, or the one above, of which the highest is taken"],
+    /,
+    allow_ops: Ops = (),
+) -> None:
+    """Try an exported version as a server would run it; exit with status 1 if it is not fit."""
     from keras_transformer.serving.acceptance.trial import check as try_out
     from keras_transformer.serving.versions import version_dir
 

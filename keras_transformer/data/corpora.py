@@ -52,40 +52,25 @@ def load_valid(config: TrainConfig) -> list[Pair]:
 
 
 def check_names(config: TrainConfig) -> None:
-    """Checks that a configuration names its data: neither too little nor too much.
+    """Checks that a configuration names all its data.
 
     Raises:
-        ValueError: If it names no data, only some of the files, or too many.
+        ValueError: If it names no data, or only some of the files.
     """
-    fraction = config.valid_fraction
     if config.corpus:
-        text = ("train_source", "train_target", "valid_fraction", "languages")
-        for name in text:
-            if getattr(config, name):
-                raise ValueError(
-                    f"--corpus brings its text with it: leave out --{name.replace('_', '-')}."
-                )
-        if config.valid_target and not config.valid_source:
-            raise ValueError("--valid-source is missing: name it along with --valid-target.")
-    elif config.train_source is None:
-        if config.valid_source or config.train_target or config.valid_target or fraction:
+        return
+    if config.train_source is None:
+        if config.valid_source or config.train_target or config.valid_fraction:
             raise ValueError("--train-source is missing: name it along with the other files.")
         if not (config.dates or config.languages):
             raise ValueError(
                 "There is nothing to train on: give text by --train-source and --train-target, a "
                 "prepared corpus by --corpus, or --dates for the built-in dates."
             )
-    elif config.languages:
-        raise ValueError("--languages are of the built-in dates: leave them out with files.")
-    elif config.valid_source is None and (config.valid_target or not fraction):
+    elif config.valid_source is None and config.valid_fraction is None:
         raise ValueError(
             "--valid-source is missing: the best model is chosen by a second corpus; name one, or "
             "have it cut off the first by --valid-fraction 0.02."
-        )
-    elif config.valid_source and fraction:
-        raise ValueError(
-            f"--valid-fraction {fraction} is for trainings without --valid-source: leave out one "
-            "of the two."
         )
 
 

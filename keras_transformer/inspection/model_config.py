@@ -10,7 +10,10 @@ import re
 import sys
 from typing import Any
 
-from keras_transformer.presets import MAX_DISTANCES, NUM_BUCKETS
+from keras_transformer.options import (
+    MAX_DISTANCES,
+    NUM_BUCKETS,
+)
 from keras_transformer.typing import Path
 
 # This package's classes that a file may name, whether or not they have been imported.

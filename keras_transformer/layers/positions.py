@@ -27,12 +27,14 @@ from keras_transformer.layers.position_scheme import (
     spread,
 )
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-from keras_transformer.presets import (
+from keras_transformer.options import (
     MAX_DISTANCES,
     NUM_BUCKETS,
     RELATIVE,
-    check_positions,
     check_rotary,
+)
+from keras_transformer.presets import (
+    check_positions,
 )
 from keras_transformer.typing import Config, Shape, Tensor
 

@@ -8,30 +8,17 @@ from typing import Any
 
 from keras_transformer.data.corpora import check_names
 from keras_transformer.data.dates import parse_locales
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
-from keras_transformer.data.prepared.prepared_corpus import (
-    VALID,
-    read_manifest,
-)
+from keras_transformer.data.prepared.prepared_corpus import VALID, read_manifest
 from keras_transformer.data.text_files import ParallelText
 from keras_transformer.presets import (
-    FREEZABLE,
-    STRATEGIES,
     ModelConfig,
+    PrepareConfig,
     TrainConfig,
-    check_frozen_vectors,
-    check_positions,
-    check_precision,
-    check_sharing,
 )
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.vocabularies import (
-    check_type,
-    check_vocabulary,
-    read_pieces,
-)
+from keras_transformer.tokenizers.vocabularies import read_pieces
 from keras_transformer.tokenizers.word_vectors import check_vectors
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.typing import Path
@@ -63,12 +50,11 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
         resume: Whether to resume the training in it.
 
     Raises:
-        ValueError: If a value is out of its range, a file is missing, the directory is not empty,
-            or the configuration contradicts the run that is resumed or started from.
+        ValueError: If a file is missing or invalid, the directory is not empty, or the
+            configuration contradicts the run that is resumed or started from.
     """
     if run.checked == (config, resume):
         return
-    check_values(config)
     cluster = cluster_of(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
@@ -95,151 +81,9 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     run.checked = config, resume
 
 
-# --- values ---
-
-
-def check_values(config: TrainConfig) -> None:
-    """Refuses values that are out of their ranges, or that contradict each other.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    model = config.model
-    check_precision(config.precision)
-    check_vocabularies(config, model.share_embeddings == "all", "--share-embeddings target")
-    check_sharing(model.share_embeddings, 0, 0)
-    _check_vectors(config)
-    if config.strategy not in STRATEGIES:
-        raise ValueError(
-            f"There is no strategy {config.strategy!r}: choose one of {', '.join(STRATEGIES)}."
-        )
-    _check_choices(config)
-    _check_ranges(config)
-    if model.d_model % model.num_heads:
-        raise ValueError(
-            f"num_heads={model.num_heads} does not divide d_model={model.d_model}: every head "
-            "takes an equal share of the width."
-        )
-    check_positions(model.positions, model.max_distance, model.d_model, model.num_heads)
-    if config.tokens_per_batch < model.max_length:
-        raise ValueError(
-            f"tokens_per_batch={config.tokens_per_batch} cannot hold a sentence of max_length="
-            f"{model.max_length} tokens: raise the budget or lower max_length."
-        )
-    is_taken = any(getattr(config, name) for name in VOCABULARIES)
-    if config.subword_sampling and (is_taken or config.model_type not in ("bpe", "unigram")):
-        raise ValueError(
-            "subword_sampling needs a vocabulary of type bpe or unigram, received "
-            f"{'wordpiece' if is_taken else config.model_type!r}."
-        )
-    if config.freeze and config.start_from is None:
-        raise ValueError("--freeze needs --start-from: fresh weights would stay random.")
-    if "source-embeddings" in config.freeze and model.share_embeddings == "all":
-        raise ValueError(
-            "--freeze source-embeddings would freeze the softmax, which shares their matrix "
-            "(share_embeddings=all): freeze encoder or decoder, or start from a run trained with "
-            "--share-embeddings target."
-        )
-
-
-def check_vocabularies(config: TrainConfig | PrepareConfig, joint: bool, apart: str) -> None:
-    """Refuses vocabularies that could not be learned or read, or of which one side has too many.
-
-    Args:
-        config: The configuration.
-        joint: Whether both sides have one vocabulary.
-        apart: The option that gives each side its own, for errors.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    files = [getattr(config, name) for name in VOCABULARIES]
-    sizes = [getattr(config, f"{name}_size") for name in VOCABULARIES]
-    for name, path, size in zip(VOCABULARIES, files, sizes, strict=True):
-        option = name.replace("_", "-")
-        if size is not None and joint:
-            raise ValueError(
-                f"--{option}-size {size} is for a vocabulary of its own, and both sides have one: "
-                f"give --vocabulary-size, or {apart} as well."
-            )
-        if size is not None and path is not None:
-            raise ValueError(f"--{option} {path} has the size it has: leave out --{option}-size.")
-    if joint and files[0] != files[1]:
-        raise ValueError(
-            f"Both sides have one vocabulary, received --source-vocabulary {files[0] or 'none'} "
-            f"and --target-vocabulary {files[1] or 'none'}: give the same file twice, or {apart}."
-        )
-    for path, size in zip(files, sizes, strict=True):
-        if path is None:
-            check_vocabulary(config.vocabulary_size if size is None else size, config.model_type)
-    check_type(config.model_type)
-
-
 def sides_with_vectors(config: TrainConfig) -> list[str]:
     """The sides whose embeddings start from word vectors: source, target."""
     return [side for side, name in zip(saved.SIDES, VECTORS, strict=True) if getattr(config, name)]
-
-
-def _check_vectors(config):
-    """Refuses word vectors that contradict the rest."""
-    sides, share = sides_with_vectors(config), config.model.share_embeddings
-    if config.freeze_vectors and not sides:
-        raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
-    if len(sides) == len(saved.SIDES) and share == "all":
-        raise ValueError(
-            "Both sides have one matrix of embeddings (share_embeddings=all): give --source-vectors"
-            " or --target-vectors, not both, or --share-embeddings target."
-        )
-    if sides and config.start_from is not None:
-        raise ValueError(
-            f"The embeddings are those of {config.start_from}: leave out --{sides[0]}-vectors."
-        )
-    for side in sides if config.freeze_vectors else ():
-        check_frozen_vectors(side, share)
-
-
-def _check_choices(config: TrainConfig) -> None:
-    """Refuses unknown words."""
-    choices: dict[str, tuple[Any, tuple[str, ...]]] = {
-        "validate_by": (config.validate_by, ("loss", "bleu")),
-        "average": (config.average, ("none", "best", "last")),
-        "norm": (config.model.norm, ("post", "pre")),
-    }
-    for name, (value, known) in choices.items():
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, received {value!r}.")
-    for part in config.freeze:
-        if part not in FREEZABLE:
-            raise ValueError(f"freeze takes {', '.join(FREEZABLE)}, received {part!r}.")
-
-
-def _check_ranges(config: TrainConfig) -> None:
-    """Refuses numbers out of their ranges; None is in any."""
-    values = _flat(config)
-    counts = "epochs steps_per_epoch tokens_per_batch accumulation_steps parallel_microbatches "
-    counts += "patience warmup_steps keep_checkpoints logical_devices num_layers d_model num_heads "
-    counts += "vocabulary_sample d_ff max_length validation_beam_size save_every"
-    shares = ("ema", "subword_sampling", "label_smoothing", "dropout")
-    ranges: dict[str, tuple[bool, str]] = {}
-    for name in counts.split():
-        ranges[name] = (values[name] is None or values[name] >= 1, "at least 1")
-    for name in shares:
-        ranges[name] = (0 <= values[name] < 1, "at least 0 and below 1")
-    ranges |= {
-        "weight_decay": (0 <= config.weight_decay < math.inf, "a number of at least 0"),
-        "cooldown_steps": (config.cooldown_steps >= 0, "at least 0"),
-        "clip_norm": (config.clip_norm is None or config.clip_norm > 0, "above 0"),
-        "peak": (config.peak is None or 0 < config.peak < math.inf, "a number above 0"),
-        "log_every": (config.log_every > 0, "above 0"),
-        "seed": (0 <= config.seed < 2**31, "at least 0 and less than 2^31"),
-        "valid_fraction": (
-            config.valid_fraction is None or 0 < config.valid_fraction < 1,
-            "above 0 and below 1",
-        ),
-    }
-    for name, (good, expected) in ranges.items():
-        if not good:
-            raise ValueError(f"{name} must be {expected}, received {values[name]}.")
 
 
 # --- files ---

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import inspect
 import re
 import textwrap
 import types
@@ -13,7 +12,8 @@ from typing import Any
 import yaml
 
 from keras_transformer.inspection.files import read_bytes
-from keras_transformer.presets import FORMAT, ModelConfig, TrainConfig, check_format
+from keras_transformer.options import FORMAT, check_format, help_of
+from keras_transformer.presets import ModelConfig, TrainConfig, change
 from keras_transformer.typing import Path
 
 MACHINE = ("parallel_microbatches",)  # the machine's, not the training's: left out of files
@@ -41,11 +41,11 @@ def to_yaml(config: TrainConfig) -> str:
     lines = [f"format: {FORMAT}"]
     for title, fields in _sections():
         lines += ["", f"# {title}"]
-        for name, comment in fields:
-            if name == "model":
-                lines += ["model:", *_fields(config.model, _fields_of(ModelConfig), "  ")]
-            elif name not in MACHINE:
-                lines += _fields(config, [(name, comment)], "")
+        for field in fields:
+            if field.name == "model":
+                lines += ["model:", *_lines(config.model, dataclasses.fields(ModelConfig), "  ")]
+            elif field.name not in MACHINE:
+                lines += _lines(config, [field], "")
     return "\n".join(lines) + "\n"
 
 
@@ -53,16 +53,30 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
     """Reads a configuration: what `to_yaml` has written, or a part of it.
 
     Args:
-        path: Name of a file, such as the `config.yaml` of a run. What it leaves out is as
-            `TrainConfig` has it by itself.
-        missing: Other values for what it leaves out.
+        path: Name of a file, such as the `config.yaml` of a run. Fields that it leaves out have
+            their defaults.
+        missing: Other values for these.
 
     Returns:
         `TrainConfig`.
 
     Raises:
-        ValueError: If the file cannot be read or is of another format, or a key or the type of a
-            value is wrong.
+        ValueError: If the file cannot be read or is of another format, or a key or a value is
+            invalid.
+    """
+    values = {**(missing or {}), **read_values(path)}
+    try:
+        return change(TrainConfig(), values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Reads the values in a configuration file, as `presets.change` takes them.
+
+    Raises:
+        ValueError: If the file cannot be read or is of another format, a key is unknown, or a value
+            has the wrong type.
     """
     content = read_bytes(path, LONGEST)
     try:
@@ -79,7 +93,7 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
             "config prints a whole one."
         )
     check_format(str(path), fields.pop("format", None))
-    return _build(TrainConfig, {**(missing or {}), **fields}, str(path))
+    return _read_fields(TrainConfig, fields, str(path))
 
 
 def summarize(config: TrainConfig, width: int = 100) -> str:
@@ -90,7 +104,7 @@ def summarize(config: TrainConfig, width: int = 100) -> str:
 def paragraphs(config: TrainConfig, width: int = 100) -> Iterator[str]:
     """The paragraphs of `summarize`; the first names the data."""
     for title, fields in _sections():
-        values = {name: getattr(config, name) for name, _ in fields}
+        values = {field.name: getattr(config, field.name) for field in fields}
         if "model" in values:
             values = dataclasses.asdict(config.model)
         if "dates" in values:
@@ -112,54 +126,51 @@ def _shown(value):
     return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
-def _sections() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Titles of the parts of a `TrainConfig`, and the fields of each with their comments."""
-    parts = re.split(r"^    # --- (.*) ---$", inspect.getsource(TrainConfig), flags=re.MULTILINE)
-    for title, source in zip(parts[1::2], parts[2::2], strict=True):
-        yield title, _fields_in(source)
+def _sections() -> Iterator[tuple[str, list["dataclasses.Field[Any]"]]]:
+    """Titles of the sections of a `TrainConfig`, with the fields of each."""
+    sections: dict[str, list[dataclasses.Field[Any]]] = {}
+    title = ""
+    for field in dataclasses.fields(TrainConfig):
+        title = field.metadata.get("section") or title
+        sections.setdefault(title, []).append(field)
+    yield from sections.items()
 
 
-def _fields_of(kind):
-    return _fields_in(inspect.getsource(kind))
-
-
-def _fields_in(source):
-    """Names and comments, which are the help texts of the command line too."""
-    return re.findall(r"^    (\w+): [^#\n]*(?:# (.*))?$", source, flags=re.MULTILINE)
-
-
-def _fields(config, fields, indent):
+def _lines(config, fields, indent):
     """Lines of YAML."""
     lines = []
-    for name, comment in fields:
-        value = getattr(config, name)
+    for field in fields:
+        value = getattr(config, field.name)
         value = list(value) if isinstance(value, tuple) else value
         options: dict[str, Any] = dict(
             default_flow_style=True, width=float("inf"), allow_unicode=True
         )
         value = yaml.safe_dump([value], **options).strip()[1:-1]  # without the brackets
-        comment = re.sub(r"\bnone(?=:)|\bNone\b", "null", comment)
-        lines.append(f"{indent}{name}: {value}" + (f"  # {comment}" if comment else ""))
+        comment = re.sub(r"\bnone(?=:)", "null", help_of(field))
+        lines.append(f"{indent}{field.name}: {value}  # {comment}")
     return lines
 
 
-def _build(kind: Any, fields: dict[str, Any], path: str) -> Any:
-    """A configuration of checked fields."""
+def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]:
+    """The values of a table, of the types that its fields have; those of the model among them."""
     hints = typing.get_type_hints(kind)
-    for name in fields:
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
         if name not in hints:
             near = difflib.get_close_matches(str(name), hints, n=1)
             advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(hints)}."
             if name in typing.get_type_hints(ModelConfig):
                 advice = "indent it below model."
             raise ValueError(f"{path}: there is no {name!r}; {advice}")
-    return kind(**{name: _read(value, hints[name], name, path) for name, value in fields.items()})
+        if name == "model" and isinstance(value, dict):
+            values |= _read_fields(ModelConfig, value, path)
+        else:
+            values[name] = _read(value, hints[name], name, path)
+    return values
 
 
 def _read(value: Any, hint: Any, name: str, path: str) -> Any:
     """A value of the type that a field has."""
-    if hint is ModelConfig and isinstance(value, dict):
-        return _build(ModelConfig, value, path)
     if typing.get_origin(hint) is tuple:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)

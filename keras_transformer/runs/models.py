@@ -15,7 +15,13 @@ import numpy as np
 from keras_transformer.atomic_files import creating, replacing
 from keras_transformer.inspection.files import damaged
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.presets import GREEDY, SearchConfig, check_precision
+from keras_transformer.options import (
+    check_precision,
+)
+from keras_transformer.presets import (
+    GREEDY,
+    SearchConfig,
+)
 from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.runs.run import (
     CHECKPOINTS,

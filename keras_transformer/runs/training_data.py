@@ -14,19 +14,14 @@ import numpy as np
 from keras_transformer.data.corpora import draw_rows, load_corpus, load_valid
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
-from keras_transformer.data.prepared.prepared_corpus import (
-    MANIFEST,
-    PreparedCorpus,
+from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus
+from keras_transformer.data.text_files import ParallelText, text_size
+from keras_transformer.options import (
+    check_vocabularies,
 )
-from keras_transformer.data.text_files import (
-    ParallelText,
-    text_size,
-)
-from keras_transformer.presets import TrainConfig
+from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.runs.checks import (
     VOCABULARY,
-    check_vocabularies,
     check_vocabulary_files,
     parse_corpora,
     sides_with_vectors,
@@ -255,24 +250,8 @@ def _checked(config):
     """The configuration, with the options of the vocabularies that it takes."""
     if config.vocabularies is not None:
         config = dataclasses.replace(config, **_options_of_vocabularies(config))
-    check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
+        check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
     check_vocabulary_files(config, config.vocabularies)
-    if config.vocabulary_sample < 1:
-        raise ValueError(
-            f"vocabulary_sample must be at least 1, received {config.vocabulary_sample}."
-        )
-    if not 0 <= config.seed < 2**31:
-        raise ValueError(f"seed must be at least 0 and less than 2^31, received {config.seed}.")
-    fraction = config.valid_fraction
-    if fraction is not None and not 0 < fraction < 1:
-        raise ValueError(f"valid_fraction must be above 0 and below 1, received {fraction}.")
-    if config.valid_source is not None and fraction is not None:
-        raise ValueError(
-            f"--valid-fraction {fraction} is for corpora without --valid-source: leave out one of "
-            "the two."
-        )
-    if config.valid_target is not None and config.valid_source is None:
-        raise ValueError("--valid-source is missing: name it along with --valid-target.")
     ParallelText(config.train_source, config.train_target, "--train-target")
     if config.valid_source is not None:
         ParallelText(config.valid_source, config.valid_target, "--valid-target")

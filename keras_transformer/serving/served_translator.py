@@ -97,19 +97,14 @@ class ServedTranslator(tf.Module):
         config: `ExportConfig`.
 
     Raises:
-        ValueError: If a signature, the precision or the computation is unknown, the beam is wider
-            than the target vocabulary, or the weights are not finite.
+        ValueError: If a signature is unknown, the beam is wider than the target vocabulary, or the
+            weights are not finite.
     """
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
         super().__init__(name="served_translator")
         check_weights(translator.model, "The model")
         check_beam_size(config.beam_size, translator.model.target_vocabulary_size)
-        if config.computation not in COMPUTATIONS:
-            raise ValueError(
-                f"computation must be one of {', '.join(COMPUTATIONS)}, received "
-                f"{config.computation!r}."
-            )
         translator = translator.in_precision(COMPUTATIONS[config.computation])
         tokenizers = translator.source_tokenizer, translator.target_tokenizer
         self.tokenizers = list(tokenizers)

@@ -1,1 +1,1 @@
-"""new_figures: attention maps, position encodings, schedules, the curves of trainings."""
+"""Pictures: attention maps, positional encodings, schedules, the curves of trainings."""

@@ -1,4 +1,4 @@
-"""Schedules and the curves of trainings.
+"""Curves: of trainings, of learning rates; and positional encodings.
 
 Functions named plot_… draw a new figure and return it; nothing is saved, and no window shows it: a
 notebook does where it is the value of a cell. Those named save_… write a picture of what is in run
@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator
 
+from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs.run import History, Run
 from keras_transformer.typing import Path
-from keras_transformer.visualization.figures import colour, new_figure, save_figure
+from keras_transformer.visualization.figures import SIGNED, colour, new_figure, save_figure
 
 # How a run's history is drawn: the unit and the label of what a curve may run over.
 OVER = {
@@ -48,6 +49,29 @@ def plot_learning_rate(
     axis = figure.subplots()
     axis.plot(at + 1, keras.ops.convert_to_numpy(schedule(at)), color=colour(0))
     axis.set(xlabel="update", ylabel="learning rate", ylim=(0, None))
+    return figure
+
+
+def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
+    """Draws the sinusoidal encoding: positions downwards, its entries to the right.
+
+    Args:
+        length: Number of positions.
+        d_model: D, number of entries.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Example:
+
+    >>> plot_position_encoding(length=50, d_model=64).savefig("positions.png")
+    """
+    encoding = keras.ops.convert_to_numpy(sinusoidal_encoding(length, d_model))
+    figure = new_figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(encoding, vmin=-1, vmax=1, cmap=SIGNED, aspect="auto")
+    axis.set(xlabel="entry", ylabel="position", title="sinusoidal position encoding")
+    figure.colorbar(image)
     return figure
 
 

@@ -9,8 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from keras_transformer.translation.results import TokenStep
-from keras_transformer.visualization.figures import COLOURS, LARGEST_LABELS, WEIGHTS, new_figure
-from keras_transformer.visualization.labels import readable
+from keras_transformer.visualization.figures import (
+    COLOURS,
+    LARGEST_LABELS,
+    WEIGHTS,
+    measure,
+    new_figure,
+    readable,
+)
 
 CELL = 0.28  # inches a row is high
 NUMBER = 0.6  # inches of a probability and the space around it
@@ -30,8 +36,7 @@ def plot_token_probabilities(
             drawn side by side.
 
     Returns:
-        `matplotlib.figure.Figure`, which no window shows: a notebook does where it is the value of
-        a cell.
+        `matplotlib.figure.Figure`.
 
     Raises:
         ValueError: If there is no step.
@@ -51,7 +56,7 @@ def plot_token_probabilities(
     texts, font = readable([*panels, *(token for token, _, _ in cells)])
     figure = new_figure(layout="none")
     drawn = dict(zip((token for token, _, _ in cells), texts[len(panels) :], strict=True))
-    width = NUMBER + _widest(figure, drawn.values(), font)
+    width = NUMBER + measure(figure, drawn.values(), LARGEST_LABELS - 1, font)[:, 0].max()
     columns = [max(map(len, rows)) for rows in panels.values()]
     rows = max(map(len, panels.values()))
     total = sum(MARGIN + GAP + count * width for count in columns)
@@ -119,14 +124,3 @@ def _legible(colour):
 def _percent(probability):
     """As 0.62, and what rounds to nothing as <.01."""
     return f"{probability:.2f}" if probability >= 0.005 else "<.01"
-
-
-def _widest(figure, texts, font):
-    """Inches of the widest text."""
-    text = figure.text(0, 0, "", fontsize=LARGEST_LABELS - 1, **font)
-    widest = 0.0
-    for string in set(texts):
-        text.set_text(string)
-        widest = max(widest, text.get_window_extent().width / figure.dpi)
-    text.remove()
-    return widest

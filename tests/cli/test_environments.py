@@ -21,7 +21,7 @@ SIZES += "--steps-per-epoch 2 --vocabulary-size 280 --tokens-per-batch 64".split
 # Several commands in one process, which loads TensorFlow once: into a file, how each ended.
 PROGRAM = """
 import json, sys, traceback
-from keras_transformer.cli.entry import main
+from keras_transformer.cli.main import main
 commands, name = json.loads(sys.argv[1]), sys.argv[2]
 ends = []
 for command in commands:

@@ -8,18 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.visualization import attention
-from tests.support.command_line import run
-from tests.support.toy_translator import random_translator
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    translator = random_translator(num_layers=3)
-    translator.model.save(folder / "model.keras")
-    for side in ("source", "target"):
-        translator.source_tokenizer.save(folder / f"{side}.spm")
-    return folder
+from tests.support.command_line import refused, run
 
 
 @pytest.fixture
@@ -30,58 +19,51 @@ def drawn(monkeypatch):
     return calls
 
 
-def test_all_maps_of_a_run(folder, drawn, tmp_path):
+def test_all_maps_of_a_run(random_run, drawn, tmp_path):
     output = tmp_path / "map.png"
-    result = run("attention", folder, "hgf", "--output", output)
+    result = run("attention", random_run, "hgf", "--output", output)
     assert (result.returncode, result.stdout.decode()) == (0, f"{output}\n"), result.stderr
     assert output.read_bytes().startswith(b"\x89PNG")
     ((scores, keys, queries, titles),) = drawn
-    maps = kt.attention_maps(kt.load(folder), "hgf")
+    maps = kt.attention_maps(kt.load(random_run), "hgf")
     np.testing.assert_allclose(scores, maps.scores["cross"], atol=1e-5)
     assert (keys, queries) == (maps.source_tokens, maps.target_tokens)
     assert titles == [f"layer {i}, head {j}" for i in range(3) for j in range(2)]
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
-def test_some_maps_of_a_run(kind, folder, drawn, tmp_path):
+def test_some_maps_of_a_run(kind, random_run, drawn, tmp_path):
     options = ["--layer", "2", "0", "--head", "1", "--kind", kind, "--target", "ABC"]
-    result = run("attention", folder, "abc", "--output", tmp_path / "map.svg", *options)
+    result = run("attention", random_run, "abc", "--output", tmp_path / "map.svg", *options)
     assert result.returncode == 0, result.stderr
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
     ((scores, keys, queries, titles),) = drawn
-    maps = kt.attention_maps(kt.load(folder), "abc", "ABC")
+    maps = kt.attention_maps(kt.load(random_run), "abc", "ABC")
     np.testing.assert_allclose(scores, maps.scores[kind][[2, 0], 1:], atol=1e-5)
     assert (keys, queries) == maps.labels(kind)
     assert titles == ["layer 2, head 1", "layer 0, head 1"]
-
-
-def refused(arguments, message):
-    result = run(*arguments)
-    error = result.stderr.decode()
-    assert (result.returncode, result.stdout) == (2, b""), error
-    assert message in error and error.startswith("keras-transformer: ") and error.count("\n") == 1
 
 
 MISTAKES = {
     "layer": (["--layer", "3"], "There is no layer 3: the model has 3, numbered from 0"),
     "head": (["--head", "-1"], "There is no head -1: the model has 2"),
     "kind": (["--kind", "self"], "kind is 'self': choose from cross, encoder, decoder"),
-    "format": (["--output", "map.xyz"], "map.xyz has to end with what says of which format"),
-    "folder": (["--output", "nowhere/map.png"], "there is no directory nowhere"),
+    "format": (["--output", "map.xyz"], "The format of map.xyz is unknown: its name must end"),
+    "folder": (["--output", "nowhere/map.png"], "the directory nowhere is missing"),
     "target": (["--target", "A" * 12], "max_length is 12: shorten it"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_get_one_sentence(name, folder, tmp_path, monkeypatch):
+def test_mistakes_get_one_sentence(name, random_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options, message = MISTAKES[name]
-    refused(["attention", folder, "abc", *options], message)
+    refused(["attention", random_run, "abc", *options], message)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_text(folder, tmp_path):
-    refused(["attention", folder, " ", "--output", tmp_path / "x.png"], "the text is empty")
+def test_no_text(random_run, tmp_path):
+    refused(["attention", random_run, " ", "--output", tmp_path / "x.png"], "the text is empty")
 
 
 def test_mistakes_do_not_wait_for_tensorflow(tmp_path):
@@ -94,19 +76,19 @@ main()
 """
     for arguments, message in (
         ([str(tmp_path / "none"), "a"], "none is no directory"),
-        ([str(tmp_path), "a", "--output", "x.xyz"], "x.xyz has to end"),
+        ([str(tmp_path), "a", "--output", "x.xyz"], "The format of x.xyz is unknown"),
     ):
         command = [sys.executable, "-c", program, "attention", *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 2 and message in done.stderr, done.stderr
 
 
-def test_a_picture_that_cannot_be_written_is_one_plain_sentence(folder, tmp_path):
+def test_a_picture_that_cannot_be_written_is_one_plain_sentence(random_run, tmp_path):
     """As on a file system that is read-only; here a name that is too long."""
     output = tmp_path / f"{'a' * 251}.png"
     columns = "step,target_tokens,minutes,learning_rate,loss,val_loss,val_bleu,val_chrf\n"
     (tmp_path / "history.csv").write_text(columns + "10,500,0.1,0.01,4.5,4.75,,\n")
-    for command in (["plot", tmp_path], ["attention", folder, "hgf"]):
+    for command in (["plot", tmp_path], ["attention", random_run, "hgf"]):
         result = run(*command, "--output", output)
         error = result.stderr.decode()
         assert (result.returncode, error.count("cannot be written")) == (2, 1), error

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from keras_transformer.runs.run import Run
-from tests.support.command_line import run
+from tests.support.command_line import refused, run
 
 
 def test_check_an_export(reverse_run, tmp_path):
@@ -79,9 +79,5 @@ def test_mistake_gets_one_sentence(name, reverse_run, monkeypatch):
     monkeypatch.chdir(folder)
     arguments, message = MISTAKES[name]
     before = sorted(folder.rglob("*"))
-    result = run(*arguments)
-    error = result.stderr.decode()
-    assert result.returncode == 2, error
-    assert message in error and error.startswith("keras-transformer: ")
-    assert error.count("\n") == 1 and result.stdout == b""
+    refused(arguments, message)
     assert sorted(folder.rglob("*")) == before, "something was written"

@@ -1,4 +1,4 @@
-"""translate while its input comes in, killed, and resumed: the output of one that never stopped."""
+"""translate is killed while its input comes in, and resumed: the output of one never stopped."""
 
 import signal
 import subprocess
@@ -8,25 +8,18 @@ import time
 import pytest
 
 from keras_transformer.cli.text import _write
-from keras_transformer.runs.models import load
+from keras_transformer.cli.translations import UnfinishedOutput
+from keras_transformer.runs.models import (
+    load,
+)
 from keras_transformer.translation import sentence_batches
-from tests.support.command_line import run
-from tests.support.toy_translator import random_translator, toy_pairs
+from tests.support.command_line import refused, run
+from tests.support.toy_translator import toy_pairs
 
 LINES = [source for source, _ in toy_pairs(14, seed=3)]
 LINES[4] = ""
 STDIN = "".join(f"{line}\n" for line in LINES).encode()
 N_BEST = ["--beam-size", "3", "--n-best", "2"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    translator = random_translator()
-    translator.model.save(folder / "model.keras")
-    for side in ("source", "target"):
-        translator.source_tokenizer.save(folder / f"{side}.spm")
-    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -36,20 +29,20 @@ def small_windows(monkeypatch):
     monkeypatch.setattr(load, "FEW", 100)  # graphs would take longer to make
 
 
-def translated(folder, *options, stdin=STDIN):
-    result = run("translate", folder, *options, stdin=stdin)
+def translated(random_run, *options, stdin=STDIN):
+    result = run("translate", random_run, *options, stdin=stdin)
     assert result.returncode == 0, result.stderr.decode()
     return result.stdout
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
-    return translated(folder)
+def whole(random_run):
+    return translated(random_run)
 
 
 @pytest.fixture(scope="module")
-def whole_n_best(folder):
-    return translated(folder, *N_BEST)
+def whole_n_best(random_run):
+    return translated(random_run, *N_BEST)
 
 
 def rows(output):
@@ -64,36 +57,36 @@ def test_numbers_go_on_from_window_to_window(whole_n_best):
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.6, 1.0])
-def test_resumed_as_if_it_had_never_stopped(folder, whole, share, tmp_path):
+def test_resumed_as_if_it_had_never_stopped(random_run, whole, share, tmp_path):
     if share is not None:
         (tmp_path / "out").write_bytes(whole[: round(share * len(whole))])
-    assert translated(folder, "--resume", tmp_path / "out") == b""
+    assert translated(random_run, "--resume", tmp_path / "out") == b""
     assert (tmp_path / "out").read_bytes() == whole
 
 
-def test_translations_of_a_line_are_whole_or_written_anew(folder, whole_n_best, tmp_path):
+def test_translations_of_a_line_are_whole_or_written_anew(random_run, whole_n_best, tmp_path):
     (tmp_path / "out").write_bytes(whole_n_best[: round(0.55 * len(whole_n_best))])
-    assert translated(folder, *N_BEST, "--resume", tmp_path / "out") == b""
+    assert translated(random_run, *N_BEST, "--resume", tmp_path / "out") == b""
     found, expected = rows((tmp_path / "out").read_bytes()), rows(whole_n_best)
     assert found[0] == expected[0]
     assert found[1] == pytest.approx(expected[1], abs=1e-4)
 
 
-def test_prefixes_and_draws_go_on_too(folder, tmp_path):
+def test_prefixes_and_draws_go_on_too(random_run, tmp_path):
     (tmp_path / "prefix").write_text(
         "".join(f"{'ABCDEFGH'[i % 8 : i % 8 + i % 3]}\n" for i in range(14))
     )
     options = ["--sample", "--seed", "4", "--prefix", tmp_path / "prefix"]
-    expected = translated(folder, *options)
+    expected = translated(random_run, *options)
     (tmp_path / "out").write_bytes(b"".join(expected.splitlines(keepends=True)[:6]) + b"A")
-    translated(folder, *options, "--resume", tmp_path / "out")
+    translated(random_run, *options, "--resume", tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == expected
 
 
-def test_killed_while_it_waits_for_lines(folder, whole, tmp_path):
+def test_killed_while_it_waits_for_lines(random_run, whole, tmp_path):
     """The first lines come out before the last are there; what was killed is resumed."""
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "keras_transformer", "translate", folder, "--resume", out]
+    command = [sys.executable, "-m", "keras_transformer", "translate", random_run, "--resume", out]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         for start, end in ((0, 1), (1, 7)):
             process.stdin.write(b"".join(STDIN.splitlines(keepends=True)[start:end]))
@@ -106,29 +99,45 @@ def test_killed_while_it_waits_for_lines(folder, whole, tmp_path):
         assert process.wait() == -signal.SIGKILL
     with open(out, "ab") as file:
         file.write("halb geschrieben: ü".encode()[:-1])
-    translated(folder, "--resume", out)
+    translated(random_run, "--resume", out)
     assert out.read_bytes() == whole
 
 
 MISTAKES = {
     "too long": (b"A\n" * 15, (), "has the translations of 15 lines, but stdin has only 14:"),
-    "not n-best": (b"A\nB\n", N_BEST, "out line 1 is no translation of line 0 as --n-best 2"),
-    "more of each": (b"0 ||| A ||| -1\n" * 3, N_BEST, "out line 3 is no translation of line 1 as"),
-    "a gap": (b"0 ||| A ||| -1\n2 ||| A ||| -1\n", N_BEST, "out line 2 is no translation of line"),
+    "not n-best": (b"A\nB\n", N_BEST, "out line 1 is not a translation of line 0 as --n-best 2"),
+    "more of each": (
+        b"0 ||| A ||| -1\n" * 3,
+        N_BEST,
+        "out line 3 is not a translation of line 1",
+    ),
+    "a gap": (
+        b"0 ||| A ||| -1\n2 ||| A ||| -1\n",
+        N_BEST,
+        "out line 2 is not a translation of",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_what_cannot_be_resumed_stays_as_it_is(name, folder, tmp_path):
+def test_what_cannot_be_resumed_stays_as_it_is(name, random_run, tmp_path):
     content, options, message = MISTAKES[name]
     (tmp_path / "out").write_bytes(content + b"torn")
-    refused(["translate", folder, *options, "--resume", tmp_path / "out"], message)
+    refused(["translate", random_run, *options, "--resume", tmp_path / "out"], message, STDIN)
     assert (tmp_path / "out").read_bytes() == content + b"torn"
 
 
-def test_what_cannot_be_written_is_one_sentence(folder, tmp_path):
-    refused(["translate", folder, "--resume", tmp_path], "is no file that could be resumed")
-    refused(["translate", folder, "--resume", tmp_path / "a" / "b"], "cannot be written: No such")
+def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path):
+    refused(
+        ["translate", random_run, "--resume", tmp_path],
+        "is not a file and cannot be resumed",
+        STDIN,
+    )
+    refused(
+        ["translate", random_run, "--resume", tmp_path / "a" / "b"],
+        "cannot be written: No such",
+        STDIN,
+    )
     with (
         open("/dev/full", "w") as full,
         pytest.raises(ValueError, match="No space left .* --resume"),
@@ -136,8 +145,31 @@ def test_what_cannot_be_written_is_one_sentence(folder, tmp_path):
         _write(full, ["A"], 0, None)
 
 
-def refused(arguments, message):
-    result = run(*arguments, stdin=STDIN)
-    error = result.stderr.decode()
-    assert result.returncode == 2 and message in error and error.count("\n") == 1, error
-    assert result.stdout == b""
+# The file alone.
+
+PLAIN = ["eins ||| zwei", "", "drei", "vier ü"]
+# Two translations of each line; line 1 is empty.
+GROUPS = ["0 ||| a ||| -1.0\n0 ||| b ||| -2.0\n", "1 |||  ||| 0.0\n1 |||  ||| -1e9\n"]
+GROUPS += [f"{i} ||| a ||| b ||| -1.0\n{i} ||| ü ||| -2.0\n" for i in (2, 3)]
+
+
+@pytest.mark.parametrize("n_best", [None, 2])
+def test_cut_off_at_every_byte(n_best, tmp_path):
+    parts = GROUPS if n_best else [f"{line}\n" for line in PLAIN]
+    parts = [part.encode() for part in parts]
+    whole = b"".join(parts)
+    for size in range(len(whole) + 1):
+        (tmp_path / "out").write_bytes(whole[:size])
+        output = UnfinishedOutput(tmp_path / "out", n_best)
+        done = max(i for i in range(5) if len(b"".join(parts[:i])) <= size)
+        assert output.done == done, whole[:size]
+        with output.open() as file:
+            file.write("neu\n")
+        assert (tmp_path / "out").read_bytes() == b"".join(parts[:done]) + b"neu\n"
+
+
+def test_a_file_that_is_not_there_is_begun(tmp_path):
+    output = UnfinishedOutput(tmp_path / "out")
+    assert output.done == 0 and not (tmp_path / "out").exists()
+    output.open().close()
+    assert (tmp_path / "out").read_bytes() == b""

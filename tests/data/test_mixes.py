@@ -11,8 +11,8 @@ from keras_transformer.data.dataset import open_corpora, stream_dataset
 from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.presets import PrepareConfig
 from tests.support.numbered_pairs import batches_of
 from tests.support.reversed_text import write_corpus
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.cli.text import SearchOptions
 from keras_transformer.decoding import beam_search, greedy_search, sample, search
 from keras_transformer.presets import GREEDY, ExportConfig, SearchConfig
 from keras_transformer.special_ids import END, PAD, START
@@ -142,7 +141,6 @@ def test_one_set_of_defaults():
             if hasattr(config, parameter.name) and parameter.name != "beam_size":
                 assert parameter.default == getattr(config, parameter.name)
     assert ExportConfig().search == dataclasses.replace(config, beam_size=5)
-    assert SearchOptions().config == config
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ LIMITED = """
 import resource
 resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-from keras_transformer.cli.entry import main
+from keras_transformer.cli.main import main
 main()
 """
 

@@ -17,7 +17,10 @@ from keras_transformer.inspection.model_config import (
     read_model_config,
 )
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.presets import MAX_DISTANCES, RELATIVE
+from keras_transformer.options import (
+    MAX_DISTANCES,
+    RELATIVE,
+)
 from keras_transformer.runs.models import load
 from tests.support.sealing import reseal
 from tests.support.trials.doing import sound

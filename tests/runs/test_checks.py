@@ -56,7 +56,7 @@ def mistakes(folder, text):
         ([*out, *texts[:3], "/none.tsv"], "/none.tsv cannot be read"),
         ([*out, *texts[:2], "--valid-source", RUN, "--valid-target", "/none"], "cannot be read"),
         ([*out, *texts, "--preset", "tiny", "--bleu-tokenize", "x"], "no tokenizer 'x'"),
-        ([*out, *texts, "--strategy", "all"], "no strategy 'all'"),
+        ([*out, *texts, "--strategy", "all"], "strategy must be one of auto"),
         ([*out, *texts, "--num-heads", "3"], "num_heads=3 does not divide"),
         ([*out, *texts, "--norm", "late"], "norm must be one of post, pre"),
         ([*out, *texts, "--positions", "rope"], "positions must be one of sinusoidal, learned"),

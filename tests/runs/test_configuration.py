@@ -12,11 +12,11 @@ from tests.support.paths import FIXTURES
 EVERYTHING = dataclasses.replace(
     kt.PRESETS["dates"],
     languages=("de", "fr"),
-    train_source="süß: # 1.en",
-    start_from="true",
+    start_from="süß: # 1",
     freeze=("encoder",),
+    log_file="true",
     peak=1e-05,
-    valid_fraction=0.5,
+    clip_norm=0.5,
     bleu_tokenize="none",
     lowercase=True,
 )
@@ -33,7 +33,7 @@ def test_every_line_is_explained():
     lines = to_yaml(kt.PRESETS["tiny"]).splitlines()
     values = [line for line in lines if ": " in line and not line.startswith("#")]
     assert values[0] == "format: 1" and all("  # " in line for line in values[1:])
-    assert "steps_per_epoch: 250  # updates; null: one pass over the data" in values
+    assert "steps_per_epoch: 250  # null: one pass over the data" in values
     assert "  d_ff: 256  # inner width of the feed-forward networks" in values
     fields = [field.name for field in dataclasses.fields(kt.TrainConfig)]
     fields += [field.name for field in dataclasses.fields(kt.ModelConfig)]

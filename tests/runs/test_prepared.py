@@ -92,14 +92,14 @@ def test_weights(tmp_path):
 def test_a_corpus_says_what_its_vocabulary_is(folder, monkeypatch):
     """So that it need not be said again; and corpora may be named one by one, or all at once."""
     seen = []
-    monkeypatch.setattr(
-        "keras_transformer.cli.training.Train.run", lambda command: seen.append(command)
-    )
+    checked = "keras_transformer.runs.checks.check_training"
+    monkeypatch.setattr(checked, lambda config, *_: seen.append(config))
+    monkeypatch.setattr("keras_transformer.train.train", lambda *_: None)
     train = ["train", "--preset", "tiny", "--output", "x"]
     good, more = f"{folder}/good:3", f"{folder}/more"
     for corpora in (["--corpus", good, more], ["--corpus", good, "--seed", "5", "--corpus", more]):
         assert run(*train, *corpora).returncode == 0
-    one, other = (command.training for command in seen)
+    one, other = seen
     assert one.corpus == other.corpus == (good, more)
     assert one.vocabulary_size == 300 and kt.PRESETS["tiny"].vocabulary_size != 300
     assert one.model == kt.PRESETS["tiny"].model and other.seed == 5

@@ -6,16 +6,15 @@ import os
 import subprocess
 import sys
 
-from keras_transformer.cli.main import main
+from keras_transformer.cli.main import run as run_command
 
 EARLY = """
 import json, sys
 sys.argv = ["keras-transformer"]
-from keras_transformer.cli.main import main
+from keras_transformer.cli.main import run
 for arguments in json.load(sys.stdin):
-    sys.argv = ["keras-transformer", *arguments]
     try:
-        main()
+        run(arguments)
     except SystemExit as end:
         assert end.code == 2, arguments
     assert not {"tensorflow", "keras"} & set(sys.modules), arguments
@@ -24,24 +23,31 @@ for arguments in json.load(sys.stdin):
 
 def run(*arguments, stdin=b""):
     """The command in this process, where TensorFlow has been loaded already."""
-    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    before = sys.stdin, sys.stdout, sys.stderr
     environment = dict(os.environ)
     streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (stdin, b"", b"")]
-    sys.argv = ["keras-transformer", *map(str, arguments)]
     sys.stdin, sys.stdout, sys.stderr = streams
     try:
-        main()
+        run_command([*map(str, arguments)])
         status = 0
     except SystemExit as end:
         status = end.code or 0
     finally:
-        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+        sys.stdin, sys.stdout, sys.stderr = before
         os.environ.clear()
         os.environ.update(environment)
     for stream in streams[1:]:
         stream.flush()
     outputs = [stream.buffer.getvalue() for stream in streams[1:]]
     return subprocess.CompletedProcess(arguments, status, *outputs)
+
+
+def refused(arguments, message, stdin=b""):
+    """The command is refused: by one sentence, with status 2, and with nothing on stdout."""
+    result = run(*arguments, stdin=stdin)
+    error = result.stderr.decode()
+    assert (result.returncode, result.stdout) == (2, b""), error
+    assert message in error and error.startswith("keras-transformer: ") and error.count("\n") == 1
 
 
 def run_process(*arguments, stdin=b""):

@@ -11,8 +11,10 @@ import tempfile
 import textwrap
 
 from keras_transformer.inspection.model_config import ACTIVATIONS
-from keras_transformer.presets import (
+from keras_transformer.options import (
     RELATIVE,
+)
+from keras_transformer.presets import (
     ExportConfig,
 )
 from keras_transformer.serving.acceptance import graph

@@ -197,7 +197,7 @@ def test_history_that_cannot_be_drawn(text, message, tmp_path):
 
 def test_format_that_is_not_known(tmp_path):
     output = str(tmp_path / "curves.xyz")
-    with pytest.raises(ValueError, match="curves.xyz has to end with .*: choose from .*png"):
+    with pytest.raises(ValueError, match="curves.xyz is unknown: .*png"):
         save_runs_plot([make_run(tmp_path / "run")], output)
     assert os.listdir(tmp_path) == ["run"] and plt.get_fignums() == []
 

@@ -8,8 +8,10 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import font_manager
 
 import keras_transformer as kt
-from keras_transformer.visualization.figures import new_figure
-from keras_transformer.visualization.labels import readable
+from keras_transformer.visualization.figures import (
+    new_figure,
+    readable,
+)
 
 ITS_OWN = {"fontfamily": matplotlib.rcParams["font.family"], "parse_math": False}
 

@@ -23,7 +23,6 @@ from keras_transformer.atomic_files import reason, replacing
 from keras_transformer.data.corpora import TrainingText, draw_rows
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.encoding import EncodedSide, ServedIds, encode_blocks
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import (
     FORMAT,
     MANIFEST,
@@ -33,6 +32,9 @@ from keras_transformer.data.prepared.prepared_corpus import (
     read_manifest,
 )
 from keras_transformer.data.text_files import Block, ParallelText, read_pairs
+from keras_transformer.presets import (
+    PrepareConfig,
+)
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.training import learn_vocabularies
 from keras_transformer.tokenizers.vocabularies import read_pieces

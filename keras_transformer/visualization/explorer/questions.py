@@ -1,4 +1,4 @@
-"""What the page asks, and what it is answered: dicts that JSON can hold.
+"""The questions of the page and their answers: dicts that JSON can hold.
 
 Shapes: S source length, T target length, N layers, H heads.
 """
@@ -10,10 +10,10 @@ import numpy as np
 
 from keras_transformer.translation.results import LEAST_LOG_PROB
 
-MOST_CHARACTERS = 10_000  # of a text
+MAX_CHARACTERS = 10_000  # of a text
 DIGITS = 4  # after the point, of weights
 SAMPLES = 5  # drawn at once
-MOST_TOKENS = 20  # told of each step
+MAX_BEST = 20  # alternatives of each token
 MISSING = (
     "This export has no signature {name}, {what}: export the run anew with {name} among "
     "--signatures, or give the run directory."
@@ -27,27 +27,27 @@ USES = {
 
 
 class InvalidRequest(ValueError):
-    """A request that cannot be understood, or that this model has no signature for."""
+    """An invalid request, or one that the model has no signature for."""
 
 
 class Model(Protocol):
-    """What answers: `ExportedModel` or `ModelInMemory`."""
+    """`ExportedModel` or `ModelInMemory`."""
 
     name: str
 
     @property
     def signatures(self) -> Collection[str]:
-        """Names of what it can be asked."""
+        """Names of its signatures."""
 
     def ask(self, signature: str, inputs: dict[str, list[Any]]) -> dict[str, Any]:
         """Asks a signature."""
 
     def close(self) -> None:
-        """Ends what was begun for it."""
+        """Frees what it holds."""
 
 
 def describe(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The name of the model, what it can be asked, and what is said where it cannot."""
+    """The name of the model, and a sentence for each signature that it lacks."""
     missing = {
         name: MISSING.format(name=name, what=what)
         for name, what in USES.items()
@@ -61,12 +61,12 @@ def describe(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
 def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
     """The translation of a text after a prefix, token by token, with all attention.
 
-    Of an export without the signature `explore`, its translation alone.
+    An export without the signature `explore` answers with its translation alone.
 
     Args:
-        model: What answers.
-        request: `text`; `prefix`, ids that the translation begins with; `k`, how many tokens to
-            tell of each step.
+        model: The model that answers.
+        request: `text`; `prefix`, ids that the translation begins with; `k`, how many of the most
+            probable tokens to return for each step.
 
     Returns:
         `text`, `log_prob`; and `source`, S strings, `steps`, for each of T tokens `{"token", "id",
@@ -79,8 +79,8 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"text": answer["text"], "log_prob": answer["log_prob"]}
     prefix = request.get("prefix", [])
     if not isinstance(prefix, list) or not all(type(i) is int and 0 <= i < 2**31 for i in prefix):
-        raise InvalidRequest("prefix has to be a list of ids, whole numbers of at least 0.")
-    k = int(_number(request, "k", 10, 1, MOST_TOKENS))
+        raise InvalidRequest("prefix must be a list of ids, whole numbers of at least 0.")
+    k = int(_number(request, "k", 10, 1, MAX_BEST))
     answer = _first(model.ask("explore", {"text": [text], "prefix": [prefix], "k": [k]}))
     best = zip(answer["best_tokens"], answer["best_ids"], answer["best_log_prob"], strict=True)
     written = zip(
@@ -106,7 +106,7 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
 def n_best(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
     """The best translations of a `text` that a beam finds: their texts, log_probs and scores."""
     answer = _first(model.ask("beam", {"text": [_text(request)]}))
-    scores = answer.get("score", answer["log_prob"])  # older exports tell none
+    scores = answer.get("score", answer["log_prob"])  # older exports have none
     rows = zip(answer["text"], answer["log_prob"], scores, strict=True)
     keys = "text", "log_prob", "score"
     return {
@@ -117,7 +117,7 @@ def n_best(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def samples(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Some translations of a `text`, drawn with a `temperature` from a `seed` on."""
+    """Random translations of a `text`, sampled with a `temperature` and a `seed`."""
     temperature = _number(request, "temperature", 1.0, 0.01, 100.0)
     seed = int(_number(request, "seed", 1, 0, 2**53))
     inputs = {
@@ -146,9 +146,9 @@ def answer(model: Model, question: str, request: object) -> dict[str, Any]:
     """Answers one of `QUESTIONS`.
 
     Args:
-        model: What is asked.
-        question: Its name.
-        request: What came with it, as JSON has it.
+        model: The model that answers.
+        question: Name of the question.
+        request: Its parameters, as decoded from JSON.
 
     Returns:
         A dict that JSON can hold.
@@ -176,14 +176,14 @@ def _token(token, number, log_prob):
 
 def _text(request):
     text = request.get("text")
-    if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
-        raise InvalidRequest(f"text has to be a string of at most {MOST_CHARACTERS} characters.")
-    # Halves of surrogate pairs, which JSON may hold, are no characters.
+    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
+        raise InvalidRequest(f"text must be a string of at most {MAX_CHARACTERS} characters.")
+    # JSON may hold halves of surrogate pairs, which are not characters.
     return text.encode("utf-8", "replace").decode()
 
 
 def _number(request, name, default, least, most):
     value = request.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise InvalidRequest(f"{name} has to be a number from {least} to {most}.")
+        raise InvalidRequest(f"{name} must be a number from {least} to {most}.")
     return value

@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepare_config import PrepareConfig
 from keras_transformer.data.prepared.prepared_corpus import MANIFEST, describe_file
+from keras_transformer.presets import PrepareConfig
 from keras_transformer.runs.checkpoints import _checksum, file_checksum
 from tests.support.trials.trial import Trial
 

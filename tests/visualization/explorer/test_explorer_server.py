@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.visualization.explorer.explorer_server import ExplorerServer, listen
+from keras_transformer.visualization.explorer.server import (
+    ExplorerServer,
+    listen,
+)
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 from tests.visualization.explorer.conftest import serving
@@ -167,7 +170,7 @@ class Failing:
 def test_what_fails_otherwise_is_one_line_too(caplog):
     with listen() as listening, ExplorerServer(Failing(), listening) as explorer:
         answer = ask(explorer, "explore", {"text": "abc"}, 500)
-    assert "its terminal shows" in answer["error"]
+    assert "as its terminal shows" in answer["error"]
     (record,) = caplog.records
     assert "TypeError: two lines (test_explorer_server.py, line" in record.getMessage()
     assert record.exc_info is None
