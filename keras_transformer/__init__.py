@@ -137,7 +137,7 @@ def _starts_light() -> bool:
     That is so in the command `keras-transformer`, in `python -m keras_transformer…`, and where the
     environment variable `LIGHT` is set, as in processes that only read or encode files.
     """
-    program = _os.path.basename(_sys.argv[0])  # "-m" while Python looks for the module to run
+    program = _os.path.basename((_sys.argv or [""])[0])  # "-m" while Python looks for the module
     return (
         bool(_os.environ.get(LIGHT))
         or program.removesuffix(".exe") == "keras-transformer"

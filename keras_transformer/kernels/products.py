@@ -95,7 +95,7 @@ def _way(dtype):
 
 @functools.cache
 def _exact_way(dtype):
-    from keras_transformer.kernels.tensorflow.products import rounds_to_nearest
+    from keras_transformer.kernels.tensorflow.rounding import rounds_to_nearest
 
     if not rounds_to_nearest(dtype, _by_matrices):
         return SINGLE
