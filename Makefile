@@ -122,6 +122,7 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports setup.cfg
 
 # The guide, from README.md, the notebooks, and the reference, from the docstrings: site/index.html.
 # Warnings are errors: a link that leads nowhere, a docstring that describes what is no argument.

@@ -18,7 +18,7 @@ from keras_transformer.translation.corpus_scores import (
     make_metrics,
     scores_of_systems,
 )
-from keras_transformer.typing import Pairs, Path
+from keras_transformer.utils import Pairs, Path
 
 # What translates, or its translations.
 System: TypeAlias = Callable[[list[str]], Sequence[str]] | Sequence[str]

@@ -45,8 +45,7 @@ from keras_transformer.transformer import (
     freeze,
     freeze_embeddings,
 )
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted
 
 
 @lasting_stderr()

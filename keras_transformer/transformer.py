@@ -20,7 +20,10 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.options import (
+from keras_transformer.presets import (
+    ModelConfig,
+)
+from keras_transformer.presets.options import (
     ABSOLUTE,
     FORMAT,
     RELATIVE,
@@ -28,14 +31,11 @@ from keras_transformer.options import (
     check_positions,
     check_sharing,
 )
-from keras_transformer.presets import (
-    ModelConfig,
-)
 from keras_transformer.training.keras_workarounds import check_left_over
 from keras_transformer.training.labels import check_label_array
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.token_trainer import TokenTrainer
-from keras_transformer.typing import (
+from keras_transformer.utils import (
     Activation,
     Config,
     Inputs,

@@ -1,10 +1,7 @@
 """Hints: on everything public, in a stub that names what is public, and seen by type checkers."""
 
-import functools
-import importlib
 import inspect
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -15,109 +12,6 @@ import pytest
 import keras_transformer
 from tests.support import public_names
 from tests.support.paths import ROOT
-
-MODULES = [
-    module.name
-    for module in pkgutil.walk_packages(keras_transformer.__path__, "keras_transformer.")
-    if not module.ispkg
-]
-# Methods of a protocol that users call by other means than their names.
-CALLED = ("__init__", "__call__", "__enter__")
-
-
-def is_public(name):
-    return not name.startswith("_") or name in CALLED
-
-
-def functions_of(value):
-    """The functions behind a public name: itself, or a class's constructor and public methods.
-
-    As pairs, with the parameters that callers see: not `self`.
-    """
-    if not inspect.isclass(value):
-        yield from ((function, parameters) for function, _, *parameters in described([value]))
-        return
-    members = [member for name, member in vars(value).items() if is_public(name)]
-    foreign = ("typing", "keras.src")  # of a Protocol; methods of Keras, wrapped
-    members = [m for m in members if not str(getattr(m, "__module__", "")).startswith(foreign)]
-    for function, static, *parameters in described(members):
-        yield function, parameters if static else parameters[1:]
-
-
-def described(members):
-    """Of each function in them: it without decorators, whether it is static, its parameters."""
-    for member in members:
-        static = isinstance(member, staticmethod)
-        accessors = [member.fget, member.fset] if isinstance(member, property) else [member]
-        for function in filter(None, accessors):
-            function = inspect.unwrap(getattr(function, "__func__", function))
-            if inspect.isfunction(function):
-                yield function, static, *inspect.signature(function).parameters.values()
-
-
-def missing_hints(value):
-    """What has no hint, as sentences."""
-    missing = []
-    for function, parameters in functions_of(value):
-        for parameter in parameters:
-            if parameter.annotation is parameter.empty:
-                missing.append(f"{function.__qualname__}: {parameter.name}")
-        if inspect.signature(function).return_annotation is inspect.Signature.empty:
-            missing.append(f"{function.__qualname__}: what it returns")
-    return missing
-
-
-def public_values(module):
-    """{name: value} of what a module defines for others."""
-    found = vars(importlib.import_module(module)).items()
-    return {
-        name: value
-        for name, value in found
-        if not name.startswith("_") and getattr(value, "__module__", None) == module
-    }
-
-
-@pytest.mark.parametrize("name", keras_transformer.__all__)
-def test_public_names_have_hints(name):
-    assert missing_hints(getattr(keras_transformer, name)) == []
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_whatever_is_public_has_hints(module):
-    assert [m for value in public_values(module).values() for m in missing_hints(value)] == []
-
-
-def test_nothing_is_overlooked():
-    """What would have to be found is found."""
-
-    class Example:
-        def __init__(self, width, depth: int) -> None: ...
-
-        def method(self, x: int): ...
-
-        @property
-        def size(self): ...
-
-        @classmethod
-        def load(cls, path) -> "Example": ...
-
-        @staticmethod
-        def of(path) -> "Example": ...
-
-        def _private(self, x): ...
-
-    @functools.cache
-    def function(*rows, last: int) -> int: ...
-
-    start = f"{test_nothing_is_overlooked.__name__}.<locals>."
-    assert [line.removeprefix(start) for line in missing_hints(Example)] == [
-        "Example.__init__: width",
-        "Example.method: what it returns",
-        "Example.size: what it returns",
-        "Example.load: path",
-        "Example.of: path",
-    ]
-    assert [line.removeprefix(start) for line in missing_hints(function)] == ["function: rows"]
 
 
 def test_the_stub_has_the_real_names():

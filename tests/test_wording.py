@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.wording import counted
+from keras_transformer.utils import counted
 
 
 @pytest.mark.parametrize(

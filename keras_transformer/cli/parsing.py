@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_transformer.options import help_of
+from keras_transformer.presets.options import help_of
 
 PROGRAM = "keras-transformer"
 REQUIRED = inspect.Parameter.empty

@@ -16,8 +16,7 @@ from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.runs.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted
 
 Precision = Annotated[
     str | None,
@@ -315,7 +314,7 @@ def set_threads(*paths: Path | None, precision: str | None = None) -> list[Any]:
     Returns:
         List of the paths; runs as `Run`, which have been inspected.
     """
-    from keras_transformer.options import check_precision
+    from keras_transformer.presets.options import check_precision
     from keras_transformer.runs.run import Run
 
     check_precision(precision)

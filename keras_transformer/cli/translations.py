@@ -6,8 +6,7 @@ import sys
 import time
 from typing import IO
 
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted
 
 SEPARATOR = b" ||| "
 

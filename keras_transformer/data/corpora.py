@@ -12,7 +12,7 @@ from keras_transformer.data.pairs import Corpus, Fingerprint, Pair
 from keras_transformer.data.text_files import Block, ParallelText, read_pairs
 from keras_transformer.presets import TrainConfig
 from keras_transformer.tokenizers.subword_sampling import mix_bits
-from keras_transformer.typing import Pairs
+from keras_transformer.utils import Pairs
 
 AT_ONCE = 1 << 20  # rows considered at once
 

@@ -18,7 +18,7 @@ from keras_transformer.data.encoded_pairs import encode_pairs
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 # A prepared corpus or its path; or several of them, each with its weight.
 Corpora: TypeAlias = PreparedCorpus | Path | Sequence[tuple[PreparedCorpus | Path, float]]

@@ -18,7 +18,7 @@ from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, get_date_format
 
 from keras_transformer.data.pairs import Corpus, Pair
-from keras_transformer.wording import counted
+from keras_transformer.utils import counted
 
 # CLDR's lengths of a date. "short" is left out: its two-digit years have more than one reading.
 STYLES: tuple[Literal["medium", "long", "full"], ...] = ("medium", "long", "full")

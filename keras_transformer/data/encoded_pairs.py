@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_transformer.tokenizers.pieces import concatenated_ranges
-from keras_transformer.wording import counted
+from keras_transformer.utils import counted
 
 # Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
 # one ends, (N + 1,) integers. Memory-mapped or not.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from keras_transformer.typing import Pairs
+from keras_transformer.utils import Pairs
 
 
 class Pair(NamedTuple):

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from typing import IO, TypeAlias, cast
 
 from keras_transformer.data.pairs import Pair
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted
 
 # Sources and as many targets, UTF-8.
 Block: TypeAlias = tuple[list[bytes], list[bytes]]

@@ -11,8 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.typing import State, Tensor
-from keras_transformer.wording import counted
+from keras_transformer.utils import State, Tensor, counted
 
 
 def check_arguments(

@@ -18,7 +18,7 @@ from keras_transformer.decoding.token_loop import (
 )
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.typing import SearchOutputs, State, Step, Tensor
+from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
 NEVER = float("-inf")  # the log-probability of an empty hypothesis
 PART = 100  # logits of which only the maximum is compared at first

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.token_loop import decode_tokens
 from keras_transformer.presets import SearchConfig
-from keras_transformer.typing import SearchOutputs, State, Step, Tensor
+from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
 
 def greedy_search(

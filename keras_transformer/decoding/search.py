@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.presets import SearchConfig
-from keras_transformer.typing import SearchOutputs, State, Step, Tensor
+from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
 
 def search(

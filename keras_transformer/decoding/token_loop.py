@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.arguments import check_arguments, check_ids
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.typing import Nested, SearchOutputs, State, Step, Tensor
+from keras_transformer.utils import Nested, SearchOutputs, State, Step, Tensor
 
 
 def shrinking_loop(

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable
 from typing import Any
 
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 LONGEST_JSON = 16 << 20  # of a card, of a training's state; what is written has kilobytes
 FILES, SEAL = "files", "sha256"  # {name: its size and checksum}; the checksum of the JSON itself

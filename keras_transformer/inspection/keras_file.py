@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 
 from keras_transformer.inspection.files import damaged
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
 MOST_BYTES = {CONFIG: 1 << 20, METADATA: 1 << 16}  # what is written has one kilobyte
@@ -144,7 +144,7 @@ def describe_weights(path: Path, file: io.RawIOBase | None = None) -> dict[str, 
 class _Weights:
     """The arrays in the groups of an HDF5 file."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.shapes: dict[str, list[int]] = {}
         self.bytes = self.objects = 0

@@ -10,11 +10,11 @@ import re
 import sys
 from typing import Any
 
-from keras_transformer.options import (
+from keras_transformer.presets.options import (
     MAX_DISTANCES,
     NUM_BUCKETS,
 )
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 # This package's classes that a file may name, whether or not they have been imported.
 CLASSES = """
@@ -133,7 +133,7 @@ def _check_change(path, part, change):
 class _Values:
     """All values of a configuration."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.count = 0
 

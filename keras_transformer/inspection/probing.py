@@ -23,7 +23,7 @@ from keras_transformer.inspection.vocabularies import (
     count_ids,
     read_wordpiece_model,
 )
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 PROGRAM = "keras_transformer.inspection.probing"
 LONGEST_WAIT = 600  # seconds; its own limit, of processor time, comes first

@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from keras_transformer.special_ids import UNK
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 MOST_PIECES = 1 << 20
 MOST_BYTES = 32 << 20  # of a SentencePiece model with a million pieces

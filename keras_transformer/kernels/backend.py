@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 # Other backends use Keras' own training step and matrix products.
 IS_TENSORFLOW = keras.backend.backend() == "tensorflow"

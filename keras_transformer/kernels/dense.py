@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.products import is_exact, multiply
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 # XLA packs the second factor of a product anew each time. It is faster to make that the rows:
 FEWEST_ROWS = 16  # from so many rows on,

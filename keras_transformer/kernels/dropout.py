@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.typing import Config, Tensor
+from keras_transformer.utils import Config, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 HALF = "bfloat16", "float16"
 _chosen: contextvars.ContextVar[Any] = contextvars.ContextVar("chosen", default=None)

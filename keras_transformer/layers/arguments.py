@@ -10,8 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.typing import Inputs, Shape, Tensor
-from keras_transformer.wording import counted
+from keras_transformer.utils import Inputs, Shape, Tensor, counted
 
 # Arguments of Keras' attention that this package's lacks, and the values that change nothing.
 UNSUPPORTED = {

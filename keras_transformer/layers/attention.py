@@ -21,7 +21,7 @@ from keras_transformer.layers.dot_product_attention import (
 )
 from keras_transformer.layers.masks import join_masks
 from keras_transformer.layers.positions import Positions, make_positions
-from keras_transformer.typing import (
+from keras_transformer.utils import (
     Config,
     Constraint,
     Initializer,

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import keras
 
-from keras_transformer.typing import Config
+from keras_transformer.utils import Config
 
 CHANGES = "changes"  # the key in a layer's configuration
 # Variables that quantization and LoRA freeze.
@@ -268,8 +268,8 @@ class Shareable(FreezesSublayers):
 class _Copies(threading.local):
     """The latest copy of each shared layer, as long as it is in use."""
 
-    def __init__(self):
-        self.by_id = weakref.WeakValueDictionary()
+    def __init__(self) -> None:
+        self.by_id: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
 
 _COPIES = _Copies()

@@ -13,7 +13,7 @@ from keras_transformer.layers.arguments import check_inherits_call, check_memory
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
-from keras_transformer.typing import Activation, Config, Nested, Shape, State, Step, Tensor
+from keras_transformer.utils import Activation, Config, Nested, Shape, State, Step, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

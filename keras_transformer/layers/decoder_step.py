@@ -35,7 +35,7 @@ from keras_transformer.layers.dot_product_attention import (
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
-from keras_transformer.typing import State, Tensor
+from keras_transformer.utils import State, Tensor
 
 
 def initial_state(

@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer.kernels import products
 from keras_transformer.layers.arguments import check_heads, check_mask
 from keras_transformer.layers.masks import as_boolean
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9

@@ -8,7 +8,7 @@ import keras
 from keras_transformer.layers.arguments import check_encoder_mask
 from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
-from keras_transformer.typing import Shape, Tensor
+from keras_transformer.utils import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

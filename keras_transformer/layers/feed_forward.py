@@ -10,7 +10,7 @@ import keras
 from keras_transformer.kernels.dense import Dense
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.layers.changes import KeepsChanges
-from keras_transformer.typing import Activation, Config, Initializer, Shape, Tensor
+from keras_transformer.utils import Activation, Config, Initializer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

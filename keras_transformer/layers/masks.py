@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.layers.arguments import check_padding_mask
 from keras_transformer.special_ids import PAD
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 
 def padding_mask(ids: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from keras import ops
 from keras_transformer.kernels import products
 from keras_transformer.layers.changes import Shareable
 from keras_transformer.layers.dot_product_attention import PositionBias
-from keras_transformer.typing import Shape, Tensor
-from keras_transformer.wording import counted
+from keras_transformer.utils import Shape, Tensor, counted
 
 # From the numbers of queries and keys and the position of the first query to a PositionBias.
 ComputeBias = Callable[[int | Tensor, int | Tensor, int | Tensor], PositionBias]

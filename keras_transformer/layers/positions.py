@@ -27,16 +27,16 @@ from keras_transformer.layers.position_scheme import (
     spread,
 )
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-from keras_transformer.options import (
+from keras_transformer.presets import (
+    check_positions,
+)
+from keras_transformer.presets.options import (
     MAX_DISTANCES,
     NUM_BUCKETS,
     RELATIVE,
     check_rotary,
 )
-from keras_transformer.presets import (
-    check_positions,
-)
-from keras_transformer.typing import Config, Shape, Tensor
+from keras_transformer.utils import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

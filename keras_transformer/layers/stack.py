@@ -11,7 +11,7 @@ from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attention import AttendingLayer, MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions import Positions, make_positions
-from keras_transformer.typing import Activation, Config, Nested, Shape, Tensor
+from keras_transformer.utils import Activation, Config, Nested, Shape, Tensor
 
 
 class ResidualBlock(AttendingLayer):

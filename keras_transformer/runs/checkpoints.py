@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.atomic_files import reason, replacing
 from keras_transformer.inspection.files import digest
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path, reason, replacing
 
 try:
     import fcntl

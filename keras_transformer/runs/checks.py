@@ -21,7 +21,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import read_pieces
 from keras_transformer.tokenizers.word_vectors import check_vectors
 from keras_transformer.training.cluster import cluster_of
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 # Fields that may change when a run is resumed; texts if they are the same in another place.
 MAY_CHANGE = (

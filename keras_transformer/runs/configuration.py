@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from keras_transformer.inspection.files import read_bytes
-from keras_transformer.options import FORMAT, check_format, help_of
 from keras_transformer.presets import ModelConfig, TrainConfig, change
-from keras_transformer.typing import Path
+from keras_transformer.presets.options import FORMAT, check_format, help_of
+from keras_transformer.utils import Path
 
 MACHINE = ("parallel_microbatches",)  # the machine's, not the training's: left out of files
 LONGEST = 1 << 16  # bytes of a file; what is written has four thousand

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.atomic_files import creating, replacing
 from keras_transformer.inspection.files import damaged
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.options import (
-    check_precision,
-)
 from keras_transformer.presets import (
     GREEDY,
     SearchConfig,
+)
+from keras_transformer.presets.options import (
+    check_precision,
 )
 from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.runs.run import (
@@ -41,8 +40,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.translation.results import (
     check_n_best,
 )
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted, creating, replacing
 
 if TYPE_CHECKING:
     import keras

@@ -27,8 +27,7 @@ from keras_transformer.runs.training_state import (
 from keras_transformer.training import divergence
 from keras_transformer.training.distribution import check_equal, is_chief, is_multiworker
 from keras_transformer.training.keras_workarounds import build_ahead, set_initial_epoch
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted
 
 # SIGHUP, which Windows does not have, comes when a terminal or an ssh connection is gone.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from keras_transformer.atomic_files import creating, remove_leftovers, replacing
 from keras_transformer.data.pairs import (
     Pair,
 )
@@ -23,8 +22,7 @@ from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.checkpoints import STATE, Checkpoints
 from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
 from keras_transformer.tokenizers import saved
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted, creating, remove_leftovers, replacing
 
 MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # of the model itself: `write_scores`

@@ -12,15 +12,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.atomic_files import replacing
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.runs.models import is_worse, load_mean, members
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.run import CHECKPOINTS, COLUMNS, LOGS, SCORES, WEIGHTS, Run, rank
 from keras_transformer.runs.validation import averaged_weights
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted, replacing
 
 
 class RunCheckpoint(ResumeTraining):
@@ -320,7 +318,7 @@ class Progress(keras.callbacks.Callback):
 class _Stretch:
     """The steps since the last report; Keras' logs are means since the epoch began."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.tokens, self.total, self.since = 0.0, 0.0, time.monotonic()
 
     def end(self, logs, now):

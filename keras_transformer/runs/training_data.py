@@ -16,10 +16,10 @@ from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus
 from keras_transformer.data.text_files import ParallelText, text_size
-from keras_transformer.options import (
+from keras_transformer.presets import PrepareConfig, TrainConfig
+from keras_transformer.presets.options import (
     check_vocabularies,
 )
-from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.runs.checks import (
     VOCABULARY,
     check_vocabulary_files,
@@ -36,7 +36,7 @@ from keras_transformer.tokenizers.training import (
     learn_vocabularies,
 )
 from keras_transformer.training.cluster import cluster_of
-from keras_transformer.typing import Pairs, Path
+from keras_transformer.utils import Pairs, Path
 
 if TYPE_CHECKING:
     from keras_transformer.data.encoded_pairs import EncodedPairs

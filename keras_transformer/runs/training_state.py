@@ -14,7 +14,7 @@ from keras_transformer.training.distribution import (
     gather,
     is_multiworker,
 )
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 METRICS = "metrics"
 GROUPS = ("model", "optimizer", METRICS)

@@ -16,7 +16,7 @@ from keras_transformer.training.distribution import broadcast_from_chief, is_chi
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
-from keras_transformer.typing import Pairs, Tensor
+from keras_transformer.utils import Pairs, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -141,7 +141,13 @@ class TranslationScores(keras.callbacks.Callback):
 class _BoundedTranslator(Translator):
     """Bounds the length of translations: an untrained model may not have learned to write END."""
 
-    def __init__(self, model, source_tokenizer, target_tokenizer, ratio):
+    def __init__(
+        self,
+        model: keras.Model,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        ratio: float,
+    ) -> None:
         super().__init__(model, source_tokenizer, target_tokenizer)
         self.ratio = ratio
 

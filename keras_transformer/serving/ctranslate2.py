@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.atomic_files import creating
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.layers.positions import BucketedPositions, RelativePositions
-from keras_transformer.options import (
+from keras_transformer.presets.options import (
     ABSOLUTE,
 )
 from keras_transformer.special_ids import END, START, UNK
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
 from keras_transformer.training.divergence import check_weights
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path, creating
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator

@@ -28,7 +28,7 @@ from keras_transformer.translation.sentence_batches import (
     in_order,
     sorted_batches,
 )
-from keras_transformer.typing import Path, Texts
+from keras_transformer.utils import Path, Texts
 
 SAMPLING = ("temperature", "top_k", "top_p")  # inputs of the signature `sample`
 OPTIMIZE_THRESHOLD = 256  # texts; for fewer, rewriting the graph takes longer than it saves

@@ -26,7 +26,7 @@ from keras_transformer.special_ids import PAD
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.translator import Translator
-from keras_transformer.typing import Pairs, Path
+from keras_transformer.utils import Pairs, Path
 
 PAGE = "MODEL.md"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")

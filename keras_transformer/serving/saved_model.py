@@ -16,7 +16,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.atomic_files import flush
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.server_process import (
@@ -44,7 +43,7 @@ from keras_transformer.serving.versions import (
 from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
-from keras_transformer.typing import Pairs, Path, Texts
+from keras_transformer.utils import Pairs, Path, Texts, flush
 
 try:
     import fcntl

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from keras_transformer.inspection.files import check_types, read_sealed
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields that are read
     "architecture": {"max_length": int},

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.subword import SubwordTokenizer

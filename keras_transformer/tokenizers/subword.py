@@ -19,7 +19,7 @@ from keras_transformer.tokenizers.text_ops import (
     tensorflow_text,
 )
 from keras_transformer.tokenizers.training import train_sentencepiece
-from keras_transformer.typing import Path, Tensor, Texts
+from keras_transformer.utils import Path, Tensor, Texts
 
 
 class SubwordTokenizer(GraphTokenizer):
@@ -189,7 +189,7 @@ class _LastingModel(tf.saved_model.experimental.TrackableResource):
     cleared, as keras.utils.set_random_seed and clear_session do.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: bytes) -> None:
         super().__init__()
         self._model = model
         _ = self.resource_handle  # created on first access: here, not inside a tf.function

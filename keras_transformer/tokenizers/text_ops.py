@@ -18,7 +18,7 @@ from keras_transformer.inspection.files import (
 from keras_transformer.inspection.vocabularies import MOST_BYTES
 from keras_transformer.special_ids import END
 from keras_transformer.tokenizers.tokenizer import to_bytes
-from keras_transformer.typing import Path, Tensor
+from keras_transformer.utils import Path, Tensor
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
 _hidden = None if importlib.util.find_spec("tf_keras") else os.environ.pop(_LEGACY, None)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 MEMBERS = ("vocabulary_size", "__call__", "detokenize", "pieces")
 

@@ -28,7 +28,7 @@ from keras_transformer.tokenizers.vocabularies import (
     read_pieces,
     to_model,
 )
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 MAX_WORDS = 100_000  # different words that WordPiece pieces are learned from, the most frequent
 MAX_WORD_LENGTH = 50  # characters of these

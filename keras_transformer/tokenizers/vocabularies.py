@@ -11,7 +11,7 @@ from keras_transformer.inspection.vocabularies import (
     read_wordpiece_model,
 )
 from keras_transformer.tokenizers.tokenizer import to_bytes
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")
 UNLIMITED = ("char", "word")  # types that can take all characters or words

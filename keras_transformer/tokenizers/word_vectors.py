@@ -14,8 +14,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted
 
 GZIP = b"\x1f\x8b"
 FASTTEXT = (793712314).to_bytes(4, "little")  # the first bytes of a fastText .bin

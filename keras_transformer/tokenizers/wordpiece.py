@@ -16,7 +16,7 @@ from keras_transformer.tokenizers.vocabularies import (
     read_pieces,
     to_model,
 )
-from keras_transformer.typing import Path, Tensor
+from keras_transformer.utils import Path, Tensor
 
 # A longer word is UNK as a whole. BERT's limit is 100 characters, which are at most 400 bytes.
 MAX_WORD_BYTES = 400

@@ -25,8 +25,7 @@ from keras_transformer.training.cluster import (
     wait_for_workers,
 )
 from keras_transformer.training.keras_workarounds import sum_over_replicas
-from keras_transformer.typing import Nested, Tensor
-from keras_transformer.wording import counted
+from keras_transformer.utils import Nested, Tensor, counted
 
 CHECK_SECONDS = 3.0  # seconds between two checks of the other workers
 MAX_MISSES = 3  # checks in a row without an answer after which a worker counts as lost

@@ -9,8 +9,7 @@ from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.vocabularies import INSIDE
 from keras_transformer.tokenizers.word_vectors import read_vectors
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted
 
 if TYPE_CHECKING:
     from keras_transformer.layers.positional_embedding import PositionalEmbedding

@@ -15,7 +15,7 @@ from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
 from keras_transformer.training.labels import read_labels
 from keras_transformer.training.losses import SmoothedCrossEntropy, TargetTokens, TokenMetric
 from keras_transformer.training.slices import Gradient
-from keras_transformer.typing import Nested, Tensor
+from keras_transformer.utils import Nested, Tensor
 
 
 def reason_for_logits(

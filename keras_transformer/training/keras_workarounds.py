@@ -16,7 +16,7 @@ from keras_transformer.layers.changes import (
     parent_path,
 )
 from keras_transformer.training.labels import explain_failure, sum_dtype
-from keras_transformer.typing import Config, Nested, Tensor
+from keras_transformer.utils import Config, Nested, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf

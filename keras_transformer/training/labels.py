@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.special_ids import PAD
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 # Name scope of the operations that fail if a graph runs with invalid labels.
 SCOPE = "checked_labels"

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_transformer.training.labels import read_labels, sum_dtype, token_weights
-from keras_transformer.typing import Config, Nested, Tensor
+from keras_transformer.utils import Config, Nested, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.typing import Config, Tensor
+from keras_transformer.utils import Config, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf

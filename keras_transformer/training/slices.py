@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.training.labels import token_weights
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.typing import Nested, Tensor
+from keras_transformer.utils import Nested, Tensor
 
 # Of a variable: dense, of the rows that were looked up, or None.
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None

@@ -11,7 +11,7 @@ from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.training import keras_workarounds
 from keras_transformer.training.labels import SCOPE
 from keras_transformer.training.losses import refuse_probabilities, replace_names
-from keras_transformer.typing import Config, Nested, Path, Tensor
+from keras_transformer.utils import Config, Nested, Path, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf

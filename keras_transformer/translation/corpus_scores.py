@@ -10,7 +10,7 @@ import sacrebleu
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
-from keras_transformer.wording import counted
+from keras_transformer.utils import counted
 
 logger = logging.getLogger(__name__)
 

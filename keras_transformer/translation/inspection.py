@@ -12,7 +12,7 @@ from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.results import AttentionMaps, TokenStep
 from keras_transformer.translation.scoring import all_attention, rank_tokens
 from keras_transformer.translation.translator import Translator
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 
 def attention_maps(

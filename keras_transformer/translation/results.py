@@ -6,7 +6,7 @@ Shapes: S source length, T target length, N layers, H heads.
 from typing import TYPE_CHECKING, NamedTuple
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.wording import counted
+from keras_transformer.utils import counted
 
 if TYPE_CHECKING:
     import numpy as np

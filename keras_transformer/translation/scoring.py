@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer

@@ -14,8 +14,7 @@ from keras_transformer.kernels import (
     available_cores,
 )
 from keras_transformer.tokenizers.tokenizer import to_bytes
-from keras_transformer.typing import Texts
-from keras_transformer.wording import counted
+from keras_transformer.utils import Texts, counted
 
 if TYPE_CHECKING:
     import numpy as np

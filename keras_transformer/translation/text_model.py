@@ -21,7 +21,7 @@ from keras_transformer.special_ids import END, PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.results import LEAST_LOG_PROB
 from keras_transformer.translation.scoring import log_prob, most_attended
-from keras_transformer.typing import SearchOutputs, Tensor
+from keras_transformer.utils import SearchOutputs, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -134,8 +134,11 @@ class TextModel(tf.Module):
         search_fn: Callable[..., SearchOutputs] = greedy_search,
         options: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Translates what `read_source` returns: target ids `(B, T)`, and what `translate_batch`
-        returns."""
+        """Translates what `read_source` returns.
+
+        Returns:
+            Target ids `(B, T)`, and what `translate_batch` returns.
+        """
         tokens, _, log_prob = self._search(search_fn, source, self.longest_output, options or {})
         output = self._detokenize(tokens)
         return tokens, {
@@ -150,8 +153,10 @@ class TextModel(tf.Module):
         prefix: Tensor | None = None,
         search: SearchConfig = GREEDY,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Translations, their log-probabilities and scores, see `Hypothesis`, each `(B, N)`: empty
-        and `LEAST_LOG_PROB` for a missing one."""
+        """Translations, their log-probabilities and scores, see `Hypothesis`, each `(B, N)`.
+
+        A missing translation is empty, with `LEAST_LOG_PROB`.
+        """
         source, empty = self.read_source(text)
         rows, beam_size = tf.shape(source)[0], search.beam_size
         options = {"prefix": prefix, "seeds": seeds}

@@ -16,7 +16,7 @@ from keras_transformer.special_ids import PAD
 from keras_transformer.translation.results import Hypothesis, check_n_best, draw_seed
 from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
 from keras_transformer.translation.text_model import TEXT, TextModel
-from keras_transformer.typing import Texts
+from keras_transformer.utils import Texts
 
 if TYPE_CHECKING:
     pass

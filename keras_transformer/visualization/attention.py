@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.typing import Path, Tensor
+from keras_transformer.utils import Path, Tensor, counted
 from keras_transformer.visualization.figures import (
     COLOURS,
     LARGEST_LABELS,
@@ -25,7 +25,6 @@ from keras_transformer.visualization.figures import (
     save_figure,
     to_numpy,
 )
-from keras_transformer.wording import counted
 
 # Of maps.
 CELL = 0.22  # a token's row or column if there is space: enough for a label of 10 points
@@ -285,7 +284,7 @@ class _Labels:
     room: float
 
     @classmethod
-    def along(cls, texts, length, figure, font, turn):
+    def along(cls, texts: list[str], length: float, figure: Any, font: Any, turn: Any) -> "_Labels":
         """Chooses the labels for a side of some length; `turn`: whether they may be turned."""
         cell = length / len(texts)
         size = float(np.clip(72 * cell / 1.4, SMALLEST_LABELS, LARGEST_LABELS))

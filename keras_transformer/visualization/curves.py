@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, LogLocator
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs.run import History, Run
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 from keras_transformer.visualization.figures import SIGNED, colour, new_figure, save_figure
 
 # How a run's history is drawn: the unit and the label of what a curve may run over.

@@ -14,8 +14,7 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from keras_transformer.atomic_files import replacing
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path, replacing
 
 # Okabe and Ito (2008): distinct for the colour-blind, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -201,8 +200,10 @@ def _covered(path, characters):
 
 
 def _installed():
-    """Upright fonts of regular weight, sans-serif first; without matplotlib's mathematical fonts,
-    which have other characters in some places."""
+    """Upright fonts of regular weight, sans-serif first.
+
+    Matplotlib's mathematical fonts, which have other characters in some places, are left out.
+    """
     own = matplotlib.get_data_path()
     entries = [
         entry

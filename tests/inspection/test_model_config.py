@@ -17,7 +17,7 @@ from keras_transformer.inspection.model_config import (
     read_model_config,
 )
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.options import (
+from keras_transformer.presets.options import (
     MAX_DISTANCES,
     RELATIVE,
 )

@@ -7,7 +7,7 @@ import keras
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.options import FORMAT
+from keras_transformer.presets.options import FORMAT
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from tests.support.paths import FIXTURES
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import keras_transformer
-from keras_transformer.options import FORMAT
+from keras_transformer.presets.options import FORMAT
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import SOURCES, toy_pairs
 

@@ -72,7 +72,9 @@ def test_is_exported(translator, tmp_path):
     lines = "".join(f"{text}\n" for text in texts).encode()
     config = kt.ExportConfig(signatures=("serving_default",))
     path = kt.export(translator, tmp_path / "words", config=config)
-    with pytest.raises(ValueError, match="which no export of this package is made of: if you know"):
+    with pytest.raises(
+        ValueError, match="which exports of this package do not contain: if you know"
+    ):
         kt.load_saved_model(path)
     translate = kt.load_saved_model(path, allow_ops=OPS)
     answers = translator.translate(texts)

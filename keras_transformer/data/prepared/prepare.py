@@ -19,7 +19,6 @@ except ImportError:  # on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 from keras_transformer import __version__
-from keras_transformer.atomic_files import reason, replacing
 from keras_transformer.data.corpora import TrainingText, draw_rows
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.encoding import EncodedSide, ServedIds, encode_blocks
@@ -38,8 +37,7 @@ from keras_transformer.presets import (
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.training import learn_vocabularies
 from keras_transformer.tokenizers.vocabularies import read_pieces
-from keras_transformer.typing import Path
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, counted, reason, replacing
 
 CHUNK = 4096  # pairs that are tokenized at once
 SHARD = 64  # chunks: a quarter of a million pairs, some 30 MB

@@ -14,7 +14,7 @@ from keras_transformer.inspection.files import (
 )
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.tokenizers import saved
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.saved import Saved

@@ -8,7 +8,7 @@ import typing
 import tensorflow as tf
 
 from keras_transformer.kernels.products import multiply
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 # Maximum number of positions computed at a time: enough for a matrix product at full speed, and to
 # add up the gradient of the matrix rarely; few enough for a processor's cache.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_transformer.kernels.products import AttentionOperations, is_exact, multiplying
-from keras_transformer.typing import Nested, Tensor
+from keras_transformer.utils import Nested, Tensor
 
 
 def select_matmul_at_runtime(compute: Callable[[], Nested], dtype: str, tensor: Tensor) -> Nested:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_transformer.typing import Tensor
+from keras_transformer.utils import Tensor
 
 TERMS = 4096  # of the sum: counting up in bfloat16 stops at 256
 SIZES = 1, 8  # numbers of rows and columns: single ones have kernels of their own

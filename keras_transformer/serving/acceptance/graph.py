@@ -18,7 +18,7 @@ from tensorboard.compat.proto import (
 from keras_transformer.inspection.files import (
     read_bytes,
 )
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 NAME = "saved_model.pb"
 MAX_BYTES = 256 << 20  # of that file; an export of all signatures has five to ten million
@@ -278,7 +278,7 @@ def _integers(tensor: tensor_pb2.TensorProto) -> np.ndarray | None:
 class _Function:
     """A FunctionDef, read backwards from the values it returns, through Identity nodes."""
 
-    def __init__(self, function):
+    def __init__(self, function: Any) -> None:
         self._arguments = {arg.name: i for i, arg in enumerate(function.signature.input_arg)}
         self._nodes = {node.name: node for node in function.node_def}
         self.returned = [function.ret[arg.name] for arg in function.signature.output_arg]

@@ -14,7 +14,7 @@ from typing import IO, Any, Self, TypeAlias, cast
 
 from keras_transformer.serving.acceptance import c_api
 from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 PROGRAM = os.path.abspath(c_api.__file__)
 NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # in errors, for TensorFlow's authors only

@@ -34,7 +34,7 @@ from keras_transformer.serving.acceptance.graph import (
 from keras_transformer.serving.acceptance.server_process import Signatures, read_signatures
 from keras_transformer.serving.signatures import SIGNATURES
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 PROGRAM = "keras_transformer.serving.acceptance.structure"
 MAX_PROBLEMS = 1000

@@ -24,8 +24,7 @@ from keras_transformer.serving.acceptance.server_process import ServerProcess, i
 from keras_transformer.serving.acceptance.structure import check_checksums, check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card
-from keras_transformer.typing import Path, Tensor
-from keras_transformer.wording import counted
+from keras_transformer.utils import Path, Tensor, counted
 
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000  # of that file; TF Serving refuses more
@@ -180,7 +179,7 @@ def _check_files(version_dir):
 class _Trial:
     """Requests to one server process."""
 
-    def __init__(self, server, version_dir):
+    def __init__(self, server: Any, version_dir: Path) -> None:
         self.server = server
         self.version_dir = version_dir
         self.card = read_card(version_dir)

@@ -10,7 +10,7 @@ from keras_transformer.serving.exported_translator import (
     ExportedTranslator,
     PersistentServer,
 )
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator

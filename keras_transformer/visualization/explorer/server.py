@@ -20,7 +20,7 @@ from werkzeug.wrappers import Request, Response
 
 from keras_transformer.runs.models import open_model
 from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.typing import Path
+from keras_transformer.utils import Path
 from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
 from keras_transformer.visualization.explorer.questions import (
     QUESTIONS,

@@ -151,7 +151,7 @@ def other_tag(meta_graph):
     meta_graph.meta_info_def.tags[:] = ["train"]
 
 
-OTHER = "which no export of this package is made of: if you know who made it"
+OTHER = "which exports of this package do not contain: if you know who made it"
 CHECKED = "is neither an op of this package's exports nor among allow_ops"
 DAMAGED = "is damaged: it is not what was written"
 OUTSIDE = "is outside of the saver"
@@ -282,7 +282,7 @@ EXPORTS = {
     "warm-up": Trial(
         "warm-up requests that are none, for check",
         write("assets.extra/tf_serving_warmup_requests", b"junk"),
-        "is damaged",
+        "is corrupted",
         "check {}",
         1,
     ),

@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.options import (
+from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
     FRACTION,
