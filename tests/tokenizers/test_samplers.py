@@ -350,8 +350,8 @@ def test_processes_draw_the_same(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "model.spm")
     code = f"""
 import sys, numpy as np
-from keras_transformer.tokenizers.subword_sampling import pair_keys
-from keras_transformer.tokenizers.subword_sampling import subword_sampler
+sys.argv[0] = "keras-transformer"
+from keras_transformer.tokenizers.subword_sampling import pair_keys, subword_sampler
 sampler = subword_sampler(open({str(tmp_path / "model.spm")!r}, "rb").read(), 0.3)
 ids, lengths = np.load(sys.argv[1]), np.load(sys.argv[2])
 for seed in (1, 2):
