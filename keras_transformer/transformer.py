@@ -211,9 +211,10 @@ class Transformer(TokenTrainer):
                 self.compute_output_spec(*inputs)
 
     def _pass_trainable_on(self):
-        """Freezes the parts of a model that was made with `trainable=False`."""
+        """Freezes the parts of a model that was made with `trainable=False`, as Keras does not."""
         if not self.trainable:
-            self.trainable = False
+            for layer in self.layers:
+                layer.trainable = False
 
     def count_params(self) -> int:
         self.build_if_needed()
