@@ -423,6 +423,7 @@ class Transformer(TokenTrainer):
         config = super().get_config() | {"format": FORMAT}
         config |= {name: getattr(self, name) for name in ARGUMENTS}
         config["activation"] = keras.activations.serialize(self.activation)
+        self._pass_trainable_on()  # to layers that a subclass has added
         changes = find_changes(self)
         return config | ({CHANGES: changes} if changes else {})
 
