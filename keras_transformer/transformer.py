@@ -220,9 +220,10 @@ class Transformer(TokenTrainer):
                 self.compute_output_spec(*inputs)
 
     def _pass_trainable_on(self):
-        """Freezes the parts of a model that was made with `trainable=False`."""
+        """Freezes the parts of a model that was made with `trainable=False`, as Keras does not."""
         if not self.trainable:
-            self.trainable = False
+            for layer in self.layers:
+                layer.trainable = False
 
     def count_params(self) -> int:
         self.build_if_needed()
@@ -431,6 +432,7 @@ class Transformer(TokenTrainer):
         config = super().get_config() | {"format": FORMAT}
         config |= {name: getattr(self, name) for name in ARGUMENTS}
         config["activation"] = keras.activations.serialize(self.activation)
+        self._pass_trainable_on()  # to layers that a subclass has added
         changes = find_changes(self)
         return config | ({CHANGES: changes} if changes else {})
 

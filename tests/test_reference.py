@@ -15,11 +15,13 @@ PUBLIC = {public.name: public for public in public_objects.public_objects()}
 DOCUMENTED = {name: public for name, public in PUBLIC.items() if public.docstring}
 # Whose docstrings name what they implement, and the shapes of what comes in or out.
 PAPER = ("layers", "transformer")
+BESIDE = ("SmoothedCrossEntropy", "WarmupInverseSqrt")
 OF_THE_PAPER = [
     public.name
     for public in DOCUMENTED.values()
-    if public.module.startswith(PAPER) and inspect.isclass(getattr(kt, public.name))
-] + ["SmoothedCrossEntropy", "WarmupInverseSqrt"]
+    if (public.module.startswith(PAPER) or public.name in BESIDE)
+    and inspect.isclass(getattr(kt, public.name))
+]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHAPTERS = dict(guide.chapters(README))
 MODULES = {"kt": "keras_transformer", "tf": "tensorflow"}
