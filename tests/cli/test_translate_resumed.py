@@ -8,7 +8,7 @@ import time
 import pytest
 
 from keras_transformer.cli.text import _write
-from keras_transformer.runs.models import load
+from keras_transformer.runs import models
 from keras_transformer.translation import translate_stream
 from tests.support.command_line import run
 from tests.support.toy_translator import random_translator, toy_pairs
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 def small_windows(monkeypatch):
     monkeypatch.setattr(translate_stream, "FIRST", 2)
     monkeypatch.setattr(translate_stream, "WINDOW", 5)
-    monkeypatch.setattr(load, "FEW", 100)  # graphs would take longer to make
+    monkeypatch.setattr(models, "EAGER_SENTENCES", 100)  # graphs would take longer to make
 
 
 def translated(folder, *options, stdin=STDIN):
