@@ -9,9 +9,7 @@ import pytest
 
 from keras_transformer.cli.text import _write
 from keras_transformer.cli.translations import UnfinishedOutput
-from keras_transformer.runs.models import (
-    load,
-)
+from keras_transformer.runs import models
 from keras_transformer.translation import sentence_batches
 from tests.support.command_line import refused, run
 from tests.support.toy_translator import toy_pairs
@@ -26,7 +24,7 @@ N_BEST = ["--beam-size", "3", "--n-best", "2"]
 def small_windows(monkeypatch):
     monkeypatch.setattr(sentence_batches, "FIRST_WINDOW", 2)
     monkeypatch.setattr(sentence_batches, "WINDOW", 5)
-    monkeypatch.setattr(load, "FEW", 100)  # graphs would take longer to make
+    monkeypatch.setattr(models, "EAGER_SENTENCES", 100)  # graphs would take longer to make
 
 
 def translated(random_run, *options, stdin=STDIN):
