@@ -71,11 +71,9 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
         # Ids stay integers; Keras would convert them to floats of the loss' dtype.
-        logits = ops.convert_to_tensor(y_pred)
+        logits = _without_mask(y_pred)
         size = ops.shape(logits)[-1]
         ids, weights = read_labels(y_true, logits, size, sample_weight, self.dtype)
-        # A new tensor, without the mask that Keras would apply beside the labels' own.
-        logits = ops.squeeze(ops.expand_dims(logits, 0), 0)
         return super().__call__(ids, logits, sample_weight=weights)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -117,10 +115,10 @@ class TokenMetric(keras.metrics.Mean):
         sample_weight: Tensor | None = None,
     ) -> None:
         fused = hasattr(y_pred, "log_probs")
-        outputs = ops.expand_dims(y_pred.log_probs, -1) if fused else ops.convert_to_tensor(y_pred)
+        outputs = ops.expand_dims(y_pred.log_probs, -1) if fused else _without_mask(y_pred)
         size = y_pred.vocabulary_size if fused else ops.shape(outputs)[-1]
         ids, weights = read_labels(y_true, outputs, size, sample_weight, self.dtype)
-        values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, y_pred)
+        values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, outputs)
         # Flat: of rows Keras would take means first, over as many tokens as each is padded to.
         return super().update_state(ops.reshape(values, [-1]), ops.reshape(weights, [-1]))
 
@@ -213,6 +211,14 @@ class TargetTokens(keras.metrics.Sum):
         self, y_true: Tensor, y_pred: object, sample_weight: Tensor | None = None
     ) -> None:
         return super().update_state(token_weights(y_true))
+
+
+def _without_mask(logits):
+    """A new tensor without the mask that Keras would apply beside the labels' own.
+
+    Loss and metrics do the same to the logits, so TensorFlow computes what they share once.
+    """
+    return ops.squeeze(ops.expand_dims(ops.convert_to_tensor(logits), 0), 0)
 
 
 # Names.
