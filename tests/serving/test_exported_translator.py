@@ -200,7 +200,12 @@ def score_only(tmp_path_factory):
 
 def without_tensorflow(code, *arguments):
     code += "\nassert not {'tensorflow', 'keras'} & set(sys.modules)"
-    command = [sys.executable, "-c", f"import sys\n{code}", *arguments]
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.argv[0] = 'keras-transformer'\n{code}",
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -208,7 +213,7 @@ def without_tensorflow(code, *arguments):
 
 def test_an_export_translates_without_tensorflow(score_only):
     code = f"""
-from keras_transformer.runs.load import open_translator
+from keras_transformer.runs.models import open_translator
 print(open_translator(sys.argv[1])({SOURCES!r}))
 """
     assert without_tensorflow(code, score_only) == f"{trained_translator().translate(SOURCES)}\n"
@@ -237,7 +242,7 @@ def test_a_signature_that_is_not_there_is_named_at_once(score_only, name):
     """Before anything is loaded."""
     code = f"""
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.load import open_model, open_translator
+from keras_transformer.runs.models import open_model, open_translator
 try:
     if "{name}" == "attention":
         open_model(sys.argv[1]).align({SOURCES!r})
