@@ -151,8 +151,8 @@ class Transformer(TokenTrainer):
         self._make_layers()
         self._pass_trainable_on()
 
-    def _make_layers(self):
-        stack = {
+    def _make_layers(self) -> None:
+        stack: Config = {
             "num_layers": self.num_layers,
             "d_model": self.d_model,
             "num_heads": self.num_heads,
@@ -162,14 +162,15 @@ class Transformer(TokenTrainer):
             "activation": self.activation,
             "dtype": self.dtype_policy,
         }
-        embedding = {
+        embedding: Config = {
             "d_model": self.d_model,
             "positions": self.positions,
             "max_length": self.max_length,
             "dropout": self.dropout,
             "dtype": self.dtype_policy,
         }
-        in_encoder, in_decoder = {}, {}  # positions that self-attention adds
+        in_encoder: Config = {}  # positions that self-attention adds
+        in_decoder: Config = {}
         if self.positions in RELATIVE:
             in_decoder = {"positions": self.positions, "max_distance": self.max_distance}
             in_encoder = in_decoder

@@ -175,7 +175,7 @@ def test_only_layers_are_frozen():
     """Whatever a file names: of the class itself, every model would have it."""
     config = frozen_model().get_config()
     del config["changes"]
-    with pytest.raises(ValueError, match="changes '__class__', which is not a layer"):
+    with pytest.raises(ValueError, match="changes '__class__', which is not one of its layers"):
         kt.Transformer.from_config(config | {"frozen": ["__class__"]})
 
 
