@@ -50,7 +50,7 @@ def test_export_for_another_engine(reverse_run, tmp_path):
 MISTAKES = {
     "signature": (
         ["export", "run", "base", "--signatures", "beams"],
-        "There is no signature 'beams'",
+        "Unknown signature 'beams'",
     ),
     "precision": (
         ["export", "run", "base", "--precision", "int4"],
