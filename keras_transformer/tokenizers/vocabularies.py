@@ -1,7 +1,6 @@
 """Vocabularies: which can be learned from a text, and files of WordPiece pieces. No TensorFlow."""
 
 import json
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,8 +12,6 @@ from keras_transformer.inspection.vocabularies import (
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Path
 
-MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")
-UNLIMITED = ("char", "word")  # types that can take all characters or words
 INSIDE = "##"  # prefix of a WordPiece piece that continues a word
 NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
 
@@ -71,44 +68,6 @@ def nonempty(lines: Iterable[str | bytes] | None) -> Iterator[bytes]:
             yield to_bytes(line)
     if empty:
         raise ValueError(NO_TEXT)
-
-
-def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
-    """Checks the type and size of a vocabulary.
-
-    Raises:
-        ValueError: If the type is unknown, or no text allows this size.
-    """
-    check_type(model_type)
-    if vocabulary_size is None:
-        if model_type not in UNLIMITED:
-            raise ValueError(
-                f"A {model_type} vocabulary needs a vocabulary_size, received None: pass a number "
-                f'of ids, such as 8000, or model_type="char" or "word", which take every '
-                "character or word."
-            )
-        return
-    try:
-        operator.index(vocabulary_size)
-    except TypeError:
-        raise ValueError(
-            f"vocabulary_size must be an integer, received {vocabulary_size!r}."
-        ) from None
-    without_bytes = model_type in ("word", "wordpiece")
-    taken, what = (4, "special") if without_bytes else (260, "special or single bytes")
-    if vocabulary_size <= taken:
-        raise ValueError(
-            f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
-            f"vocabulary are {what}, and the text needs some."
-        )
-
-
-def check_type(model_type: str) -> None:
-    """Raises a ValueError for an unknown type of vocabulary."""
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
-        )
 
 
 def read_pieces(path: Path) -> list[str]:
