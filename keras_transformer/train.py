@@ -24,11 +24,7 @@ from keras_transformer.runs.streams import lasting_stderr
 from keras_transformer.runs.training_data import load_word_vectors, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.training.distribution import (
-    broadcast_from_chief,
-    check_equal,
-    make_strategy,
-)
+from keras_transformer.training.distribution import broadcast_from_chief, check_equal, make_strategy
 from keras_transformer.training.divergence import check_weights
 from keras_transformer.training.losses import (
     MaskedAccuracy,
@@ -36,15 +32,8 @@ from keras_transformer.training.losses import (
     SmoothedCrossEntropy,
     TargetTokens,
 )
-from keras_transformer.training.optimizer import (
-    MeanAdam,
-    WarmupInverseSqrt,
-)
-from keras_transformer.transformer import (
-    Transformer,
-    freeze,
-    freeze_embeddings,
-)
+from keras_transformer.training.optimizer import MeanAdam, WarmupInverseSqrt
+from keras_transformer.transformer import Transformer, freeze, freeze_embeddings
 from keras_transformer.utils import Path, counted
 
 

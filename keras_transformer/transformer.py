@@ -20,9 +20,7 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.presets import (
-    ModelConfig,
-)
+from keras_transformer.presets import ModelConfig
 from keras_transformer.presets.options import (
     ABSOLUTE,
     FORMAT,

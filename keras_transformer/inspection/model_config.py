@@ -10,10 +10,7 @@ import re
 import sys
 from typing import Any
 
-from keras_transformer.presets.options import (
-    MAX_DISTANCES,
-    NUM_BUCKETS,
-)
+from keras_transformer.presets.options import MAX_DISTANCES, NUM_BUCKETS
 from keras_transformer.utils import Path
 
 # This package's classes that a file may name, whether or not they have been imported.

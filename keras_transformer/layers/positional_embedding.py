@@ -17,12 +17,8 @@ from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes, nan_unless
 from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.presets import (
-    check_positions,
-)
-from keras_transformer.presets.options import (
-    ABSOLUTE,
-)
+from keras_transformer.presets import check_positions
+from keras_transformer.presets.options import ABSOLUTE
 from keras_transformer.utils import Config, Shape, Tensor
 
 

@@ -10,11 +10,7 @@ from keras_transformer.data.corpora import check_names
 from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.prepared.prepared_corpus import VALID, read_manifest
 from keras_transformer.data.text_files import ParallelText
-from keras_transformer.presets import (
-    ModelConfig,
-    PrepareConfig,
-    TrainConfig,
-)
+from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
 from keras_transformer.runs.configuration import MACHINE
 from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved

@@ -14,13 +14,8 @@ import numpy as np
 
 from keras_transformer.inspection.files import damaged
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.presets import (
-    GREEDY,
-    SearchConfig,
-)
-from keras_transformer.presets.options import (
-    check_precision,
-)
+from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets.options import check_precision
 from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.runs.run import (
     CHECKPOINTS,
@@ -37,9 +32,7 @@ from keras_transformer.runs.run import (
 from keras_transformer.runs.streams import lasting_stderr
 from keras_transformer.serving.versions import version_dir
 from keras_transformer.tokenizers import saved
-from keras_transformer.translation.results import (
-    check_n_best,
-)
+from keras_transformer.translation.results import check_n_best
 from keras_transformer.utils import Path, counted, creating, replacing
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from keras_transformer.data.pairs import (
-    Pair,
-)
+from keras_transformer.data.pairs import Pair
 from keras_transformer.inspection import files
 from keras_transformer.inspection.model_config import MODEL as TRANSFORMER
 from keras_transformer.inspection.model_config import check_weights, read_model_config

@@ -17,9 +17,7 @@ from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus
 from keras_transformer.data.text_files import ParallelText, text_size
 from keras_transformer.presets import PrepareConfig, TrainConfig
-from keras_transformer.presets.options import (
-    check_vocabularies,
-)
+from keras_transformer.presets.options import check_vocabularies
 from keras_transformer.runs.checks import (
     VOCABULARY,
     check_vocabulary_files,
@@ -32,9 +30,7 @@ from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VOCABULARIES, Run
 from keras_transformer.runs.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.tokenizers.training import (
-    learn_vocabularies,
-)
+from keras_transformer.tokenizers.training import learn_vocabularies
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.utils import Pairs, Path
 

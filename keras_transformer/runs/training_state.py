@@ -10,10 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.training.cluster import joined_cluster
-from keras_transformer.training.distribution import (
-    gather,
-    is_multiworker,
-)
+from keras_transformer.training.distribution import gather, is_multiworker
 from keras_transformer.utils import Tensor
 
 METRICS = "metrics"

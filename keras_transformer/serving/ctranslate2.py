@@ -12,9 +12,7 @@ import numpy as np
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.layers.positions import BucketedPositions, RelativePositions
-from keras_transformer.presets.options import (
-    ABSOLUTE,
-)
+from keras_transformer.presets.options import ABSOLUTE
 from keras_transformer.special_ids import END, START, UNK
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import check_tokenizer

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.kernels import (
-    available_cores,
-)
+from keras_transformer.kernels import available_cores
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,

@@ -34,12 +34,7 @@ from keras_transformer.serving.acceptance.trial import (
 )
 from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
-from keras_transformer.serving.versions import (
-    DEFAULT,
-    LARGEST_VERSION,
-    version_dir,
-    versions,
-)
+from keras_transformer.serving.versions import DEFAULT, LARGEST_VERSION, version_dir, versions
 from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator

@@ -12,9 +12,7 @@ from typing import Any, Self, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.inspection.files import (
-    read_bytes,
-)
+from keras_transformer.inspection.files import read_bytes
 from keras_transformer.inspection.vocabularies import MOST_BYTES
 from keras_transformer.special_ids import END
 from keras_transformer.tokenizers.tokenizer import to_bytes

@@ -4,11 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from keras_transformer.inspection.vocabularies import (
-    FORMAT,
-    check_pieces,
-    read_wordpiece_model,
-)
+from keras_transformer.inspection.vocabularies import FORMAT, check_pieces, read_wordpiece_model
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Path
 

@@ -11,10 +11,7 @@ from typing import Any
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.layers.changes import (
-    find_parts,
-    parent_path,
-)
+from keras_transformer.layers.changes import find_parts, parent_path
 from keras_transformer.training.labels import explain_failure, sum_dtype
 from keras_transformer.utils import Config, Nested, Tensor
 

@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keras_transformer.kernels import (
-    available_cores,
-)
+from keras_transformer.kernels import available_cores
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Texts, counted
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import rank_by
-from keras_transformer.decoding.sampling import (
-    greedy_search,
-)
+from keras_transformer.decoding.sampling import greedy_search
 from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import GREEDY, SearchConfig

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.models import (
-    load,
-)
+from keras_transformer.runs.models import load
 from tests.support.command_line import refused, run
 
 LINES = ["abc", "", "hgf", "b"]

@@ -17,10 +17,7 @@ from keras_transformer.inspection.model_config import (
     read_model_config,
 )
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.presets.options import (
-    MAX_DISTANCES,
-    RELATIVE,
-)
+from keras_transformer.presets.options import MAX_DISTANCES, RELATIVE
 from keras_transformer.runs.models import load
 from tests.support.sealing import reseal
 from tests.support.trials.doing import sound

@@ -5,9 +5,7 @@ import json
 import pytest
 
 from keras_transformer.inspection.probing import probe
-from keras_transformer.tokenizers.vocabularies import (
-    to_model,
-)
+from keras_transformer.tokenizers.vocabularies import to_model
 
 SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}
 BAD = {

@@ -14,9 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.presets import ExportConfig, SearchConfig
-from keras_transformer.runs.models import (
-    open_translator,
-)
+from keras_transformer.runs.models import open_translator
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.acceptance.server_process import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer

@@ -8,9 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.data.text_files import (
-    read_pairs,
-)
+from keras_transformer.data.text_files import read_pairs
 from keras_transformer.train import train
 from keras_transformer.translation.corpus_scores import corpus_scores
 

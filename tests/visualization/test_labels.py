@@ -8,10 +8,7 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import font_manager
 
 import keras_transformer as kt
-from keras_transformer.visualization.figures import (
-    new_figure,
-    readable,
-)
+from keras_transformer.visualization.figures import new_figure, readable
 
 ITS_OWN = {"fontfamily": matplotlib.rcParams["font.family"], "parse_math": False}
 

@@ -19,9 +19,7 @@ import sentencepiece
 
 from keras_transformer import LIGHT
 from keras_transformer.data.text_files import Block
-from keras_transformer.inspection.vocabularies import (
-    count_ids,
-)
+from keras_transformer.inspection.vocabularies import count_ids
 from keras_transformer.tokenizers.saved import SUBWORD, ending, open_model
 from keras_transformer.tokenizers.ties import Ties
 from keras_transformer.tokenizers.vocabularies import from_model

@@ -31,9 +31,7 @@ from keras_transformer.data.prepared.prepared_corpus import (
     read_manifest,
 )
 from keras_transformer.data.text_files import Block, ParallelText, read_pairs
-from keras_transformer.presets import (
-    PrepareConfig,
-)
+from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.training import learn_vocabularies
 from keras_transformer.tokenizers.vocabularies import read_pieces

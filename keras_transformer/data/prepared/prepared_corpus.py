@@ -9,9 +9,7 @@ import numpy as np
 
 from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences, Shard
 from keras_transformer.data.pairs import Pair
-from keras_transformer.inspection.files import (
-    read_json,
-)
+from keras_transformer.inspection.files import read_json
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.tokenizers import saved
 from keras_transformer.utils import Path

@@ -15,9 +15,7 @@ from tensorboard.compat.proto import (
     tensor_pb2,
 )
 
-from keras_transformer.inspection.files import (
-    read_bytes,
-)
+from keras_transformer.inspection.files import read_bytes
 from keras_transformer.utils import Path
 
 NAME = "saved_model.pb"

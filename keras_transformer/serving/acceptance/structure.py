@@ -20,9 +20,7 @@ from typing import Any
 
 from tensorboard.compat.proto import types_pb2
 
-from keras_transformer.inspection.files import (
-    check_files,
-)
+from keras_transformer.inspection.files import check_files
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.serving.acceptance.graph import (
     NAME,

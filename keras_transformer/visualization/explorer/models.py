@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.exported_translator import (
-    ExportedTranslator,
-    PersistentServer,
-)
+from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
 from keras_transformer.utils import Path
 
 if TYPE_CHECKING:

@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.visualization.explorer.server import (
-    ExplorerServer,
-    listen,
-)
+from keras_transformer.visualization.explorer.server import ExplorerServer, listen
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 from tests.visualization.explorer.conftest import serving
