@@ -84,9 +84,11 @@ def read_values(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ValueError(f"{path} cannot be read (it is not UTF-8): check the path.") from None
     # Dates that are none are ValueErrors.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(f"{path} is not YAML: {reason}.") from None
+    except RecursionError:  # whose message differs from call to call
+        raise ValueError(f"{path} is not YAML: it is nested too deeply.") from None
     if not isinstance(fields, dict):
         raise ValueError(
             f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "
