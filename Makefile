@@ -64,7 +64,7 @@ multi30k multi30k-cased: .venv/installed
 	    --train-source $(CORPUS)/train$(KIND).en.gz --train-target $(CORPUS)/train$(KIND).de.gz \
 	    --valid-source $(CORPUS)/val$(KIND).en.gz --valid-target $(CORPUS)/val$(KIND).de.gz
 	$(BIN)/keras-transformer evaluate $(or $(MULTI30K),runs/$@) --bleu-tokenize $(TOKENIZE) \
-	    --beam-size 5 --length-penalty 1.4 --beam-patience inf --longest-output 64 \
+	    --beam-size 5 --length-penalty 1.4 --beam-patience inf --max-output-length 64 \
 	    --source $(CORPUS)/test_2016_flickr$(KIND).en.gz \
 	    --target $(CORPUS)/test_2016_flickr$(KIND).de.gz
 

@@ -64,7 +64,7 @@ def evaluate(corpus, run, *options):
     """BLEU of a run on the validation set."""
     files = ["--source", f"{corpus}/val.lc.norm.tok.en.gz"]
     files += ["--target", f"{corpus}/val.lc.norm.tok.de.gz"]
-    flags = ["--bleu-tokenize", "none", "--n-bootstrap", "0", "--longest-output", "64", "--json"]
+    flags = ["--bleu-tokenize", "none", "--n-bootstrap", "0", "--max-output-length", "64", "--json"]
     return json.loads(command("evaluate", run, *files, *flags, *options))["bleu"]
 
 

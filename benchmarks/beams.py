@@ -55,7 +55,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    kt.work_apart()
+    kt.configure_threads()
     pairs = read_pairs(options.source, options.target) if options.source else dates(LANGUAGES).test
     sources, targets = ([pair[side].encode() for pair in pairs] for side in (0, 1))
     translator = kt.load(options.run, precision="float32")
@@ -90,7 +90,7 @@ def compiled(translator, config):
     def search(text):
         source, _ = translator.read_source(text)
         state, step = translator.model.initial_state(source), translator.model.make_step()
-        loop = step, state, tf.shape(source)[0], translator.longest_output
+        loop = step, state, tf.shape(source)[0], translator.max_output_length
         tokens, _, log_prob = kt.search(*loop, config)
         return tokens[:, 0], log_prob[:, 0]
 

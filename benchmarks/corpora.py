@@ -202,7 +202,7 @@ def read_prepared(path, steps):
     if steps == "0":
         return found
     model = kt.Transformer(VOCABULARY, VOCABULARY, **vars(config.model))
-    model.parallel_microbatches = kt.work_apart(most=8)
+    model.parallel_microbatches = kt.configure_threads(max_parallel=8)
     model.compile(keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
     for _round in range(2):
         started = time.perf_counter()

@@ -68,7 +68,7 @@ def _prepare(corpus, shape, folder):
     lines = [line for side in ("en", "de") for line in read_lines(file(corpus, "train", side))]
     tokenizer = kt.SubwordTokenizer.train(lines, shape.vocabulary)
     translator = kt.Translator(make_model(shape), tokenizer, tokenizer)
-    config = ExportConfig(signatures=(), longest_output=STEPS)
+    config = ExportConfig(signatures=(), max_output_length=STEPS)
     path = kt.export(translator, os.path.join(folder, "served"), config=config)
     export_ctranslate2(translator, os.path.join(folder, "ctranslate2"))
     sentences = read_lines(file(corpus, "test", "en"))[:SENTENCES]

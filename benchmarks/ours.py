@@ -33,11 +33,11 @@ def training(
 ):
     """`steps` updates of `model.fit` in one call; `apart`: on a part of the batch for each core."""
     shape = SHAPES[shape]
-    parallel_microbatches = kt.work_apart() if apart else 1
+    parallel_microbatches = kt.configure_threads() if apart else 1
     model = make_model(shape, precision, positions=positions)
     model.parallel_microbatches = parallel_microbatches
     how = dict(jit_compile=jit_compile, steps_per_execution=steps)
-    model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
+    model.compile(kt.EMAAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
     dataset = shape.dataset(steps)
 
     def fit():
@@ -72,10 +72,10 @@ def translation(shape, rows, beam_size=1, apart=False, precision=None):
 
     shape = SHAPES[shape]
     if apart:
-        kt.work_apart()
+        kt.configure_threads()
     tokenizer = synthetic_tokenizer(shape.vocabulary)
     model = make_model(shape, precision or fastest())
-    translator = kt.Translator(model, tokenizer, tokenizer, longest_output=shape.steps)
+    translator = kt.Translator(model, tokenizer, tokenizer, max_output_length=shape.steps)
     ids = shape.ids(rows, shape.steps, 2)[:, :-1]  # END is added
     texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
     search = kt.SearchConfig(beam_size=beam_size)
@@ -119,7 +119,7 @@ def exported_decoding(shape, rows, beam_size=1, computation="float32"):
     tokenizer = synthetic_tokenizer(shape.vocabulary)
     translator = kt.Translator(make_model(shape), tokenizer, tokenizer)
     signature = "serving_default" if beam_size == 1 else "beam"
-    how = dict(beam_size=beam_size, longest_output=shape.steps, computation=computation)
+    how = dict(beam_size=beam_size, max_output_length=shape.steps, computation=computation)
     config = ExportConfig(signatures=(signature,), **how)
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(export(translator, folder, config=config))

@@ -54,7 +54,7 @@ def row(corpus, run, name, seed):
     """A line of the first table."""
     texts = ["--source", f"{corpus}/val.lc.norm.tok.en.gz"]
     texts += ["--target", f"{corpus}/val.lc.norm.tok.de.gz"]
-    flags = ["--bleu-tokenize", "none", "--longest-output", "64", "--json", *BEAM]
+    flags = ["--bleu-tokenize", "none", "--max-output-length", "64", "--json", *BEAM]
     found = json.loads(command("evaluate", run, *texts, *flags))
     low, high = found["bleu_interval"]
     history = Run(run).read_state()["history"]

@@ -23,14 +23,14 @@ def training(corpus, run, steps=10):
     """
     import keras
 
-    parallel_microbatches = kt.work_apart()
+    parallel_microbatches = kt.configure_threads()
     preset, tokenizer = get_preset("tiny"), kt.load(run).target_tokenizer
     dataset = _batches(corpus, run)
     keras.utils.set_random_seed(1)
     sizes = vars(preset.model)
     model = kt.Transformer(tokenizer.vocabulary_size, tokenizer.vocabulary_size, **sizes)
     model.parallel_microbatches = parallel_microbatches
-    model.compile(kt.MeanAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=preset.jit_compile)
+    model.compile(kt.EMAAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=preset.jit_compile)
     part = dataset.take(steps).cache()
     tokens = sum(int(np.count_nonzero(target)) for _, target in part.as_numpy_iterator())
 
@@ -61,7 +61,7 @@ def translation(corpus, run, beam_size=1, apart=False):
     `apart`: one batch on each core instead of all cores on one batch, as the command line does.
     """
     if apart:
-        kt.work_apart()
+        kt.configure_threads()
     translator, sources = kt.load(run), read_lines(file(corpus, "test", "en"))
     search = kt.SearchConfig(beam_size=beam_size)
     return lambda: len(translator.translate(sources, search=search))

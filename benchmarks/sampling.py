@@ -28,7 +28,7 @@ VOCABULARY = 9900
 
 def main(source, target, steps=20, rounds=5):
     """Times the updates; prints the table."""
-    kt.work_apart()
+    kt.configure_threads()
     pairs = kt.read_pairs(source, target)
     config = kt.PRESETS["tiny"]
     ways = {}
@@ -38,7 +38,7 @@ def main(source, target, steps=20, rounds=5):
         options = dict(tokens_per_batch=config.tokens_per_batch, subword_sampling=strength)
         dataset = kt.make_dataset(pairs, tokenizer, tokenizer, repeat=True, **options)
         model = kt.Transformer(*[tokenizer.vocabulary_size] * 2, **vars(config.model))
-        model.parallel_microbatches = kt.work_apart(most=8)
+        model.parallel_microbatches = kt.configure_threads(max_parallel=8)
         model.compile(keras.optimizers.Adam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
         ways[name] = model, dataset, fill_of(dataset.stream)
     seconds = {name: [] for name in ways}

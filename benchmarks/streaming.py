@@ -29,7 +29,7 @@ from keras_transformer.translation.sentence_batches import (
 
 def main(model, path, lines=20_000, rounds=3):
     """Times both; prints the line."""
-    kt.work_apart()
+    kt.configure_threads()
     translate = open_translator(model)
     text = list(itertools.islice(read_lines(path), lines))
     data = "".join(f"{line}\n" for line in text).encode()

@@ -24,7 +24,7 @@ from keras_transformer.runs.validation import RunValidation
 
 def main(run, updates=10):
     """Times an update and every way of validating; prints the table."""
-    kt.work_apart()
+    kt.configure_threads()
     config = dataclasses.replace(Run(run).read_config(), validate_by="bleu")
     trained = kt.load(run, config.precision)
     tokenizers = trained.source_tokenizer, trained.target_tokenizer
@@ -36,7 +36,7 @@ def main(run, updates=10):
     for translator in (kt.Translator(untrained, *tokenizers), trained):
         model = translator.model
         # A rate at which nothing is learned.
-        model.compile(kt.MeanAdam(1e-30), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
+        model.compile(kt.EMAAdam(1e-30), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
         greedy = RunValidation(config, pairs, *tokenizers)
         beam = dataclasses.replace(config, validation_beam_size=5)
         beam = RunValidation(beam, pairs, *tokenizers).callbacks[-1]

@@ -10,8 +10,8 @@ from keras_transformer.decoding.beam import beam_search as beam_search
 from keras_transformer.decoding.sampling import greedy_search as greedy_search
 from keras_transformer.decoding.sampling import sample as sample
 from keras_transformer.decoding.search import search as search
-from keras_transformer.kernels.tensorflow.machine import operations_at_once as operations_at_once
-from keras_transformer.kernels.tensorflow.machine import work_apart as work_apart
+from keras_transformer.kernels.tensorflow.machine import configure_threads as configure_threads
+from keras_transformer.kernels.tensorflow.machine import inter_op_threads as inter_op_threads
 from keras_transformer.layers.attention import MultiHeadAttention as MultiHeadAttention
 from keras_transformer.layers.decoder import Decoder as Decoder
 from keras_transformer.layers.decoder import DecoderLayer as DecoderLayer
@@ -44,9 +44,9 @@ from keras_transformer.runs.models import average_checkpoints as average_checkpo
 from keras_transformer.runs.models import load as load
 from keras_transformer.runs.resume_training import ResumeTraining as ResumeTraining
 from keras_transformer.runs.training_data import prepare as prepare
-from keras_transformer.runs.validation import AveragedValidation as AveragedValidation
+from keras_transformer.runs.validation import EMAValidation as EMAValidation
 from keras_transformer.runs.validation import TranslationScores as TranslationScores
-from keras_transformer.runs.validation import averaged_weights as averaged_weights
+from keras_transformer.runs.validation import ema_weights as ema_weights
 from keras_transformer.serving.acceptance.structure import check_structure as check_structure
 from keras_transformer.serving.acceptance.trial import check as check
 from keras_transformer.serving.ctranslate2 import export_ctranslate2 as export_ctranslate2
@@ -69,7 +69,7 @@ from keras_transformer.training.losses import MaskedAccuracy as MaskedAccuracy
 from keras_transformer.training.losses import Perplexity as Perplexity
 from keras_transformer.training.losses import SmoothedCrossEntropy as SmoothedCrossEntropy
 from keras_transformer.training.losses import TargetTokens as TargetTokens
-from keras_transformer.training.optimizer import MeanAdam as MeanAdam
+from keras_transformer.training.optimizer import EMAAdam as EMAAdam
 from keras_transformer.training.optimizer import WarmupInverseSqrt as WarmupInverseSqrt
 from keras_transformer.training.token_trainer import TokenTrainer as TokenTrainer
 from keras_transformer.transformer import Transformer as Transformer

@@ -32,7 +32,7 @@ from keras_transformer.training.losses import (
     SmoothedCrossEntropy,
     TargetTokens,
 )
-from keras_transformer.training.optimizer import MeanAdam, WarmupInverseSqrt
+from keras_transformer.training.optimizer import EMAAdam, WarmupInverseSqrt
 from keras_transformer.transformer import Transformer, freeze, freeze_embeddings
 from keras_transformer.utils import Path, counted
 
@@ -130,8 +130,8 @@ def _parallel_microbatches(config):
     # XLA takes all cores for itself; logical devices share them already.
     if parts == 1 or config.jit_compile or config.logical_devices > 1:
         return parts or 1
-    at_once = machine.work_apart(None if parts else machine.MOST_PARTS)
-    return parts or min(at_once, machine.MOST_PARTS)
+    at_once = machine.configure_threads(None if parts else machine.MAX_SLICES)
+    return parts or min(at_once, machine.MAX_SLICES)
 
 
 def _choose_precision(config, run, resume, strategy):
@@ -190,13 +190,13 @@ def _initialize(model, config, run, data, dataset, strategy):
 def _compile_model(model, config, total_steps):
     """Gives a model its optimizer ("Attention Is All You Need", §5.3), loss and metrics."""
     schedule = WarmupInverseSqrt(
-        d_model=None if config.peak else config.model.d_model,
-        peak=config.peak,
+        d_model=None if config.learning_rate else config.model.d_model,
+        peak=config.learning_rate,
         warmup_steps=config.warmup_steps,
         cooldown_steps=config.cooldown_steps,
         total_steps=total_steps,
     )
-    optimizer = MeanAdam(
+    optimizer = EMAAdam(
         schedule,
         beta_1=0.9,
         beta_2=0.98,

@@ -15,7 +15,7 @@ import sacrebleu
 from keras_transformer.data.pairs import Pair
 from keras_transformer.evaluate import bleu_tokenizer, evaluate, open_system, score_translations
 from keras_transformer.runs.run import Run
-from keras_transformer.translation.corpus_scores import _say_once, corpus_scores
+from keras_transformer.translation.corpus_scores import _log_once, corpus_scores
 from tests.support.paths import FIXTURES
 
 # Target, then translation: equal, close, far off, nothing, of several scripts.
@@ -254,7 +254,7 @@ def test_tokenizer_that_is_not_installed():
 def test_text_without_spaces_by_13a_is_said_once(caplog):
     unspaced = ["東京の夜は長い。", "我很喜欢喝茶", "ฉันชอบดื่มชา"]
     segmented = ["我 喜欢 喝 茶", "ฉัน ชอบ ดื่ม ชา", "나는 차를 좋아합니다", "two words"]
-    _say_once.cache_clear()
+    _log_once.cache_clear()
     for text in segmented:
         corpus_scores([text], [text])
     corpus_scores(unspaced, unspaced, "char")
@@ -265,7 +265,7 @@ def test_text_without_spaces_by_13a_is_said_once(caplog):
     (record,) = caplog.records
     assert "means little for text without spaces" in record.message
     for text in unspaced:
-        _say_once.cache_clear()
+        _log_once.cache_clear()
         corpus_scores([text], [text])
     assert len(caplog.records) == 4
 

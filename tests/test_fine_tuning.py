@@ -29,7 +29,7 @@ def origin(tmp_path_factory):
         epochs=1,
         steps_per_epoch=25,
         tokens_per_batch=256,
-        peak=3e-3,
+        learning_rate=3e-3,
         warmup_steps=20,
         ema=0.9,
         strategy="one",
@@ -113,7 +113,7 @@ def test_fine_tuning_has_the_weights_tokenizers_and_recipe_of_its_origin(tuned):
     moved = zip(old.decoder.get_weights(), new.decoder.get_weights(), strict=True)
     assert not any(np.array_equal(a, b) for a, b in moved)
     begun, config = (Run(folder / name).read_config() for name in ("origin", "tuned"))
-    assert config.peak == begun.peak and config.log_file is None
+    assert config.learning_rate == begun.learning_rate and config.log_file is None
     assert config.start_from == str(folder / "origin")
     (first,), (second,) = (Run(folder / name).read_history() for name in ("origin", "tuned"))
     assert second["step"] == first["step"] and second["loss"] < first["loss"]

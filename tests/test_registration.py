@@ -60,7 +60,7 @@ load_model = keras.saving.load_model
 LOAD = """
 import numpy as np
 model = load_model(sys.argv[1])
-assert type(model.optimizer).__name__ == "MeanAdam"
+assert type(model.optimizer).__name__ == "EMAAdam"
 np.save(sys.argv[2], np.array(model(np.load(sys.argv[3]))))
 """
 
@@ -71,7 +71,7 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     inputs = keras.Input((None, 8))
     model = keras.Model(inputs, kt.MultiHeadAttention(2, 4)(inputs, inputs))
-    model.compile(kt.MeanAdam(kt.WarmupInverseSqrt(peak=0.1, warmup_steps=4)), "mse")
+    model.compile(kt.EMAAdam(kt.WarmupInverseSqrt(peak=0.1, warmup_steps=4)), "mse")
     model.save(folder / "model.keras")
     np.save(folder / "inputs.npy", X)
     return folder, np.array(model(X))

@@ -30,7 +30,7 @@ def config(tmp_path_factory):
         model=MODEL,
         epochs=3,
         tokens_per_batch=256,
-        peak=3e-3,
+        learning_rate=3e-3,
         warmup_steps=20,
         strategy="one",
     )
@@ -108,7 +108,7 @@ def test_history(whole, config):
     tokenizer = saved.load(output)[1]
     in_a_pass = int(tokenizer(lines).flat_values.shape[0]) + len(lines)
     assert tokens == [in_a_pass, 2 * in_a_pass, 3 * in_a_pass]
-    schedule = kt.WarmupInverseSqrt(peak=config.peak, warmup_steps=config.warmup_steps)
+    schedule = kt.WarmupInverseSqrt(peak=config.learning_rate, warmup_steps=config.warmup_steps)
     for row, step in zip(rows, steps, strict=True):
         assert float(row["learning_rate"]) == pytest.approx(float(schedule(step)), rel=1e-6)
     minutes = [float(row["minutes"]) for row in rows]
@@ -224,24 +224,24 @@ def test_a_training_that_diverges(which, request, tmp_path):
     train(dataclasses.replace(config, epochs=2, cooldown_steps=0), output)
     options = ["--epochs", config.epochs, "--cooldown-steps", config.cooldown_steps, "--resume"]
     options += ["--parallel-microbatches", config.parallel_microbatches or "none"]
-    options += ["--output", output, "--peak"]
+    options += ["--output", output, "--learning-rate"]
     before = {name: (output / name).read_bytes() for name in ("model.keras", "history.csv")}
     result = run("train", *options, "1e30")
     assert result.returncode == 3
     *_, said = result.stderr.decode().splitlines()
     assert "the loss or the gradient norm of step 2 of epoch 3 is not finite" in said
-    assert "a smaller learning rate (--peak)" in said
+    assert "a smaller learning rate (--learning-rate)" in said
     assert said.endswith("; --resume continues from the end of epoch 2.")
     assert {name: (output / name).read_bytes() for name in before} == before
     assert kt.load(output).translate(["ba ce"])
-    assert run("train", *options, config.peak).returncode == 0
+    assert run("train", *options, config.learning_rate).returncode == 0
     for a, b in zip(*(kt.load(p).model.get_weights() for p in (expected, output)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_a_training_that_diverges_at_once_leaves_nothing(config, tmp_path):
     with pytest.raises(FloatingPointError, match="step 2 of epoch 1 .*clip-norm\\)\\.$"):
-        train(dataclasses.replace(config, peak=1e30), tmp_path / "run")
+        train(dataclasses.replace(config, learning_rate=1e30), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
@@ -258,7 +258,7 @@ def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
 
 def test_training_ends_when_patience_does(config, tmp_path, capsys):
     """Nothing is learned at this rate: the first epoch stays the best, but for rounding."""
-    stubborn = dataclasses.replace(config, epochs=9, peak=1e-30, patience=2)
+    stubborn = dataclasses.replace(config, epochs=9, learning_rate=1e-30, patience=2)
     history = train(stubborn, tmp_path / "run")
     assert len(history["loss"]) == 3
     capsys.readouterr()

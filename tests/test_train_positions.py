@@ -26,7 +26,7 @@ def whole(tmp_path_factory):
         model=model,
         epochs=2,
         tokens_per_batch=256,
-        peak=1e-2,
+        learning_rate=1e-2,
         warmup_steps=20,
         strategy="one",
     )

@@ -31,7 +31,7 @@ def config(text):
         model=MODEL,
         epochs=2,
         tokens_per_batch=256,
-        peak=3e-3,
+        learning_rate=3e-3,
         warmup_steps=20,
         strategy="one",
     )

@@ -62,7 +62,7 @@ def test_frozen_vectors_in_a_run(tmp_path, capsys):
         model=dataclasses.replace(MODEL, positions="learned", share_embeddings="target"),
         epochs=1,
         tokens_per_batch=512,
-        peak=1e-2,
+        learning_rate=1e-2,
         warmup_steps=1,
         strategy="one",
     )

@@ -38,7 +38,7 @@ def config(tmp_path_factory):
         model=dataclasses.replace(MODEL, share_embeddings="target"),
         epochs=2,
         tokens_per_batch=512,
-        peak=3e-3,
+        learning_rate=3e-3,
         warmup_steps=10,
         strategy="one",
     )

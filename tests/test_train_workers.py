@@ -102,7 +102,7 @@ def test_a_job_and_again(folder):
 
 def diverging(index, addresses, folder):
     (*command, script), environment = of_kubernetes(index, addresses, folder)
-    return [*command, script.replace(SMALL, f"{SMALL} --peak 1e30")], environment
+    return [*command, script.replace(SMALL, f"{SMALL} --learning-rate 1e30")], environment
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_workers_and_replicas_that_diverge(folder):
     results = [(error, status) for _, error, status in train_together(diverging, folder)]
     corpus, output = folder / "corpora" / "ende", folder / "replicas"
     options = ["--corpus", corpus, "--output", output, *SMALL.split()]
-    result = run_process("train", *options, "--logical-devices", "2", "--peak", "1e30")
+    result = run_process("train", *options, "--logical-devices", "2", "--learning-rate", "1e30")
     for error, status in (*results, (result.stderr.decode(), result.returncode)):
         assert status == 3, error
         assert "The training diverged: the loss or the gradient norm of step 2 of epoch 1" in error

@@ -323,9 +323,9 @@ def set_threads(*paths: Path | None, precision: str | None = None) -> list[Any]:
     for run in runs:
         run.inspect()
     if runs:
-        from keras_transformer.kernels.tensorflow.machine import work_apart
+        from keras_transformer.kernels.tensorflow.machine import configure_threads
 
-        work_apart()
+        configure_threads()
     return opened
 
 

@@ -18,7 +18,7 @@ from keras_transformer.tokenizers.subword_sampling import SubwordSampler, pair_k
 MEASURED = 1000  # pairs whose growth is measured
 # Of the batches that are drawn at once: about how many tokens, for some megabytes and a second,
 # and how many batches at least and at most.
-BLOCK, FEWEST, MOST = 1 << 19, 8, 64
+BLOCK, MIN_BATCHES, MAX_BATCHES = 1 << 19, 8, 64
 
 
 def planned_lengths(
@@ -87,7 +87,7 @@ class SampledBatches:
         self._pairs, self._rows, self._starts = pairs, rows, starts
         self._samplers, self._seed = samplers, seed
         self._planner, self._max_length = planner, max_length
-        self._size = int(np.clip(BLOCK // planner.budget, FEWEST, MOST))
+        self._size = int(np.clip(BLOCK // planner.budget, MIN_BATCHES, MAX_BATCHES))
         self._block: tuple[tuple[int, int], EncodedPairs, list[np.ndarray]] | None = None
 
     def batch(self, number: int, plan: BatchPlan, index: int) -> tuple[EncodedPairs, np.ndarray]:

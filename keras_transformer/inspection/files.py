@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_transformer.utils import Path
 
-LONGEST_JSON = 16 << 20  # of a card, of a training's state; what is written has kilobytes
+MAX_JSON_BYTES = 16 << 20  # of a card, of a training's state; what is written has kilobytes
 FILES, SEAL = "files", "sha256"  # {name: its size and checksum}; the checksum of the JSON itself
 BLANK = f'"{SEAL}": ""'  # stands in its place while it is computed
 
@@ -58,7 +58,7 @@ def parse_json(path: Path, content: bytes) -> dict[str, Any]:
     return value
 
 
-def read_json(path: Path, most: int = LONGEST_JSON) -> dict[str, Any]:
+def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Reads a JSON file of at most so many bytes that holds an object.
 
     Raises:
@@ -129,7 +129,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: If it is not a JSON object, or not what was written.
     """
-    content = read_bytes(path, LONGEST_JSON)
+    content = read_bytes(path, MAX_JSON_BYTES)
     fields = parse_json(path, content)
     seal = fields.pop(SEAL, None)
     if seal is None and FILES not in fields:

@@ -14,8 +14,8 @@ from keras_transformer.inspection.files import damaged
 from keras_transformer.utils import Path
 
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
-MOST_BYTES = {CONFIG: 1 << 20, METADATA: 1 << 16}  # what is written has one kilobyte
-DEEPEST, MOST_OBJECTS = 32, 100_000  # groups within each other; groups and arrays
+MAX_BYTES = {CONFIG: 1 << 20, METADATA: 1 << 16}  # what is written has one kilobyte
+MAX_DEPTH, MAX_OBJECTS = 32, 100_000  # groups within each other; groups and arrays
 KINDS = "fiub"  # of the arrays that are weights: NumPy's letters
 
 
@@ -40,10 +40,10 @@ def open_archive(path: Path) -> zipfile.ZipFile:
                     f"{path}: {info.filename} is compressed, which Keras does not do: save the "
                     "model anew."
                 )
-            if info.file_size > MOST_BYTES.get(info.filename, info.file_size):
+            if info.file_size > MAX_BYTES.get(info.filename, info.file_size):
                 raise ValueError(
                     f"{path}: {info.filename} has {info.file_size:,} bytes, at most "
-                    f"{MOST_BYTES[info.filename]:,} are read."
+                    f"{MAX_BYTES[info.filename]:,} are read."
                 )
             with archive.open(info):  # the header before it has the same values
                 pass
@@ -151,13 +151,13 @@ class _Weights:
 
     def visit(self, group: Any, where: str, depth: int) -> None:
         """Checks everything in a group."""
-        if depth > DEEPEST:
-            self._refuse(where, f"lies more than {DEEPEST} groups deep")
+        if depth > MAX_DEPTH:
+            self._refuse(where, f"lies more than {MAX_DEPTH} groups deep")
         for name in group:
             inner = f"{where}/{name}"
             self.objects += 1
-            if self.objects > MOST_OBJECTS:
-                self._refuse(inner, f"comes after {MOST_OBJECTS:,} others")
+            if self.objects > MAX_OBJECTS:
+                self._refuse(inner, f"comes after {MAX_OBJECTS:,} others")
             link = group.get(name, getlink=True)
             if not isinstance(link, h5py.HardLink):
                 self._refuse(inner, f"is a link ({type(link).__name__}), expected an array")

@@ -16,13 +16,13 @@ from keras_transformer.utils import Path
 # This package's classes that a file may name, whether or not they have been imported.
 CLASSES = """
 AlibiPositions BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
-Dropout EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy MeanAdam
+Dropout EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy EMAAdam
 MultiHeadAttention Perplexity PositionalEmbedding RelativePositions RotaryPositions
 SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt
 """.split()
 PACKAGE, MODEL = "keras_transformer>", "keras_transformer>Transformer"
 # What sizes may be. Weights also have to be in the file, which bounds most of them further.
-MOST = {
+MAX_OF = {
     "num_layers": 128,
     "d_model": 1 << 14,
     "num_heads": 1 << 10,
@@ -36,8 +36,8 @@ MOST = {
 }
 OPTIONAL = {"max_distance"}  # of them, what may be left out
 BY_HEADS = ("query_dense", "key_dense", "value_dense")  # LoRA learns rank vectors for each head
-LARGEST = 1 << 53  # any other whole number
-DEEPEST, LONGEST_STRING, MOST_VALUES = 32, 4096, 100_000
+MAX_INTEGER = 1 << 53  # any other whole number
+MAX_DEPTH, MAX_STRING_LENGTH, MAX_VALUES = 32, 4096, 100_000
 
 ACTIVATIONS = """celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish
 hard_tanh leaky_relu linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink
@@ -137,7 +137,7 @@ class _Values:
     def visit(self, value: Any, depth: int, name: str = "") -> None:
         """Checks a value and everything in it."""
         self.count += 1
-        if depth > DEEPEST or self.count > MOST_VALUES:
+        if depth > MAX_DEPTH or self.count > MAX_VALUES:
             self._refuse("its configuration is nested too deep, or too long")
         if isinstance(value, dict):
             self._object(value)
@@ -148,16 +148,16 @@ class _Values:
                 self.visit(item, depth + 1, name)
         elif value is None and name in OPTIONAL:
             pass
-        elif name in MOST and not (type(value) is int and 1 <= value <= MOST[name]):
+        elif name in MAX_OF and not (type(value) is int and 1 <= value <= MAX_OF[name]):
             self._refuse(
-                f"{name} is {value!r:.40}, expected a whole number from 1 to {MOST[name]:,}"
+                f"{name} is {value!r:.40}, expected a whole number from 1 to {MAX_OF[name]:,}"
             )
         elif isinstance(value, str):
-            if len(value) > LONGEST_STRING:
+            if len(value) > MAX_STRING_LENGTH:
                 self._refuse(f"{name} has {len(value):,} characters")
             if name == "activation" and value not in ACTIVATIONS and not _is_registered(value):
                 self._refuse(f"there is no activation {value[:80]!r}")
-        elif isinstance(value, int) and abs(value) > LARGEST:
+        elif isinstance(value, int) and abs(value) > MAX_INTEGER:
             self._refuse(f"{name} is {value!r:.40}, beyond all bounds")
 
     def _object(self, value):

@@ -18,7 +18,7 @@ from typing import Any
 
 from keras_transformer.inspection.files import read_bytes
 from keras_transformer.inspection.vocabularies import (
-    MOST_BYTES,
+    MAX_BYTES,
     check_sentencepiece_model,
     count_ids,
     read_wordpiece_model,
@@ -26,7 +26,7 @@ from keras_transformer.inspection.vocabularies import (
 from keras_transformer.utils import Path
 
 PROGRAM = "keras_transformer.inspection.probing"
-LONGEST_WAIT = 600  # seconds; its own limit, of processor time, comes first
+MAX_WAIT = 600  # seconds; its own limit, of processor time, comes first
 # One thread is enough, and each of a numerical library's takes its share of memory.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
 
@@ -75,7 +75,7 @@ class Probe:
             ValueError: If one cannot be loaded.
         """
         try:
-            output, _ = self._process.communicate(timeout=LONGEST_WAIT)
+            output, _ = self._process.communicate(timeout=MAX_WAIT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             output, _ = self._process.communicate()
@@ -112,7 +112,7 @@ def probe(path: str) -> dict[str, Any]:
 
 def _try_vocabulary(path):
     """Counts the ids of a vocabulary; a SentencePiece model tokenizes a few texts."""
-    model = read_bytes(path, MOST_BYTES)
+    model = read_bytes(path, MAX_BYTES)
     kind = "SentencePiece" if path.endswith(".spm") else "WordPiece"
     try:
         if kind == "SentencePiece":
@@ -144,7 +144,7 @@ def limit(paths: Sequence[str]) -> None:
         return
     size = max((os.path.getsize(path) for path in paths if os.path.isfile(path)), default=0)
     limits = {
-        resource.RLIMIT_DATA: MEMORY + SHARE * min(size, MOST_BYTES),
+        resource.RLIMIT_DATA: MEMORY + SHARE * min(size, MAX_BYTES),
         resource.RLIMIT_CPU: SECONDS + size // BYTES_A_SECOND,
         resource.RLIMIT_CORE: 0,
     }

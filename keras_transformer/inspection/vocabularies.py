@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError
 from keras_transformer.special_ids import UNK
 from keras_transformer.utils import Path
 
-MOST_PIECES = 1 << 20
-MOST_BYTES = 32 << 20  # of a SentencePiece model with a million pieces
-LONGEST_SUBWORD = 4096  # bytes
+MAX_PIECES = 1 << 20
+MAX_BYTES = 32 << 20  # of a SentencePiece model with a million pieces
+MAX_SUBWORD = 4096  # bytes
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # by our ids: START is BERT's [CLS], END its [SEP]
-LONGEST_PIECE = 256  # bytes of a WordPiece
+MAX_PIECE_LENGTH = 256  # bytes of a WordPiece
 FORMAT = "wordpiece 1"
 LEAF = 1 << 31  # of a unit of the double array: the mark of a value
 
@@ -40,17 +40,17 @@ def check_sentencepiece_model(model: bytes) -> int:
     from sentencepiece import sentencepiece_model_pb2
 
     model_proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # which is made at run time
-    if len(model) > MOST_BYTES:
-        raise ValueError(f"it has {len(model):,} bytes, at most {MOST_BYTES:,} are read")
+    if len(model) > MAX_BYTES:
+        raise ValueError(f"it has {len(model):,} bytes, at most {MAX_BYTES:,} are read")
     try:
         proto = model_proto.FromString(model)
     except DecodeError:
         raise ValueError("its bytes cannot be parsed") from None
-    if not 0 < len(proto.pieces) <= MOST_PIECES:
-        raise ValueError(f"it has {len(proto.pieces):,} pieces, from 1 to {MOST_PIECES:,} are read")
+    if not 0 < len(proto.pieces) <= MAX_PIECES:
+        raise ValueError(f"it has {len(proto.pieces):,} pieces, from 1 to {MAX_PIECES:,} are read")
     for number, piece in enumerate(proto.pieces):
-        if not 0 < len(piece.piece.encode(errors="replace")) <= LONGEST_SUBWORD:
-            raise ValueError(f"piece {number} is empty, or has more than {LONGEST_SUBWORD} bytes")
+        if not 0 < len(piece.piece.encode(errors="replace")) <= MAX_SUBWORD:
+            raise ValueError(f"piece {number} is empty, or has more than {MAX_SUBWORD} bytes")
         if not math.isfinite(piece.score):
             raise ValueError(f"piece {number} has the score {piece.score}")
     for normalizer in (proto.normalizer_spec, proto.denormalizer_spec):
@@ -105,8 +105,8 @@ def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
         raise ValueError("its pieces are no list of strings")
     if not isinstance(lowercase, bool):
         raise ValueError("it does not say whether text is lower-cased")
-    if len(pieces) > MOST_PIECES:
-        raise ValueError(f"it has {len(pieces):,} pieces, at most {MOST_PIECES:,} are read")
+    if len(pieces) > MAX_PIECES:
+        raise ValueError(f"it has {len(pieces):,} pieces, at most {MAX_PIECES:,} are read")
     check_pieces(pieces, "its vocabulary")
     return pieces, lowercase
 
@@ -125,10 +125,10 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
     for number, piece in enumerate(pieces, start=1):
         if not piece.strip():
             raise ValueError(f"{where}: line {number} holds no piece: take the empty line out.")
-        if len(piece.encode()) > LONGEST_PIECE:
+        if len(piece.encode()) > MAX_PIECE_LENGTH:
             raise ValueError(
                 f"{where}: the piece on line {number} has {len(piece.encode())} bytes, expected at "
-                f"most {LONGEST_PIECE}: is this a vocabulary, with a piece on each line?"
+                f"most {MAX_PIECE_LENGTH}: is this a vocabulary, with a piece on each line?"
             )
     twice = [piece for piece, count in collections.Counter(pieces).items() if count > 1]
     if twice:

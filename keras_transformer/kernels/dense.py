@@ -16,7 +16,7 @@ from keras_transformer.utils import Tensor
 # XLA packs the second factor of a product anew each time. It is faster to make that the rows:
 FEWEST_ROWS = 16  # from so many rows on,
 VOCABULARY = 8  # or where the kernel is so many times as wide as high, by columns in memory already
-LOWEST = -3.4e38  # about float32's and bfloat16's lowest number
+MIN_FLOAT = -3.4e38  # about float32's and bfloat16's lowest number
 
 
 class _KeepsLora(keras.layers.Layer):
@@ -186,7 +186,7 @@ def _by_columns(kernel, bias):
             return by_rows(x)
         y = ops.matmul(columns, ops.transpose(x))
         # Something between product and transposition, or XLA swaps the factors back.
-        y = ops.maximum(y, LOWEST) if bias is None else y + ops.expand_dims(bias, 1)
+        y = ops.maximum(y, MIN_FLOAT) if bias is None else y + ops.expand_dims(bias, 1)
         return ops.transpose(y)
 
     return project

@@ -137,7 +137,7 @@ class TrainConfig:
         None, "slices of a batch, at once; none: one for each core, up to eight", COUNT
     )
     label_smoothing: float = option(0.1, "share spread evenly over the vocabulary", SHARE)
-    peak: float | None = option(
+    learning_rate: float | None = option(
         None, "highest learning rate; none: the paper's, (D · warm-up)^-0.5", POSITIVE
     )
     warmup_steps: int = option(4000, "steps until the learning rate peaks", COUNT)
@@ -321,7 +321,7 @@ class SearchConfig:
         Range(lambda x: 0 < x <= 1, "above 0 and at most 1"),
     )
     seed: int = option(1, "of sampling", SEED)
-    longest_output: int | None = option(
+    max_output_length: int | None = option(
         None, "tokens of a translation; none: the model's max_length", COUNT
     )
 
@@ -363,7 +363,7 @@ class ExportConfig:
     computation: str = option(
         "float32", "of answers; bfloat16: for servers with such units", ("float32", "bfloat16")
     )
-    longest_output: int | None = option(
+    max_output_length: int | None = option(
         None, "tokens of a translation; none: the model's max_length", COUNT
     )
 
@@ -388,7 +388,7 @@ dates = TrainConfig(
     steps_per_epoch=500,
     tokens_per_batch=2048,
     label_smoothing=0.0,
-    peak=2e-3,
+    learning_rate=2e-3,
     warmup_steps=200,
     ema=0.99,
 )
@@ -403,7 +403,7 @@ tiny = TrainConfig(
     ),
     epochs=20,
     steps_per_epoch=250,
-    peak=5e-3,
+    learning_rate=5e-3,
     warmup_steps=1000,
     weight_decay=0.1,
     ema=0.998,
@@ -418,7 +418,7 @@ small = TrainConfig(
         num_layers=6, d_model=256, num_heads=4, d_ff=1024, dropout=0.3, share_embeddings="all"
     ),
     epochs=60,
-    peak=1e-3,
+    learning_rate=1e-3,
 )
 
 # "Attention Is All You Need", table 3.

@@ -21,7 +21,7 @@ from keras_transformer.utils import Path
 
 # Fields that may change when a run is resumed; texts if they are the same in another place.
 MAY_CHANGE = (
-    *("epochs", "peak", "warmup_steps", "cooldown_steps", "clip_norm", "patience"),
+    *("epochs", "learning_rate", "warmup_steps", "cooldown_steps", "clip_norm", "patience"),
     *("bleu_tokenize", "validation_beam_size", "save_every", "log_every", "log_file"),
     *("strategy", "logical_devices", *MACHINE),
 )

@@ -16,8 +16,10 @@ from keras_transformer.presets import ModelConfig, TrainConfig, change
 from keras_transformer.presets.options import FORMAT, check_format, help_of
 from keras_transformer.utils import Path
 
+# Fields that older files of this format have under other names.
+RENAMED = {"peak": "learning_rate"}
 MACHINE = ("parallel_microbatches",)  # the machine's, not the training's: left out of files
-LONGEST = 1 << 16  # bytes of a file; what is written has four thousand
+MAX_BYTES = 1 << 16  # bytes of a file; what is written has four thousand
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -78,7 +80,7 @@ def read_values(path: Path) -> dict[str, Any]:
         ValueError: If the file cannot be read or is of another format, a key is unknown, or a value
             has the wrong type.
     """
-    content = read_bytes(path, LONGEST)
+    content = read_bytes(path, MAX_BYTES)
     try:
         fields = yaml.load(content.decode(), _PlainLoader)
     except UnicodeDecodeError:
@@ -158,6 +160,7 @@ def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for name, value in fields.items():
+        name = RENAMED.get(name, name)
         if name not in hints:
             near = difflib.get_close_matches(str(name), hints, n=1)
             advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(hints)}."

@@ -31,7 +31,7 @@ HISTORY, CHECKPOINTS, LOGS = "history.csv", "checkpoints", "logs"
 SEALED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # by checksums in `model.json`
 WEIGHTS = r"\d{6}\.weights\.h5"  # names of the weights of an epoch, among the checkpoints
 
-MAX_EXAMPLES, LONGEST_EXAMPLES = 500, 1 << 20  # pairs, and characters of all together
+MAX_EXAMPLES, MAX_EXAMPLES_BYTES = 500, 1 << 20  # pairs, and characters of all together
 MIN_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
 
 # Fields of `TrainConfig` that name files.
@@ -228,7 +228,7 @@ class Run(os.PathLike[str]):
     def write_examples(self, pairs: Iterable[Pair]) -> None:
         """Writes the first pairs of the validation set: at most 500, and a megabyte."""
         chosen: list[list[str]] = []
-        room = LONGEST_EXAMPLES
+        room = MAX_EXAMPLES_BYTES
         for pair in itertools.islice(pairs, MAX_EXAMPLES):
             room -= len(pair[0]) + len(pair[1])
             if room < 0:

@@ -17,7 +17,7 @@ from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.runs.models import is_worse, load_mean, members
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.run import CHECKPOINTS, COLUMNS, LOGS, SCORES, WEIGHTS, Run, rank
-from keras_transformer.runs.validation import averaged_weights
+from keras_transformer.runs.validation import ema_weights
 from keras_transformer.utils import Path, counted, replacing
 
 
@@ -38,8 +38,8 @@ class RunCheckpoint(ResumeTraining):
 
     EVERY_EPOCH = True
     REMEDY = (
-        "a smaller learning rate (--peak), a longer warm-up (--warmup-steps) or gradients clipped "
-        "by global norm (--clip-norm)"
+        "a smaller learning rate (--learning-rate), a longer warm-up (--warmup-steps) or gradients "
+        "clipped by global norm (--clip-norm)"
     )
     RESUMES = "--resume continues from"
 
@@ -164,7 +164,7 @@ class RunCheckpoint(ResumeTraining):
     def _save_weights(self, epoch):
         """Writes the weights, drops those that are neither good nor new, renews the model."""
         twin, name = self._twin(), f"{epoch:06}.weights.h5"
-        with averaged_weights(self.model):
+        with ema_weights(self.model):
             twin.set_weights(self.model.get_weights())
         writes, keep = self.checkpoints.writes, self.config.keep_checkpoints
         checksum = write_weights(self.run.file(CHECKPOINTS, name), twin) if writes else ""

@@ -135,11 +135,11 @@ def scatter_metrics(
     own = {name: array for name, array in arrays.items() if name not in counted}
     parts = sorted({int(name.rpartition("@")[2]) for name in counted})
     for plain in {name.rpartition("@")[0] for name in counted}:
-        of_each = [arrays[f"{plain}@{part}"] for part in parts]
-        total = np.sum(of_each, axis=0, dtype=of_each[0].dtype)
+        per_replica = [arrays[f"{plain}@{part}"] for part in parts]
+        total = np.sum(per_replica, axis=0, dtype=per_replica[0].dtype)
         for replica in range(local):
             number = first + replica
-            mine = of_each[number] if len(parts) == replicas else total * (number == 0)
+            mine = per_replica[number] if len(parts) == replicas else total * (number == 0)
             own[f"{plain}@{replica}"] = mine
     return own
 

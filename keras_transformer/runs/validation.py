@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def averaged_weights(model: "keras.Model") -> Iterator[None]:
+def ema_weights(model: "keras.Model") -> Iterator[None]:
     """Lets a model use the exponential moving average (EMA) of its weights for a while.
 
     Does nothing if the optimizer keeps none.
@@ -33,9 +33,9 @@ def averaged_weights(model: "keras.Model") -> Iterator[None]:
 
     Example:
 
-    >>> model.compile(MeanAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)
+    >>> model.compile(EMAAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)
     >>> history = model.fit(dataset, shuffle=False, verbose=0)
-    >>> with averaged_weights(model):
+    >>> with ema_weights(model):
     ...     model.save_weights("mean.weights.h5")
     """
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of loss scaling
@@ -51,18 +51,18 @@ def averaged_weights(model: "keras.Model") -> Iterator[None]:
             variable.assign(value)
 
 
-class AveragedValidation(keras.callbacks.Callback):
+class EMAValidation(keras.callbacks.Callback):
     """Validates the exponential moving average of the weights if there is one (`use_ema`).
 
     Example:
 
-    >>> model.compile(MeanAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)
-    >>> model.fit(dataset, validation_data=dataset, shuffle=False, callbacks=[AveragedValidation()])
+    >>> model.compile(EMAAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)
+    >>> model.fit(dataset, validation_data=dataset, shuffle=False, callbacks=[EMAValidation()])
     """
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Puts the average into the model."""
-        self._averaged = averaged_weights(self.model)
+        self._averaged = ema_weights(self.model)
         self._averaged.__enter__()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -116,7 +116,7 @@ class TranslationScores(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Adds the scores to `logs`."""
         strategy, scores = self.model.distribute_strategy, dict.fromkeys(SCORES, 0.0)
-        with averaged_weights(self.model):
+        with ema_weights(self.model):
             if is_chief(strategy):
                 scores = self.measure(self.model)
         logs |= broadcast_from_chief(strategy, scores)
@@ -181,7 +181,7 @@ class RunValidation:
         self.dataset = make_dataset(
             pairs, *tokenizers, config.tokens_per_batch, config.model.max_length, shuffle=False
         )
-        self.callbacks: list[keras.callbacks.Callback] = [AveragedValidation()]
+        self.callbacks: list[keras.callbacks.Callback] = [EMAValidation()]
         self._translation = None
         if config.validate_by == "bleu":
             self._translation = TranslationScores(

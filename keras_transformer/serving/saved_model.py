@@ -34,7 +34,7 @@ from keras_transformer.serving.acceptance.trial import (
 )
 from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
-from keras_transformer.serving.versions import DEFAULT, LARGEST_VERSION, version_dir, versions
+from keras_transformer.serving.versions import DEFAULT, MAX_VERSION, version_dir, versions
 from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
@@ -245,9 +245,9 @@ def _free_version(base, version):
         number = operator.index(version)
     except TypeError:
         number = 0
-    if isinstance(version, bool) or not 1 <= number <= LARGEST_VERSION:
+    if isinstance(version, bool) or not 1 <= number <= MAX_VERSION:
         raise ValueError(
-            f"version is {version!r}; expected an integer from 1 to {LARGEST_VERSION}, or None."
+            f"version is {version!r}; expected an integer from 1 to {MAX_VERSION}, or None."
         )
     if number in taken:
         raise ValueError(

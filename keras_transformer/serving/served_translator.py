@@ -109,8 +109,8 @@ class ServedTranslator(tf.Module):
         tokenizers = translator.source_tokenizer, translator.target_tokenizer
         self.tokenizers = list(tokenizers)
         self.weights = StoredWeights(translator.model, config.precision)
-        if config.longest_output is not None:
-            translator = Translator(translator.model, *tokenizers, config.longest_output)
+        if config.max_output_length is not None:
+            translator = Translator(translator.model, *tokenizers, config.max_output_length)
         # tf.saved_model.save would trace the Keras model in its own way.
         self._get_translator = lambda: translator
         self._config = config
@@ -225,7 +225,7 @@ class ServedTranslator(tf.Module):
         prefix = _known(prefix, model.target_vocabulary_size)
         source, empty = translator.read_source(text)
         given = tf.ragged.boolean_mask(prefix, tf.not_equal(prefix, PAD)).to_tensor(PAD)
-        options = {"prefix": given[:, : translator.longest_output]}
+        options = {"prefix": given[:, : translator.max_output_length]}
         tokens, answer = translator.translate_ids(source, empty, options=options)
         most = min(MAX_RANKED, model.target_vocabulary_size)
         k = tf.clip_by_value(k, 1, most)

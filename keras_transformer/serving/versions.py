@@ -17,7 +17,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields
 }
 CARD = "model.json"
 DEFAULT = "serving_default"  # the signature of requests that name none
-LARGEST_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
+MAX_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
 VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")
 
@@ -29,7 +29,7 @@ def versions(base: Path) -> dict[int, str]:
     """
     names = os.listdir(base) if os.path.isdir(base) else []
     numbers = {int(name): name for name in names if VERSION_NAME.fullmatch(name)}
-    return {number: name for number, name in numbers.items() if number <= LARGEST_VERSION}
+    return {number: name for number, name in numbers.items() if number <= MAX_VERSION}
 
 
 def version_dir(path: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 import tensorflow as tf
 
 from keras_transformer.inspection.files import read_bytes
-from keras_transformer.inspection.vocabularies import MOST_BYTES
+from keras_transformer.inspection.vocabularies import MAX_BYTES
 from keras_transformer.special_ids import END
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Path, Tensor
@@ -64,7 +64,7 @@ class GraphTokenizer(tf.Module):
         Raises:
             ValueError: If it cannot be read, or is not a valid model.
         """
-        model = read_bytes(path, MOST_BYTES)
+        model = read_bytes(path, MAX_BYTES)
         try:
             return cls(model)
         except ValueError as error:

@@ -5,8 +5,8 @@ import sentencepiece
 
 from keras_transformer.tokenizers.pieces import SPACE, ModelPieces
 
-LONGEST = 50  # pieces of a word; longer ones would take long to segment, and are rare
-MOST = 1 << 18  # words of several pieces that are cached, 50 MB or so
+MAX_PIECES = 50  # pieces of a word; longer ones would take long to segment, and are rare
+MAX_CACHED = 1 << 18  # words of several pieces that are cached, 50 MB or so
 
 
 class Ties:
@@ -79,7 +79,7 @@ class Ties:
         bounds = zip(begin.tolist(), (begin + 4 * sizes[several]).tolist(), strict=True)
         data = ids.tobytes()
         words = [data[start:end] for start, end in bounds]
-        if len(self._margins) > MOST:
+        if len(self._margins) > MAX_CACHED:
             self._margins.clear()
         unknown = list(set(words).difference(self._margins))
         pieces = [np.frombuffer(word, np.int32).tolist() for word in unknown]
@@ -93,7 +93,7 @@ class Ties:
             return []
         texts = self._processor.decode(words)
         # Words that are too long are skipped: an empty text has no segmentation.
-        texts = ["" if len(w) > LONGEST else text for w, text in zip(words, texts, strict=True)]
+        texts = ["" if len(w) > MAX_PIECES else text for w, text in zip(words, texts, strict=True)]
         both = self._processor.nbest_encode(texts, nbest_size=2)
         return list(map(self._margin, words, both))
 

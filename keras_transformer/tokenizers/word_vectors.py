@@ -18,8 +18,8 @@ from keras_transformer.utils import Path, counted
 
 GZIP = b"\x1f\x8b"
 FASTTEXT = (793712314).to_bytes(4, "little")  # the first bytes of a fastText .bin
-LONGEST_LINE = 1 << 20  # bytes, more than any vector has
-LONGEST_WORD = 1 << 12
+MAX_LINE_BYTES = 1 << 20  # bytes, more than any vector has
+MAX_WORD_LENGTH = 1 << 12
 BLOCK = 1 << 20  # bytes read at once
 CONTROLS = bytes(code for code in range(32) if code not in b"\t\r\n")
 
@@ -100,7 +100,7 @@ def _open(
             f"{path} is a fastText model (.bin), whose vectors are made from parts of words: give "
             "the .vec file that comes with it."
         )
-    first = stream.readline(LONGEST_LINE)
+    first = stream.readline(MAX_LINE_BYTES)
     header = first.split()
     if len(header) == 2 and all(number.isdigit() for number in header):
         count, width = map(int, header)
@@ -164,7 +164,7 @@ def _is_text(stream):
 def _of_text(stream, path, first, number, width, wanted):
     """Yields the word of each line, from line `number` on, and its vector if it is wanted."""
     blank = 0
-    line = first or stream.readline(LONGEST_LINE)
+    line = first or stream.readline(MAX_LINE_BYTES)
     while line:
         line = line.rstrip(b" \r\n")
         spaces = line.count(b" ")
@@ -183,7 +183,7 @@ def _of_text(stream, path, first, number, width, wanted):
             yield word, values
         else:
             blank = blank or number  # allowed at the end
-        line, number = stream.readline(LONGEST_LINE), number + 1
+        line, number = stream.readline(MAX_LINE_BYTES), number + 1
 
 
 def _check_word(path, number, fields, width):
@@ -205,10 +205,10 @@ def _of_binary(stream, path, count, width, wanted):
     size, buffer, position = 4 * width, b"", 0
     for number in range(1, count + 1):
         while True:
-            space = buffer.find(b" ", position, position + LONGEST_WORD)
+            space = buffer.find(b" ", position, position + MAX_WORD_LENGTH)
             if 0 <= space < len(buffer) - size:
                 break
-            if space < 0 and len(buffer) - position >= LONGEST_WORD:
+            if space < 0 and len(buffer) - position >= MAX_WORD_LENGTH:
                 raise ValueError(f"{path}: no word begins where vector {number} should be.")
             more = stream.read(BLOCK)
             if not more:

@@ -5,7 +5,7 @@ from typing import Self
 
 import tensorflow as tf
 
-from keras_transformer.inspection.vocabularies import LONGEST_PIECE, SPECIAL
+from keras_transformer.inspection.vocabularies import MAX_PIECE_LENGTH, SPECIAL
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflow_text
 from keras_transformer.tokenizers.training import train_wordpiece
@@ -118,7 +118,7 @@ class WordPieceTokenizer(GraphTokenizer):
         """Returns the piece of each id: strings of the same shape, ragged or not."""
 
         def look_up(ids):
-            return tf.strings.substr(tf.gather(self._spaced, self._valid(ids)), 1, LONGEST_PIECE)
+            return tf.strings.substr(tf.gather(self._spaced, self._valid(ids)), 1, MAX_PIECE_LENGTH)
 
         return tf.ragged.map_flat_values(look_up, ids)
 

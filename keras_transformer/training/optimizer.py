@@ -16,7 +16,7 @@ else:
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MeanAdam(keras.optimizers.Adam):
+class EMAAdam(keras.optimizers.Adam):
     """Adam in one pass over memory, with an exponential moving average (EMA) that starts fast.
 
     Kingma and Ba (2015), "Adam: A Method for Stochastic Optimization", as in Keras; but on
@@ -31,7 +31,7 @@ class MeanAdam(keras.optimizers.Adam):
 
     Example:
 
-    >>> optimizer = MeanAdam(WarmupInverseSqrt(d_model=64), use_ema=True, ema_momentum=0.99)
+    >>> optimizer = EMAAdam(WarmupInverseSqrt(d_model=64), use_ema=True, ema_momentum=0.99)
     >>> model.compile(optimizer, SmoothedCrossEntropy(), jit_compile=False)
     """
 

@@ -64,8 +64,8 @@ class TokenTrainer(keras.Model):
 
     Attributes:
         parallel_microbatches: Number of slices of a batch that are computed in parallel, for a
-            processor whose cores each run an operation of their own (`kt.work_apart`). It belongs
-            to the machine and is not saved.
+            processor whose cores each run an operation of their own (`kt.configure_threads`). It
+            belongs to the machine and is not saved.
 
     Example:
 

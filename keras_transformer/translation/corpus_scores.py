@@ -113,14 +113,14 @@ def warn_of_words(references: Sequence[str], bleu_tokenize: str) -> None:
     """Warns once in a process that BLEU means little if 13a finds no words."""
     text = " ".join(references)
     if bleu_tokenize == "13a" and len(UNSPACED.findall(text)) > MAX_WORD * len(text.split()):
-        _say_once(
+        _log_once(
             "BLEU by the tokenizer 13a means little for text without spaces, whose sentences it "
             "takes for words: choose --bleu-tokenize zh, ja-mecab or, for any language, char."
         )
 
 
 @functools.cache
-def _say_once(sentence):
+def _log_once(sentence):
     logger.warning(sentence)
 
 

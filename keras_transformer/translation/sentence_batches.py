@@ -218,16 +218,16 @@ def in_batches(
     Args:
         function: From the indices of some items to a list of as many results. Called from several
             threads at once where TensorFlow runs each operation on one core
-            (`threads.work_apart`).
+            (`threads.configure_threads`).
         lengths: Of all items.
         batch_size: Number of items per batch; less where cores would be idle.
 
     Returns:
         List of the results, in the order of the items.
     """
-    from keras_transformer.kernels.tensorflow.machine import operations_at_once
+    from keras_transformer.kernels.tensorflow.machine import inter_op_threads
 
-    at_once = operations_at_once()
+    at_once = inter_op_threads()
     batches = sorted_batches(lengths, batch_size, at_once)
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         run = pool.map if at_once > 1 else map

@@ -43,7 +43,7 @@ class TextModel(tf.Module):
         model: "Transformer",
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
-        longest_output: int | None = None,
+        max_output_length: int | None = None,
     ) -> None:
         super().__init__(name="translator")
         require_tensorflow(type(self).__name__)
@@ -62,9 +62,9 @@ class TextModel(tf.Module):
             model.build()
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        if longest_output is not None and longest_output < 1:
-            raise ValueError(f"longest_output must be at least 1, received {longest_output}.")
-        self.longest_output = min(longest_output or model.max_length, model.max_length)
+        if max_output_length is not None and max_output_length < 1:
+            raise ValueError(f"max_output_length must be at least 1, received {max_output_length}.")
+        self.max_output_length = min(max_output_length or model.max_length, model.max_length)
         # tf.saved_model.save would trace a Keras model in its own way; it only has to know the
         # variables, so a function hides the model itself.
         self.variables_to_save = [weight.value for weight in model.weights]
@@ -137,7 +137,7 @@ class TextModel(tf.Module):
         Returns:
             Target ids `(B, T)`, and what `translate_batch` returns.
         """
-        tokens, _, log_prob = self._search(search_fn, source, self.longest_output, options or {})
+        tokens, _, log_prob = self._search(search_fn, source, self.max_output_length, options or {})
         output = self._detokenize(tokens)
         return tokens, {
             "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
@@ -160,7 +160,7 @@ class TextModel(tf.Module):
         options = {"prefix": prefix, "seeds": seeds}
         options = {name: x for name, x in options.items() if x is not None}
         search_fn = functools.partial(search_tokens, config=search)
-        longest = self.max_output_length(search)
+        longest = self.length_limit(search)
         tokens, lengths, log_prob = self._search(search_fn, source, longest, options)
         ranked = beam_size > 1
         score = rank_by(log_prob, lengths, search.length_penalty) if ranked else log_prob
@@ -192,9 +192,9 @@ class TextModel(tf.Module):
         """Maximum number of steps for source ids `(B, S)`; `longest`, unless a subclass knows."""
         return longest
 
-    def max_output_length(self, search: SearchConfig) -> int:
+    def length_limit(self, search: SearchConfig) -> int:
         """Maximum number of tokens of a translation that is searched for like this."""
-        return min(search.longest_output or self.longest_output, self.longest_output)
+        return min(search.max_output_length or self.max_output_length, self.max_output_length)
 
     def _search(self, search_fn, source, longest, options):
         """Tokens `(B, ..., T)`, lengths and log-probabilities `(B, ...)` for ids `(B, S)`."""

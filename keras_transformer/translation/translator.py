@@ -38,12 +38,12 @@ class Translator(TextModel):
         model: A built `Transformer`.
         source_tokenizer, target_tokenizer: `SubwordTokenizer`s or others (`Tokenizer`), the same
             object when shared.
-        longest_output: Maximum number of tokens of a translation; the model's `max_length` when
+        max_output_length: Maximum number of tokens of a translation; the model's `max_length` when
             left out or larger.
 
     Raises:
         ValueError: If a tokenizer is invalid, a vocabulary is not of the size that the model was
-            built for, or `longest_output` is not positive.
+            built for, or `max_output_length` is not positive.
 
     Example:
 
@@ -54,7 +54,7 @@ class Translator(TextModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keras pickles the model as a `.keras` file; graphs are traced again.
-        arguments = self.model, self.source_tokenizer, self.target_tokenizer, self.longest_output
+        arguments = self.model, self.source_tokenizer, self.target_tokenizer, self.max_output_length
         state = {"card": self.card} if hasattr(self, "card") else None
         return type(self), arguments, state
 
@@ -120,7 +120,7 @@ class Translator(TextModel):
         twin.build()
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return Translator(twin, *tokenizers, self.longest_output)
+        return Translator(twin, *tokenizers, self.max_output_length)
 
     def translate(
         self,
@@ -179,7 +179,7 @@ class Translator(TextModel):
         draws = n_best if search.sample else 1
         rows = as_bytes(texts)
         if prefixes is not None:
-            longest = self.max_output_length(search)
+            longest = self.length_limit(search)
             prefixes = self.read_targets("prefix", prefixes, len(rows), False, longest, first)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
         search_batch = self.compiled(self.search_batch, inputs, search=search)
@@ -316,7 +316,7 @@ class Translator(TextModel):
             ValueError: If there are more or fewer, or one has too many tokens.
         """
         texts, limit = as_bytes(texts), longest or self.model.max_length
-        bound = "longest_output" if limit < self.model.max_length else "the model's max_length"
+        bound = "max_output_length" if limit < self.model.max_length else "the model's max_length"
         check_count(name, texts, count)
         ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
         for number, length in enumerate(ids.row_lengths().numpy(), first + 1):

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from keras_transformer.utils import Path, Tensor, counted
 from keras_transformer.visualization.figures import (
     COLOURS,
-    LARGEST_LABELS,
-    SMALLEST_LABELS,
+    MAX_LABEL,
+    MIN_LABEL,
     WEIGHTS,
     check_output,
     measure,
@@ -28,7 +28,7 @@ from keras_transformer.visualization.figures import (
 
 # Of maps.
 CELL = 0.22  # a token's row or column if there is space: enough for a label of 10 points
-SMALLEST_MAP = 1.3
+MIN_MAP_SIZE = 1.3
 MAPS = 14.0  # largest width of all maps together
 GAP = 0.2  # between two maps
 LINE = 0.25  # a title or the name of an axis, with its margin
@@ -88,8 +88,8 @@ def plot_attention(
     for i, weights in enumerate(scores):
         image = grid.add_map(i).imshow(weights, vmin=0, vmax=1, cmap=WEIGHTS, aspect="auto")
     bar = figure.colorbar(image, cax=grid.add_bar())
-    bar.set_label("attention weight", fontsize=LARGEST_LABELS)
-    bar.ax.tick_params(labelsize=LARGEST_LABELS)
+    bar.set_label("attention weight", fontsize=MAX_LABEL)
+    bar.ax.tick_params(labelsize=MAX_LABEL)
     return figure
 
 
@@ -223,7 +223,7 @@ def plot_alignment(
     figure = new_figure(layout="none")
     sides = texts[: len(source_tokens)], texts[len(source_tokens) :]
     widths = [  # of the titles at least
-        max([0.5, *measure(figure, side, LARGEST_LABELS, font)[:, 0]]) for side in sides
+        max([0.5, *measure(figure, side, MAX_LABEL, font)[:, 0]]) for side in sides
     ]
     rows = max(map(len, sides), default=0)
     width, height = sum(widths) + LINES + 0.4, ROW * (rows + 2)
@@ -235,7 +235,7 @@ def plot_alignment(
         (left, "source", sides[0], "right"),
         (right, "target", sides[1], "left"),
     ):
-        style: dict[str, Any] = {"fontsize": LARGEST_LABELS, "ha": place, "va": "center"}
+        style: dict[str, Any] = {"fontsize": MAX_LABEL, "ha": place, "va": "center"}
         axis.text(x, -1, title, color="dimgrey", style="italic", **style)
         for row, text in enumerate(side):
             axis.text(x, row, text, **style, **font)
@@ -287,7 +287,7 @@ class _Labels:
     def along(cls, texts: list[str], length: float, figure: Any, font: Any, turn: Any) -> "_Labels":
         """Chooses the labels for a side of some length; `turn`: whether they may be turned."""
         cell = length / len(texts)
-        size = float(np.clip(72 * cell / 1.4, SMALLEST_LABELS, LARGEST_LABELS))
+        size = float(np.clip(72 * cell / 1.4, MIN_LABEL, MAX_LABEL))
         widths, heights = measure(figure, texts, size, font).T
         turned = turn & (widths > 1.2 * heights)
         turned |= np.mean(turned) > 0.5  # then the short ones too, for an even look
@@ -328,9 +328,9 @@ class _MapGrid:
         self.columns = columns or min(len(self.titles), 2 if len(self.titles) <= 4 else 4)
         self.rows = math.ceil(len(self.titles) / self.columns)
         largest = (MAPS + GAP) / self.columns - GAP
-        of_titles = measure(figure, self.titles, LARGEST_LABELS, font)[:, 0].max()
-        self.width = max(SMALLEST_MAP, of_titles, min(largest, CELL * num_keys))
-        self.height = max(SMALLEST_MAP, min(largest, CELL * num_queries))
+        of_titles = measure(figure, self.titles, MAX_LABEL, font)[:, 0].max()
+        self.width = max(MIN_MAP_SIZE, of_titles, min(largest, CELL * num_keys))
+        self.height = max(MIN_MAP_SIZE, min(largest, CELL * num_queries))
         self.keys = _Labels.along(keys, self.width, figure, font, turn=True)
         self.queries = _Labels.along(queries, self.height, figure, font, turn=False)
         self.left, self.bottom = (x.room + TICKS + LINE for x in (self.queries, self.keys))
@@ -347,7 +347,7 @@ class _MapGrid:
         x = self.left + column * (self.width + GAP)
         y = self.top - self.height - row * (self.height + self.row_gap)
         axis = self.figure.add_axes(np.array([x, y, self.width, self.height]) / self.size)
-        axis.set_title(self.titles[number], fontsize=LARGEST_LABELS, **self.font)
+        axis.set_title(self.titles[number], fontsize=MAX_LABEL, **self.font)
         for name, labels in (("x", self.keys), ("y", self.queries)):
             options = self.font | {"fontsize": labels.size}
             axis.set(**{f"{name}ticks": labels.positions})
@@ -356,8 +356,8 @@ class _MapGrid:
                 tick.set_rotation(90 if turned else 0)
         lowest = number + self.columns >= len(self.titles)
         axis.tick_params(labelbottom=lowest, labelleft=column == 0)
-        axis.set_xlabel("key" if lowest else "", fontsize=LARGEST_LABELS)
-        axis.set_ylabel("query" if column == 0 else "", fontsize=LARGEST_LABELS)
+        axis.set_xlabel("key" if lowest else "", fontsize=MAX_LABEL)
+        axis.set_ylabel("query" if column == 0 else "", fontsize=MAX_LABEL)
         return axis
 
     def add_bar(self) -> Axes:

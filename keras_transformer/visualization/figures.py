@@ -20,7 +20,7 @@ from keras_transformer.utils import Path, replacing
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 WEIGHTS = "Blues"  # colour map from 0 to 1: light to dark
 SIGNED = "RdBu"  # colour map from -1 to 1: red to blue, distinct for the colour-blind
-LARGEST_LABELS, SMALLEST_LABELS = 10, 6  # points
+MAX_LABEL, MIN_LABEL = 10, 6  # points
 MAX_LABEL = 24  # characters of a label; longer ones are truncated
 EAST_ASIAN = ("CJK", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Ideographic", "Fullwidth")
 # Neither letter nor symbol: control characters, surrogates, private or unassigned code points, and

@@ -62,8 +62,8 @@ MISTAKES = {
         "length_penalty must be a number of at least 0",
     ),
     "bound": (
-        ["export", "run", "base", "--longest-output", "0"],
-        "longest_output must be at least 1",
+        ["export", "run", "base", "--max-output-length", "0"],
+        "max_output_length must be at least 1",
     ),
     "format": (
         ["export", "run", "base", "--format", "onnx"],

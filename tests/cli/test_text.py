@@ -53,9 +53,10 @@ def test_beam(folder, translator):
 
 
 def test_sampling(folder, translator):
-    options = "--sample --temperature 0.9 --top-k 9 --top-p 0.8 --seed 5 --longest-output 6".split()
+    options = "--sample --temperature 0.9 --top-k 9 --top-p 0.8 --seed 5".split()
+    options += ["--max-output-length", "6"]
     search = SearchConfig(
-        sample=True, temperature=0.9, top_k=9, top_p=0.8, seed=5, longest_output=6
+        sample=True, temperature=0.9, top_k=9, top_p=0.8, seed=5, max_output_length=6
     )
     expected = translator.translate(LINES, search=search)
     assert results("translate", folder, *options) == [" ".join(t.splitlines()) for t in expected]

@@ -160,7 +160,7 @@ def test_one_set_of_defaults():
         ({"top_p": 1.01}, "top_p must be above 0 and at most 1"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 2**31}, "seed must be at least 0 and less than"),
-        ({"longest_output": 0}, "longest_output must be at least 1, received 0"),
+        ({"max_output_length": 0}, "max_output_length must be at least 1, received 0"),
         ({"beam_size": 4, "sample": True}, "A beam of 4 cannot be sampled"),
     ],
 )

@@ -17,8 +17,8 @@ SCRIPT = """
 import tensorflow as tf
 from keras_transformer.kernels.tensorflow import machine
 {before}
-found = machine.work_apart({most})
-assert found == machine.operations_at_once()
+found = machine.configure_threads({most})
+assert found == machine.inter_op_threads()
 threading = tf.config.threading
 print(
     found,
@@ -29,7 +29,7 @@ print(
 
 
 def run(before="", most="", **environment):
-    """What `work_apart` returns in a new process, and TensorFlow's numbers of threads after it."""
+    """What `configure_threads` returns in a new process, and the numbers of threads after it."""
     inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT.format(before=before, most=most)],
@@ -46,8 +46,8 @@ def test_every_core_does_its_own_operation():
 
 
 def test_only_where_there_are_few_cores():
-    assert run(most=f"most={CORES}") == [CORES, 1, CORES]
-    assert run(most=f"most={CORES - 1}") == [1, 0, 0]
+    assert run(most=f"max_parallel={CORES}") == [CORES, 1, CORES]
+    assert run(most=f"max_parallel={CORES - 1}") == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_threads_set_by_hand_count():
 @pytest.mark.parametrize(
     "options, expected",
     [
-        ({}, (3, machine.MOST_PARTS)),
+        ({}, (3, machine.MAX_SLICES)),
         ({"parallel_microbatches": 2}, (2, None)),
         ({"parallel_microbatches": 1}, (1, "together")),
         ({"jit_compile": True}, (1, "together")),
@@ -87,6 +87,6 @@ def test_threads_set_by_hand_count():
 def test_parts_of_a_training(monkeypatch, options, expected):
     """As many as the cores that work apart; told how many, the cores work apart however many."""
     asked = []
-    monkeypatch.setattr(machine, "work_apart", lambda most: asked.append(most) or 3)
+    monkeypatch.setattr(machine, "configure_threads", lambda most: asked.append(most) or 3)
     parts = _parallel_microbatches(TrainConfig(**options))
     assert (parts, asked[0] if asked else "together") == expected

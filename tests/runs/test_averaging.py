@@ -108,7 +108,7 @@ def train_steps(model, steps, **optimizer):
     inside = []
 
     def look(epoch, logs):
-        with kt.averaged_weights(model):
+        with kt.ema_weights(model):
             inside.append([w.numpy() for w in model.trainable_variables])
         inside.append([w.numpy() for w in model.trainable_variables])
 

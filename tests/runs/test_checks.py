@@ -65,7 +65,7 @@ def mistakes(folder, text):
         ([*relative, "relative", "--max-distance", "0"], "max_distance must be a positive"),
         ([*relative, "bucketed", "--max-distance", "16"], "must be more than 16"),
         ([*relative, "alibi", "--d-model", "9", "--num-heads", "3"], "alibi needs an even d_model"),
-        ([*out, *texts, "--peak", "-1"], "peak must be a number above 0"),
+        ([*out, *texts, "--learning-rate", "-1"], "learning_rate must be a number above 0"),
         ([*out, *texts, "--seed", "-1"], "seed must be at least 0"),
         ([*out, "--languages", "xx"], "'xx' is not a locale"),
         (["--output", run], "is not empty"),

@@ -15,7 +15,7 @@ EVERYTHING = dataclasses.replace(
     start_from="süß: # 1",
     freeze=("encoder",),
     log_file="true",
-    peak=1e-05,
+    learning_rate=1e-05,
     clip_norm=0.5,
     bleu_tokenize="none",
     lowercase=True,
@@ -42,9 +42,11 @@ def test_every_line_is_explained():
 
 
 def test_what_is_left_out_is_as_usual(tmp_path):
-    (tmp_path / "few.yaml").write_text("format: 1\nepochs: 3\npeak: 1e-3\nmodel: {d_ff: 64}\n")
+    (tmp_path / "few.yaml").write_text(
+        "format: 1\nepochs: 3\nlearning_rate: 1e-3\nmodel: {d_ff: 64}\n"
+    )
     config = from_yaml(tmp_path / "few.yaml")
-    assert config == kt.TrainConfig(epochs=3, peak=0.001, model=kt.ModelConfig(d_ff=64))
+    assert config == kt.TrainConfig(epochs=3, learning_rate=0.001, model=kt.ModelConfig(d_ff=64))
 
 
 def test_a_run_of_the_first_version_is_read():
@@ -59,7 +61,7 @@ def test_a_run_of_the_first_version_is_read():
         ("model: {num_layer: 2}", "there is no 'num_layer'; did you mean num_layers?"),
         ("num_layers: 2", "there is no 'num_layers'; indent it below model."),
         ("xyzzy: 1", "there is no 'xyzzy'; it knows train_source, "),
-        ("peak: high", "peak must be a number or null, received 'high'"),
+        ("learning_rate: high", "learning_rate must be a number or null, received 'high'"),
         ("epochs: 2.5", "epochs must be a whole number, received 2.5"),
         ("epochs: true", "epochs must be a whole number, received True"),
         ("nfkc: 1", "nfkc must be true or false, received 1"),

@@ -107,12 +107,12 @@ def test_validation_uses_the_running_mean():
     class Compare(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs):
             plain = self.model.evaluate((ids, ids), ids, verbose=0)
-            with kt.averaged_weights(self.model):
+            with kt.ema_weights(self.model):
                 averaged = self.model.evaluate((ids, ids), ids, verbose=0)
             losses.append((logs["val_loss"], averaged, plain))
 
     validation = ((ids, ids), ids)
-    callbacks = [kt.AveragedValidation(), Compare()]
+    callbacks = [kt.EMAValidation(), Compare()]
     options = dict(validation_data=validation, callbacks=callbacks, verbose=0)
     model.fit((ids, ids), ids, epochs=6, **options)
     for val_loss, averaged, plain in losses[1:]:

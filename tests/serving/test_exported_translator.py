@@ -288,7 +288,10 @@ MISTAKES = {
     "another beam": ("translate {} --beam-size 4", "fixes beam_size of its signature beam at 5"),
     "another α": ("translate {} --beam-size 5 --length-penalty 2", "fixes length_penalty of"),
     "too many": ("translate {} --beam-size 5 --n-best 6", "gives 1 to 5"),
-    "length": ("translate {} --longest-output 5", "fixes longest_output of its signature serving"),
+    "length": (
+        "translate {} --max-output-length 5",
+        "fixes max_output_length of its signature",
+    ),
     "prefixes": ("translate {} --prefix {}/model.json", "which takes no prefixes"),
     "precision": ("score {} --source x.tsv --precision float32", "leave out --precision"),
     "targets": ("align {} --source x.tsv", "aligns its own translations, not given ones"),

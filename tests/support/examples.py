@@ -79,7 +79,8 @@ def make_run():
         train_source="dates.tsv",
         valid_source="dates.tsv",
         model=dataclasses.replace(preset.model, **sizes),
-        **dict(epochs=2, steps_per_epoch=100, tokens_per_batch=512, peak=1e-2, warmup_steps=20),
+        **dict(epochs=2, steps_per_epoch=100, tokens_per_batch=512, warmup_steps=20),
+        learning_rate=1e-2,
         ema=0.0,
     )
     train(config, "runs/dates")

@@ -57,7 +57,7 @@ CHOICES = [
     (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
     (dict(share_embeddings="target", positions="learned"), dict(precision="bfloat16")),
     (dict(share_embeddings="all"), dict(computation="bfloat16", precision="bfloat16")),
-    (dict(norm="pre", activation="silu"), dict(computation="bfloat16", longest_output=5)),
+    (dict(norm="pre", activation="silu"), dict(computation="bfloat16", max_output_length=5)),
     (dict(num_layers=2, dropout=0.1), dict(beam_size=1, length_penalty=0.0)),
     (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
     (lambda: random_translator(large_vocabulary()), {}),

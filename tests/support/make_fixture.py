@@ -30,7 +30,7 @@ def main():
         train = ["train", "--preset", "tiny", *SIZES, "--output", f"{temporary}/run"]
         train += ["--train-source", pairs, "--valid-source", pairs, "--vocabulary-size", "None"]
         train += ["--model-type", "char", "--epochs", "2", "--steps-per-epoch", "100"]
-        train += ["--peak", "0.02", "--warmup-steps", "20", "--tokens-per-batch", "512"]
+        train += ["--learning-rate", "0.02", "--warmup-steps", "20", "--tokens-per-batch", "512"]
         subprocess.run([*command, *train], check=True)
         export = ["export", f"{temporary}/run", f"{temporary}/export", "--signatures"]
         subprocess.run([*command, *export], check=True)

@@ -39,7 +39,7 @@ def fit(folder, pairs, tokenizer, strategy, seed=0, extra=()):
     with strategy.scope():
         model = kt.Transformer(size, size, 1, 8, 2, 16, dropout=0.3, share_embeddings="all")
         model.compile(
-            kt.MeanAdam(0.01, use_ema=True),
+            kt.EMAAdam(0.01, use_ema=True),
             kt.SmoothedCrossEntropy(0.1),
             metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
             jit_compile=False,

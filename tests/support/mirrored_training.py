@@ -76,7 +76,7 @@ def run(replicas, rows, precision, recipe, built):
         # up rounding errors of gradients near zero.
         sgd = keras.optimizers.SGD(0.05, momentum=0.9)
         model.compile(
-            kt.MeanAdam(0.05, **ADAM) if recipe == "options" else sgd,
+            kt.EMAAdam(0.05, **ADAM) if recipe == "options" else sgd,
             kt.SmoothedCrossEntropy(0.1),
             **{"weighted_metrics" if recipe == "weights" else "metrics": [kt.MaskedAccuracy()]},
             jit_compile=False,

@@ -51,10 +51,10 @@ def compiled(recipe, precision):
     )
     optimizers = {
         "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-        "adam": lambda: kt.MeanAdam(
+        "adam": lambda: kt.EMAAdam(
             0.05, epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01
         ),
-        "paper": lambda: kt.MeanAdam(
+        "paper": lambda: kt.EMAAdam(
             kt.WarmupInverseSqrt(peak=3e-3, warmup_steps=10), beta_2=0.98, epsilon=1e-9
         ),
     }

@@ -106,7 +106,7 @@ def test_200_pairs_are_learned_by_heart(tmp_path):
         steps_per_epoch=100,
         tokens_per_batch=2048,
         label_smoothing=0.1,
-        peak=3e-3,
+        learning_rate=3e-3,
         warmup_steps=100,
         ema=0.95,
         validate_by="bleu",

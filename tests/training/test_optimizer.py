@@ -6,13 +6,13 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.training.optimizer import MeanAdam
+from keras_transformer.training.optimizer import EMAAdam
 
 
 def means_of(momentum, values):
     """What the optimizer keeps as the mean of a weight that takes these values."""
     weight = keras.Variable([0.0])
-    optimizer = MeanAdam(1e-3, use_ema=True, ema_momentum=momentum)
+    optimizer = EMAAdam(1e-3, use_ema=True, ema_momentum=momentum)
     optimizer.build([weight])
     means = []
     for value in values:
@@ -38,18 +38,18 @@ def test_momentum_grows_to_what_was_asked_for():
 
 
 def test_configuration_of_the_optimizer():
-    config = MeanAdam(1e-3, use_ema=True, ema_momentum=0.998).get_config()
+    config = EMAAdam(1e-3, use_ema=True, ema_momentum=0.998).get_config()
     assert config["ema_momentum"] == 0.998
-    assert MeanAdam.from_config(config).get_config() == config
+    assert EMAAdam.from_config(config).get_config() == config
     optimizer = keras.optimizers.deserialize(
-        keras.optimizers.serialize(MeanAdam(use_ema=True, ema_momentum=0.5))
+        keras.optimizers.serialize(EMAAdam(use_ema=True, ema_momentum=0.5))
     )
-    assert isinstance(optimizer, MeanAdam) and optimizer.get_config()["ema_momentum"] == 0.5
+    assert isinstance(optimizer, EMAAdam) and optimizer.get_config()["ema_momentum"] == 0.5
 
 
 def test_momentum_out_of_range():
     with pytest.raises(ValueError, match="ema_momentum"):
-        MeanAdam(use_ema=True, ema_momentum=2.0)
+        EMAAdam(use_ema=True, ema_momentum=2.0)
 
 
 # The update.
@@ -76,7 +76,7 @@ def test_update_by_hand():
         v = 0.98 * v + 0.02 * gradient**2
         weight = weight - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.98**t)) + 1e-9)
         expected.append(weight)
-    found = updates(MeanAdam, gradients.astype("float32"), start.astype("float32"))
+    found = updates(EMAAdam, gradients.astype("float32"), start.astype("float32"))
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
 
 
@@ -89,14 +89,14 @@ def test_updates_are_those_of_keras(options):
     rows = tf.IndexedSlices(tf.constant(random.normal(size=(2, 4)), tf.float32), [1, 4], (6, 4))
     gradients = [*random.normal(size=(3, 6, 4)).astype("float32"), rows]
     ours, theirs = (
-        updates(k, gradients, start, **options) for k in (MeanAdam, keras.optimizers.Adam)
+        updates(k, gradients, start, **options) for k in (EMAAdam, keras.optimizers.Adam)
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_one_operation_for_each_variable():
     weights = [keras.Variable(np.ones((2, 3), "float32")) for _ in range(3)]
-    optimizer = MeanAdam(1e-3)
+    optimizer = EMAAdam(1e-3)
     optimizer.build(weights)
     step = tf.function(lambda gradients: optimizer.apply(gradients, weights))
     graph = step.get_concrete_function([tf.ones((2, 3))] * 3).graph

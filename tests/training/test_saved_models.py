@@ -118,7 +118,7 @@ def frozen_model(share="target", **options):
     )
     model.build()
     freeze(model, ["encoder", "source-embeddings"])
-    optimizer = kt.MeanAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
+    optimizer = kt.EMAAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), **options)
     return model
 
@@ -137,7 +137,7 @@ def test_the_frozen_stay_and_the_rest_learns(fused):
     model = frozen_model(fused_loss=fused)
     before, all_before = frozen_weights(model), model.get_weights()
     learn(model)
-    with kt.averaged_weights(model):
+    with kt.ema_weights(model):
         for old, new in zip(before, frozen_weights(model), strict=True):
             np.testing.assert_array_equal(old, new)
     changed = sum(

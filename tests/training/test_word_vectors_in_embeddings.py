@@ -119,7 +119,7 @@ def frozen_model(sides=("source",), share="target", **options):
     model = kt.Transformer(20, 20, d_model=8, share_embeddings=share, **SIZES)
     model.build()
     freeze_embeddings(model, sides)
-    optimizer = kt.MeanAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
+    optimizer = kt.EMAAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), **options)
     return model
 
@@ -136,7 +136,7 @@ def test_frozen_vectors_stay_and_positions_learn(fused, share, tmp_path):
     frozen = [getattr(model, f"{side}_embedding").embeddings for side in sides]
     before, all_before = [np.array(table) for table in frozen], model.get_weights()
     learn(model)
-    with kt.averaged_weights(model):
+    with kt.ema_weights(model):
         for old, new in zip(before, frozen, strict=True):
             np.testing.assert_array_equal(old, new)
     changed = sum(

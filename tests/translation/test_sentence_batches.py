@@ -195,7 +195,7 @@ def test_threads_share_the_sentences(monkeypatch):
     """Batches are translated at once, small enough that each core has one; nothing else changes."""
     translator = trained_translator()
     expected = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
-    monkeypatch.setattr(machine, "operations_at_once", lambda: 3)
+    monkeypatch.setattr(machine, "inter_op_threads", lambda: 3)
     found = translator.translate_n_best(SOURCES, search=SearchConfig(beam_size=2))
     assert [[x.text for x in row] for row in found] == [[x.text for x in row] for row in expected]
 
@@ -209,7 +209,7 @@ def test_threads_share_the_sentences(monkeypatch):
 
 
 def test_an_error_in_one_of_many_batches_is_the_callers(monkeypatch):
-    monkeypatch.setattr(machine, "operations_at_once", lambda: 2)
+    monkeypatch.setattr(machine, "inter_op_threads", lambda: 2)
 
     def fail(chosen):
         raise KeyError("lost")

@@ -224,16 +224,18 @@ def test_prefixes(translator, name):
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_maximum_output_length(search):
     model, tokenizer = random_translator(seed=1).model, toy_tokenizer()
-    bounded = Translator(model, tokenizer, tokenizer, longest_output=3)
-    whole = Translator(model, tokenizer, tokenizer, longest_output=10**6)
+    bounded = Translator(model, tokenizer, tokenizer, max_output_length=3)
+    whole = Translator(model, tokenizer, tokenizer, max_output_length=10**6)
     short = bounded.translate(SOURCES, search=search)
     long = whole.translate(SOURCES, search=search)
     assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
     assert long == random_translator(seed=1).translate(SOURCES, search=search)
-    asked = dataclasses.replace(search, longest_output=3)
+    asked = dataclasses.replace(search, max_output_length=3)
     assert whole.translate(SOURCES, search=asked) == short
-    assert bounded.translate(SOURCES, search=dataclasses.replace(search, longest_output=4)) == short
-    with pytest.raises(ValueError, match="Prefix 1 has 5 tokens, but longest_output is 3"):
+    assert (
+        bounded.translate(SOURCES, search=dataclasses.replace(search, max_output_length=4)) == short
+    )
+    with pytest.raises(ValueError, match="Prefix 1 has 5 tokens, but max_output_length is 3"):
         whole.translate(["abc"], search=asked, prefixes=["ABCD"])
 
 
@@ -368,7 +370,7 @@ def test_a_script_decodes_as_the_translator_does(translator):
     texts = [text for text in SOURCES if text]
     tokenizer = translator.source_tokenizer
     source = tokenizer(texts, end=True).to_tensor()
-    tokens, _, log_prob = decode(source, translator.longest_output)
+    tokens, _, log_prob = decode(source, translator.max_output_length)
     same, answer = translator.translate_ids(*translator.read_source(tf.constant(texts)))
     assert tokens.numpy().tolist() == same.numpy().tolist()
     np.testing.assert_allclose(log_prob, answer["log_prob"], rtol=1e-5)
@@ -376,10 +378,12 @@ def test_a_script_decodes_as_the_translator_does(translator):
     assert outputs == translator.translate(texts)
     # One by one, from the ids of a single text.
     for text, row in zip(texts, tokens.numpy(), strict=True):
-        alone, lengths, _ = decode(tokenizer(text, end=True)[tf.newaxis], translator.longest_output)
+        alone, lengths, _ = decode(
+            tokenizer(text, end=True)[tf.newaxis], translator.max_output_length
+        )
         assert alone[0].numpy().tolist() == row[: lengths[0]].tolist()
     # END is needed.
-    without = decode(tokenizer(texts).to_tensor(), translator.longest_output)
+    without = decode(tokenizer(texts).to_tensor(), translator.max_output_length)
     assert tokenizer.detokenize(without[0]).numpy().tolist() != [text.encode() for text in outputs]
 
 
@@ -418,7 +422,7 @@ def test_a_copied_translator_is_the_same(copied):
     translator.card = {"data": {"pairs": 3}}
     twin = copied(translator)
     assert twin.source_tokenizer is twin.target_tokenizer
-    assert twin.longest_output == 5 and twin.card == translator.card
+    assert twin.max_output_length == 5 and twin.card == translator.card
     assert twin.translate(SOURCES, search=BEAM) == translator.translate(SOURCES, search=BEAM)
 
 
@@ -460,7 +464,7 @@ MISTAKES = {
     ),
     "length": (
         lambda t: Translator(t.model, toy_tokenizer(), toy_tokenizer(), 0),
-        "longest_output must be at least 1, received 0",
+        "max_output_length must be at least 1, received 0",
     ),
 }
 

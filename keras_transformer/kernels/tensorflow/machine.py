@@ -109,30 +109,30 @@ def _product(dtype):
 
 # Maximum number of cores that a training batch is split for: with more, slices would have few
 # tokens, and the graph, which contains all of them, would take long to trace. Measured with two.
-MOST_PARTS = 8
+MAX_SLICES = 8
 # Users can also set TensorFlow's threads by these variables.
 ENVIRONMENT = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
-def work_apart(most: int | None = None) -> int:
+def configure_threads(max_parallel: int | None = None) -> int:
     """Makes TensorFlow run each operation on one core, and as many at once as there are cores.
 
     That slows down computations that do one thing at a time. `Translator` translates several
     batches at once by itself; a model trains on several slices at once if its
-    `parallel_microbatches` is `operations_at_once()`. The whole process is affected.
+    `parallel_microbatches` is `inter_op_threads()`. The whole process is affected.
 
     Nothing changes if TensorFlow has already computed something, which fixes its threads, if its
     numbers of threads have already been set, or if there is a GPU.
 
     Args:
-        most: With more cores than this, nothing changes either. For training, `MOST_PARTS`.
+        max_parallel: With more cores than this, nothing changes either. For training, `MAX_SLICES`.
 
     Returns:
-        `operations_at_once()`.
+        `inter_op_threads()`.
 
     Example:
 
-    >>> model.parallel_microbatches = work_apart(most=8)
+    >>> model.parallel_microbatches = configure_threads(max_parallel=8)
     """
     threading, cores = tf.config.threading, available_cores()
     chosen = (
@@ -140,22 +140,22 @@ def work_apart(most: int | None = None) -> int:
         or threading.get_inter_op_parallelism_threads()
         or any(name in os.environ for name in ENVIRONMENT)
     )
-    few = most is None or cores <= most
+    few = max_parallel is None or cores <= max_parallel
     if few and not chosen and not tf.config.list_physical_devices("GPU"):
         try:
             threading.set_intra_op_parallelism_threads(1)
             threading.set_inter_op_parallelism_threads(cores)
         except RuntimeError:
             pass  # too late: the threads have been started
-    return operations_at_once()
+    return inter_op_threads()
 
 
-def operations_at_once() -> int:
+def inter_op_threads() -> int:
     """Returns how many operations TensorFlow runs at once, 1 if all cores share each of them.
 
     Example:
 
-    >>> model.parallel_microbatches = operations_at_once()
+    >>> model.parallel_microbatches = inter_op_threads()
     """
     threading = tf.config.threading
     if threading.get_intra_op_parallelism_threads() != 1:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_transformer.inspection.files import FILES
-from keras_transformer.inspection.model_config import MOST
+from keras_transformer.inspection.model_config import MAX_OF
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_checksums, check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
@@ -218,7 +218,7 @@ class _Trial:
         if longest is None:
             return Finding(title, [], "left out: the model card names no max_length", left_out=True)
         if not 1 <= longest <= MAX_LENGTH_TRIED:
-            if 1 <= longest <= MOST["max_length"]:
+            if 1 <= longest <= MAX_OF["max_length"]:
                 return Finding(title, [], f"left out: max_length is {longest}", left_out=True)
             return Finding(title, [f"The model card names a max_length of {longest}."])
         example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"

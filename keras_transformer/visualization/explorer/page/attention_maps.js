@@ -3,7 +3,7 @@
 import { moveByArrows } from "./arrow_keys.js";
 import { find, make, say, shown } from "./dom.js";
 
-const MOST = 80; // tokens of a side that the table shows
+const MAX_TOKENS = 80; // tokens of a side that the table shows
 const START = "<s>"; // what the decoder reads first
 const MEAN = -1; // instead of a head's number
 const SIDES = {
@@ -100,8 +100,8 @@ export class AttentionMaps {
     const [queryName, keyName] = SIDES[this.kind];
     const name = `layer ${this.layer}, ${nameOf(this.head)}`;
     find("map-title").textContent = `${name}: each row is a ${queryName}, each column a ${keyName}`;
-    const weights = this.map(this.kind).slice(0, MOST).map((row) => row.slice(0, MOST));
-    const columns = keys.slice(0, MOST).map((key) => make("th", { scope: "col" }, head(key)));
+    const weights = this.map(this.kind).slice(0, MAX_TOKENS).map((row) => row.slice(0, MAX_TOKENS));
+    const columns = keys.slice(0, MAX_TOKENS).map((key) => make("th", { scope: "col" }, head(key)));
     const cells = weights.map((row) => row.map((weight) => cell(weight)));
     const table = find("map");
     table.replaceChildren(
@@ -114,7 +114,7 @@ export class AttentionMaps {
     );
     this.tellWeights(table, moveByArrows(table, cells), cells, weights, queries, keys);
     const longest = Math.max(queries.length, keys.length);
-    say(find("cut"), longest > MOST ? `The first ${MOST} of up to ${longest} tokens are shown.` : "");
+    say(find("cut"), longest > MAX_TOKENS ? `The first ${MAX_TOKENS} of up to ${longest} tokens are shown.` : "");
   }
 
   tellWeights(table, signal, cells, weights, queries, keys) {
