@@ -107,7 +107,7 @@ def test_programs_are_there(page, words):
         path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     assert path.is_file(), words
     program = path.read_text(encoding="utf-8")
-    known = set(re.findall(r'"(--[a-z-]+)"', program))  # argparse options; others are dataclass fields
+    known = set(re.findall(r'"(--[a-z-]+)"', program))  # argparse; others: dataclass fields
     fields = re.findall(r"^    (\w+): ", program, flags=re.MULTILINE)
     known |= {f"--{name.replace('_', '-')}" for name in fields}
     assert {word for word in words if word.startswith("--")} <= known, words
