@@ -1,6 +1,6 @@
-# Every target makes the virtual environment it needs.
+# Each target creates the virtual environment that it needs.
 PYTHON ?= python3
-# Of the versions that setup.cfg allows, the one that all figures were measured with.
+# The version used for all measurements; setup.cfg also allows another one.
 TENSORFLOW ?= 2.20
 BIN := .venv/bin
 OTHER := .venv-other/bin/python
@@ -14,34 +14,34 @@ BENCH ?=
 
 .PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow parity ordeal lint docs notebooks bench clean
 
-# What users install who want more than the layers.
+# The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[all]" \
 	    "tensorflow==$(TENSORFLOW).*"
 	touch $@
 
-# What developers install on top.
+# Additional packages for tests.
 .venv/installed-test: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
 	touch $@
 
-# What makes the pages of the guide and the reference.
+# Additional packages for make docs.
 .venv/installed-docs: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	touch $@
 
-# What is measured beside ours: PyTorch, Transformers, CTranslate2, KerasHub.
+# Packages that make bench compares with: PyTorch, Transformers, CTranslate2, KerasHub.
 .venv/installed-bench: .venv/installed-test
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[bench]"
 	touch $@
 
-# Whose numbers ours are compared with.
+# Packages whose outputs make parity compares with ours.
 .venv/installed-parity: .venv/installed-test
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[parity]"
 	touch $@
 
-# Train on dates, evaluate, export, reload without the package, translate.
+# Trains on dates, exports, translates without the package, and evaluates the export.
 demo: .venv/installed
 	rm -rf $(RUN) $(MODEL)
 	$(BIN)/keras-transformer train --preset dates --output $(RUN)
@@ -49,9 +49,9 @@ demo: .venv/installed
 	$(BIN)/python -m keras_transformer.data.dates 12 | $(BIN)/python export/translate.py $(MODEL)/1
 	$(BIN)/keras-transformer evaluate $(MODEL)/1
 
-# The published benchmark, hours on two cores: tokenized and lowercased; and the same recipe on raw
-# text. TOK, RAW: the directories of the corpus; RECIPE: options on top of the preset, such as
-# RECIPE="--seed 2" or RECIPE=--resume; MULTI30K: the run, if not one in runs/ of the same name.
+# The published benchmark on tokenized and lowercased text, and the same recipe on raw text: hours
+# on two cores. TOK, RAW: directories of the corpus; RECIPE: options in addition to the preset, such
+# as RECIPE="--seed 2" or RECIPE=--resume; MULTI30K: the run directory (default: runs/<target>).
 multi30k: CORPUS = $(TOK)
 multi30k: KIND = .lc.norm.tok
 multi30k: TOKENIZE = none
@@ -68,53 +68,53 @@ multi30k multi30k-cased: .venv/installed
 	    --source $(CORPUS)/test_2016_flickr$(KIND).en.gz \
 	    --target $(CORPUS)/test_2016_flickr$(KIND).de.gz
 
-# What each ingredient of that recipe is worth, in short trainings: an hour and a half on two cores.
+# An ablation study of that recipe with short trainings: an hour and a half on two cores.
 ablations: .venv/installed
 	$(BIN)/python -m benchmarks.ablations $(TOK) runs/ablations $(RECIPE)
 
-# Trained on half of the pairs and fine-tuned on the other, against all at once, in short trainings.
+# Training on half of the pairs and fine-tuning on the rest, compared with training on all pairs.
 fine-tuning: .venv/installed
 	$(BIN)/python -m benchmarks.fine_tuning $(TOK) runs/fine-tuning $(RECIPE)
 
-# What ways to say where a token is are worth, on Multi30k and in texts longer than any in training.
+# Compares positional encodings on Multi30k and on texts longer than those of training.
 positions: .venv/installed
 	$(BIN)/python -m benchmarks.position_trainings $(TOK) runs/positions $(RECIPE)
 
-# Few pairs with and without word vectors of many sentences, in six short trainings.
+# Training on few pairs with and without pretrained word vectors: six short trainings.
 word-vectors: .venv/installed-test
 	$(BIN)/python -m benchmarks.word_vectors $(TOK) runs/word-vectors $(RECIPE)
 
-# A process per core: most of a test's time is Python tracing graphs. A file's tests stay together.
+# One process per core, because most of the time is graph tracing. A file's tests share a process.
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
-# The numerical tests with and without oneDNN, whichever is not this machine's own, and one thread.
+# The numerical tests with the oneDNN setting that is not this machine's default, and one thread.
 test-numerical: .venv/installed-test
 	$(BIN)/python tests/support/other_settings.py -n auto
 
-# What other systems compute, again, against the numbers of theirs that tests compare with;
-# PARITY=--write puts them there.
+# Recomputes the outputs of other systems and compares them with those stored in the tests;
+# PARITY=--write replaces the stored ones.
 parity: .venv/installed-parity
 	$(BIN)/python -m tests.support.parity $(PARITY)
 
-# The other TensorFlow that setup.cfg allows: whichever .venv does not have.
+# The TensorFlow version that setup.cfg allows and .venv does not have.
 .venv-other/installed: .venv/installed-test
 	$(PYTHON) -m venv .venv-other
 	.venv-other/bin/pip install --quiet --disable-pip-version-check --editable ".[all,test]" \
 	    $$($(BIN)/python -m tests.support.exchange other)
 	touch $@
 
-# The tests of what TensorFlow computes, there; and whether each runs what the other has exported.
+# Runs the TensorFlow tests with it, and tests that each version loads the other's exports.
 test-other-tensorflow: .venv-other/installed
 	$(OTHER) -m pytest -n auto --dist loadfile $(addprefix tests/,serving tokenizers translation \
 	    decoding training data layers runs)
 	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal tests/serving/test_other_tensorflow.py
 
-# What is too long for CI: wheel and sdist, built, installed into empty environments and used there;
-# exports of one TensorFlow run by the other.
+# Tests that take too long for CI: building wheel and sdist, installing and using them in empty
+# environments, and running exports with the other TensorFlow version.
 ordeal: .venv-other/installed
 	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal --durations=0
 
@@ -124,21 +124,21 @@ lint: .venv/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports setup.cfg
 
-# The guide, from README.md, the notebooks, and the reference, from the docstrings: site/index.html.
-# Warnings are errors: a link that leads nowhere, a docstring that describes what is no argument.
+# Builds README.md, docs/, the notebooks and the reference: site/index.html. Warnings are errors,
+# such as broken links and docstrings that describe unknown arguments.
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-# What the notebooks print and draw, for make docs to show: three minutes.
+# Runs the notebooks, so that make docs shows their output: three minutes.
 notebooks: .venv/installed-docs
 	$(BIN)/python -m nbconvert --to notebook --execute --output-dir runs/notebooks notebooks/*.ipynb
 
-# All systems side by side, an hour on two cores; BENCH="--parts decoding --shapes small" for
-# a part, BENCH="--run runs/multi30k" to have real text as well.
+# Compares all systems: an hour on two cores. BENCH="--parts decoding --shapes small" selects parts,
+# BENCH="--run runs/multi30k" adds real text.
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
-# OpenNMT-tf stopped at TensorFlow 2.13 (Python 3.11 at most): an environment of its own, for
+# OpenNMT-tf requires TensorFlow 2.13 and Python 3.11 or older, so it has a separate environment for
 # make bench BENCH="--opennmt-tf .venv-opennmt/bin/python".
 .venv-opennmt/installed:
 	$(PYTHON) -m venv .venv-opennmt
