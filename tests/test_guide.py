@@ -58,7 +58,7 @@ def folder(user_files, tmp_path, monkeypatch):
 
 def printed_lines(page):
     """What the comments behind calls of print promise, "…" for anything."""
-    return re.findall(r"^print\(.*\)  # (?!for example)(.+)$", "\n".join(blocks_of(page)), re.M)
+    return re.findall(r"^ *print\(.*\)  # (?!for example)(.+)$", "\n".join(blocks_of(page)), re.M)
 
 
 @pytest.mark.parametrize(
@@ -159,3 +159,10 @@ def test_pictures_are_small_and_their_commands_are_shown():
     for page, picture in shown:
         assert (DOCS / picture).stat().st_size < 60_000
         assert picture.rpartition("/")[2] in PAGES[page].replace(f"({picture})", "")
+
+
+def test_architecture_names_every_folder_and_module():
+    listing = PAGES["architecture.md"].partition("```\nkeras_transformer/\n")[2].partition("```")[0]
+    named = re.findall(r"^  (\w+)(?:\.py|/) ", listing, flags=re.MULTILINE)
+    inside = [path for path in (ROOT / "keras_transformer").iterdir() if path.stem[0] != "_"]
+    assert sorted(named) == sorted(p.stem for p in inside if p.is_dir() or p.suffix == ".py")
