@@ -26,7 +26,7 @@ BENCH ?=
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
 	touch $@
 
-# What `make docs` needs.
+# What makes the pages of the guide and the reference.
 .venv/installed-docs: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	touch $@
@@ -124,8 +124,8 @@ lint: .venv/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports setup.cfg
 
-# The pages of docs/, the notebooks, and the reference from the docstrings: site/index.html.
-# Warnings are errors: a broken link, a docstring that describes an argument that does not exist.
+# The guide, from README.md, the notebooks, and the reference, from the docstrings: site/index.html.
+# Warnings are errors: a link that leads nowhere, a docstring that describes what is no argument.
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
