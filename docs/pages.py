@@ -49,7 +49,7 @@ def site_links(text, source, page):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         place = site_path(path)
         if place is None:
-            return label if label.strip("`") == path else f"{label} (`{path}`)"
+            return f"`{path}`" if path.endswith(label.strip("`/")) else f"{label} (`{path}`)"
         place = posixpath.relpath(place, posixpath.dirname(page) or ".")
         return f"{image}[{label}]({place}{hash_sign}{anchor})"
 

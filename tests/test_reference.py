@@ -88,6 +88,7 @@ def test_links_are_those_of_the_site():
     assert translate("[x](../README.md)") == "[x](index.md)"
     assert translate("[x](../notebooks/attention.ipynb)") == "[x](notebooks/attention.md)"
     assert translate("[x](../export/config)") == "x (`export/config`)"
+    assert translate("[config/](../export/config)") == "`export/config`"
     assert translate("![x](images/steps.png)") == "![x](images/steps.png)"
     readme = "[x](../docs/serving.md)", "export/README.md", "export.md"
     assert translate(*readme) == "[x](serving.md)"
