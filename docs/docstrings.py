@@ -9,7 +9,7 @@ import textwrap
 
 import griffe
 
-from docs.guide import link_names
+from docs.pages import link_names
 
 HEADING = re.compile(r"^(Args|Call arguments|Returns|Raises|Attributes|Example|Examples):$")
 NAMES = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): ")

@@ -1,57 +1,39 @@
-"""What mkdocs does on its way: pages are made of the repository's files and of the public names."""
+"""Hooks of mkdocs: add the generated pages, and adapt links of the pages that GitHub shows too."""
 
 import pathlib
 import sys
 
 from mkdocs.structure.files import File
 
-CHANGELOG = "changelog.md"
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from docs import guide, notebooks, reference  # noqa: E402
+from docs import notebooks, pages, reference  # noqa: E402
 
 
 def on_files(files, config):
-    """Adds the pages that are made, and the navigation through all of them."""
-    made = make_pages()
-    for path, content in made.items():
-        if path in files.src_uris:
-            files.remove(files.src_uris[path])
+    """Adds what does not lie in docs/: the repository's own pages, notebooks and the reference."""
+    for path, content in generated_pages().items():
         files.append(File.generated(config, path, content=content))
-    config.nav = navigation(made)
     return files
 
 
-def make_pages():
-    """Dict of paths in the site and what is there: Markdown, or the bytes of a picture."""
-    readme = (ROOT / guide.README).read_text(encoding="utf-8")
-    chapters = dict(guide.chapters(readme))
-    headings = guide.anchors(chapters.items())
-    sources = {page: (guide.README, text) for page, text in chapters.items()}
-    for source, page in guide.WHOLE.items():
-        sources[page] = (source, (ROOT / source).read_text(encoding="utf-8"))
-    made = {}
-    for page, (source, text) in sources.items():
-        for path in guide.pictures(text, source):
-            made[guide.picture(path)] = (ROOT / path).read_bytes()
-        made[page] = guide.page_text(text, source, page, headings, ROOT)
+def on_page_markdown(markdown, page, **_):
+    """Adapts a page of docs/; generated ones are ready."""
+    if page.file.generated_by:
+        return markdown
+    return pages.site_text(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
+
+
+def generated_pages():
+    """Dict of paths in the site and their content: Markdown, or the bytes of a picture."""
+    generated = {}
+    for source, page in pages.REPOSITORY_PAGES.items():
+        text = pages.indent_lists((ROOT / source).read_text(encoding="utf-8"))
+        generated[page] = pages.site_text(text, source, page)
     for name in notebooks.NAMES:
-        made[notebooks.page_of(name)], drawn = notebooks.page(name, headings, ROOT)
-        made |= drawn
+        generated[notebooks.page_of(name)], pictures = notebooks.page(name, ROOT)
+        generated |= pictures
     for title, publics in reference.pages():
-        made[reference.path_of(title)] = reference.text_of(title, publics)
-    return made
-
-
-def navigation(made):
-    """The tree on the left: the guide in README's order, the notebooks, the reference."""
-    chapters = [page for page in made if page.startswith("guide/") and page.endswith(".md")]
-    others = [page for page in guide.WHOLE.values() if page not in chapters and page != CHANGELOG]
-    return [
-        {"keras_transformer": guide.HOME},
-        {"Guide": [*chapters, *others]},
-        {"Notebooks": [notebooks.page_of(name) for name in notebooks.NAMES]},
-        {"Reference": [page for page in made if page.startswith("reference/")]},
-        CHANGELOG,
-    ]
+        generated[reference.path_of(title)] = reference.text_of(title, publics)
+    return generated

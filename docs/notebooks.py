@@ -8,7 +8,7 @@ from nbconvert import MarkdownExporter
 from nbconvert.filters import strip_ansi
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
-from docs import guide
+from docs import pages
 
 # In the order in which they are to be read.
 NAMES = ["attention", "positions", "transformer", "train_and_translate", "export_and_serve"]
@@ -18,7 +18,7 @@ NOT_RUN = "Not run here: `make notebooks` adds what the code prints and draws, b
 
 def page_of(name):
     """Path of a notebook's page in the site."""
-    return guide.page_of(source_of(name))
+    return pages.site_path(source_of(name))
 
 
 def source_of(name):
@@ -26,12 +26,11 @@ def source_of(name):
     return f"notebooks/{name}.ipynb"
 
 
-def page(name, headings, root):
+def page(name, root):
     """A notebook as Markdown.
 
     Args:
-        name: Of `NAMES`.
-        headings: Dict of README's anchors and the pages they are on.
+        name: One of `NAMES`.
         root: `pathlib.Path` of the repository.
 
     Returns:
@@ -41,9 +40,8 @@ def page(name, headings, root):
     executed = executed_notebook(root / EXECUTED / f"{name}.ipynb", notebook)
     for cell in executed.cells:
         if cell.cell_type == "markdown":
-            cell.source = guide.page_text(
-                cell.source, source_of(name), page_of(name), headings, root
-            )
+            text = pages.indent_lists(cell.source)
+            cell.source = pages.site_text(text, source_of(name), page_of(name))
     if not any(cell.get("outputs") for cell in executed.cells):
         executed.cells.insert(1, nbformat.v4.new_markdown_cell(f"*{NOT_RUN}*"))
     for output in [output for cell in executed.cells for output in cell.get("outputs", [])]:

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from docs.guide import link_names, slug
+from docs.pages import link_names, slug
 from docs.public_objects import docstring_of, public_objects
 
 # Rooms that share a page, by its title; any other room has a page with its own name for a title.

@@ -1,4 +1,4 @@
-"""The command line accepts the commands on the pages; here, nothing is executed."""
+"""The commands in the documentation are valid: the parser accepts them, and nothing is executed."""
 
 import functools
 import inspect
@@ -15,8 +15,10 @@ from keras_transformer.cli.main import COMMANDS as FUNCTIONS
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 
-PAGES = ["README.md", "CONTRIBUTING.md", "export/README.md", "docs/from-other-libraries.md"]
-# Programs that no regular test runs, and why.
+GUIDE = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
+PAGES = ["README.md", "CONTRIBUTING.md", "export/README.md", *GUIDE]
+OTHER_PROGRAMS = ("docs/migrating.md", "docs/loading-trials.md", "export/README.md")
+# What is not run by any test that is always run, and why.
 NOT_RUN = {
     "curl": "asks a server, which needs Docker: tests marked docker run it",
     "docker": "needs a Docker engine: tests marked docker run it",
@@ -29,7 +31,7 @@ NOT_RUN = {
 
 
 def lines_of(page):
-    """Lines of the code blocks without a language; continuation lines are joined."""
+    """Lines of the blocks that name no language, those that go on with one above joined to it."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     blocks = re.findall(r"^```\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
@@ -40,7 +42,7 @@ def lines_of(page):
 
 
 def spans_of(page):
-    """Inline code."""
+    """Code within the text."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
@@ -52,10 +54,10 @@ def commands_of(page):
         line = re.sub(r"(^|\s)#.*", "", line).removeprefix("time ").rpartition("| ")[2]
         if re.match(r"keras-transformer [a-z]|python ", line):
             if len(line.split()) == 2 and line in spans_of(page):
-                line += " --help"  # only the name of a command
+                line += " --help"  # no more than the name of a command
             words = shlex.split(re.sub(r"\s<+ .*|\s> \S+|[\[\]]", " ", line))
             if "train" in words and "--output" not in words:
-                words += ["--output", "unnamed"]
+                words += ["--output", "where the text does not say"]
             yield words
 
 
@@ -63,7 +65,7 @@ COMMANDS = [(page, words) for page in PAGES for words in commands_of(page)]
 
 
 def make_configurations(words):
-    """Writes the files that `train` reads before it parses its options."""
+    """What `train` reads before its options: files, and those of runs."""
     for option, file in itertools.pairwise(words):
         if option in ("--output", "--start-from") and words[1] == "train":
             file = f"{file}/config.yaml"
@@ -100,14 +102,14 @@ def test_the_command_line_knows_every_word(page, words, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("page, words", [c for c in COMMANDS if c[1][0] == "python"], ids=ids)
 def test_programs_are_there(page, words):
-    """And define the options that they are given."""
+    """And know the options that they are given, by their names."""
     path = ROOT / words[1]
     if words[1] == "-m":
         path = ROOT.joinpath(*words[2].split("."))
         path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     assert path.is_file(), words
     program = path.read_text(encoding="utf-8")
-    known = set(re.findall(r'"(--[a-z-]+)"', program))  # argparse; others: dataclass fields
+    known = set(re.findall(r'"(--[a-z-]+)"', program))  # argparse's; others have fields
     fields = re.findall(r"^    (\w+): ", program, flags=re.MULTILINE)
     known |= {f"--{name.replace('_', '-')}" for name in fields}
     assert {word for word in words if word.startswith("--")} <= known, words
@@ -126,24 +128,32 @@ def test_targets_tests_and_markers_are_there(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_no_test_runs_is_on_the_list(page):
-    """Every program on a page is either tested or listed in NOT_RUN."""
+    """A program that nobody has thought of is neither run nor read."""
     for line in lines_of(page):
         word = re.match(r"([\w-]+) |", line)[1]
         assert word in (None, "keras-transformer", "python", "echo", *NOT_RUN), line
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_names_of_the_package_are_public(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert set(re.findall(r"\bkt\.(\w+)", text)) <= set(kt.__all__)
+def test_names_are_public():
+    names = set()
+    for page in PAGES:
+        names |= set(re.findall(r"\bkt\.(\w+)", (ROOT / page).read_text(encoding="utf-8")))
+    assert len(names) > 40 and names <= set(kt.__all__), names - set(kt.__all__)
 
 
-def test_options_of_readme_are_options():
-    """Of some command: a span such as `--option value` is not a line that can be parsed."""
-    options = set()
+@pytest.fixture(scope="module")
+def options():
+    """The options of all commands; `--run` is one of the benchmarks."""
+    known = {"--run"}
     for command in FUNCTIONS:
-        options |= set(re.findall(r"--[a-z0-9-]+", run(command, "--help").stdout.decode()))
+        known |= set(re.findall(r"--[a-z0-9-]+", run(command, "--help").stdout.decode()))
+    return known
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in OTHER_PROGRAMS])
+def test_options_are_those_of_some_command(page, options):
+    """Also an option that is named in the text, `--option value`, without its command."""
     assert len(options) > 50
-    for span in spans_of("README.md"):
+    for span in spans_of(page):
         if span.startswith("--"):
             assert set(re.findall(r"--[a-z][a-z-]*", span)) <= options, span

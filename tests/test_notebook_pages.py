@@ -6,7 +6,6 @@ import re
 import nbformat
 import pytest
 
-from docs import guide
 from tests.support.paths import ROOT
 
 pytest.importorskip("nbconvert", reason="is in the extra docs, which CI installs for make docs")
@@ -43,7 +42,7 @@ def ran(source="1"):
 
 def test_one_that_was_run(root):
     write(root / notebooks.EXECUTED / "attention.ipynb", ran())
-    text, pictures = notebooks.page("attention", {}, root)
+    text, pictures = notebooks.page("attention", root)
     assert text.startswith("# A [model](transformer.md)")
     assert "    seven\n    eight\n" in text and notebooks.NOT_RUN not in text
     ((path, data),) = pictures.items()
@@ -56,7 +55,7 @@ def test_one_that_was_run(root):
 def test_one_that_was_not_run_or_has_changed_since(root, source):
     if source:
         write(root / notebooks.EXECUTED / "attention.ipynb", ran(source))
-    text, pictures = notebooks.page("attention", {}, root)
+    text, pictures = notebooks.page("attention", root)
     assert notebooks.NOT_RUN in text and "```python\n1\n```" in text
     assert not pictures
 
@@ -65,13 +64,5 @@ def test_all_are_pages():
     files = (ROOT / "notebooks").glob("*.ipynb")
     assert {file.stem for file in files} == set(notebooks.NAMES)
     for name in notebooks.NAMES:
-        text, _ = notebooks.page(name, {}, ROOT)
+        text, _ = notebooks.page(name, ROOT)
         assert text.startswith("# ") and ".ipynb)" not in text
-
-
-def test_links_to_notebooks_lead_to_their_pages():
-    headings = guide.anchors([])
-    text = guide.translate_links(
-        "[x](notebooks/attention.ipynb)", "README.md", "guide/a.md", headings, ROOT
-    )
-    assert text == "[x](../notebooks/attention.md)"

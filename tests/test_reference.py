@@ -7,7 +7,7 @@ import re
 import pytest
 
 import keras_transformer as kt
-from docs import guide, public_objects, reference
+from docs import pages, public_objects, reference
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 
@@ -22,10 +22,8 @@ OF_THE_PAPER = [
     if (public.module.startswith(PAPER) or public.name in BESIDE)
     and inspect.isclass(getattr(kt, public.name))
 ]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CHAPTERS = dict(guide.chapters(README))
 MODULES = {"kt": "keras_transformer", "tf": "tensorflow"}
-COMPARED = (ROOT / "docs" / "from-other-libraries.md").read_text(encoding="utf-8")
+COMPARED = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 
 
 # Docstrings.
@@ -74,51 +72,44 @@ def test_a_room_that_nobody_has_thought_of_has_a_page():
     assert reference.title_of("new_room") == "New room"
 
 
-def test_guide_is_readme():
-    headings = re.findall(r"^## (.*)$", guide.without_code(README), flags=re.MULTILINE)
-    assert [text.splitlines()[0] for text in CHAPTERS.values()][1:] == [f"# {h}" for h in headings]
-    lines = "\n".join(CHAPTERS.values()).replace("\n#", "\n##").splitlines()
-    assert len([line for line in lines if line]) == len([x for x in README.splitlines() if x])
-
-
-@pytest.mark.parametrize("source", ["README.md", *guide.WHOLE])
-def test_links_lead_somewhere(source):
-    headings = guide.anchors(CHAPTERS.items())
-    text = guide.without_code((ROOT / source).read_text(encoding="utf-8"))
-    guide.translate_links(text, source, guide.WHOLE.get(source, guide.HOME), headings, ROOT)
-
-
-def test_links_that_lead_nowhere_are_refused():
-    for text in ("[a](nowhere.md)", "[a](#nowhere)"):
-        with pytest.raises(ValueError, match="nowhere"):
-            guide.translate_links(text, "README.md", "index.md", {}, ROOT)
+def test_navigation_lists_every_page_of_the_reference():
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- (reference/\S+)$", nav, flags=re.MULTILINE)
+    assert listed == [reference.path_of(title) for title, _ in reference.pages()]
 
 
 def test_links_are_those_of_the_site():
-    headings = {"interruptions": "guide/large.md"}
+    def translate(text, source="docs/layers.md", page="layers.md"):
+        return pages.site_text(text, source, page)
 
-    def translated(text, source="README.md", page="guide/a.md"):
-        return guide.translate_links(text, source, page, headings, ROOT)
+    assert translate("[x](training.md#options)") == "[x](training.md#options)"
+    assert translate("[x](#masks), [y](https://a.b/c)") == "[x](#masks), [y](https://a.b/c)"
+    assert translate("[x](../SECURITY.md)") == "[x](security-policy.md)"
+    assert translate("[x](../README.md)") == "[x](index.md)"
+    assert translate("[x](../notebooks/attention.ipynb)") == "[x](notebooks/attention.md)"
+    assert translate("[x](../export/config)") == "x (`export/config`)"
+    assert translate("[config/](../export/config)") == "`export/config`"
+    assert translate("![x](images/steps.png)") == "![x](images/steps.png)"
+    readme = "[x](../docs/serving.md)", "export/README.md", "export.md"
+    assert translate(*readme) == "[x](serving.md)"
 
-    assert translated("[x](#interruptions)") == "[x](large.md#interruptions)"
-    assert translated("[x](SECURITY.md)") == "[x](security.md)"
-    assert translated("[x](docs/loading-trials.md)") == "[x](../loading-trials.md)"
-    assert translated("[x](https://a.b/c)") == "[x](https://a.b/c)"
-    assert translated("[x](config)", "export/README.md") == "x (`export/config`)"
-    assert translated("![x](docs/guide.py)") == "![x](../guide.py)"
+
+def test_code_is_left_as_it_is():
+    text = "```\n[x](../README.md)\n```\n"
+    assert pages.site_text(text, "docs/a.md", "a.md") == text
 
 
 def test_names_become_links():
     linked = "[`kt.load`][keras_transformer.load]"
-    assert guide.link_names("`kt.load`, `load`, `unknown`") == f"{linked}, `load`, `unknown`"
-    assert guide.link_names("`Encoder`") == "[`Encoder`][keras_transformer.Encoder]"
-    assert guide.link_names("[`Encoder`](x.md)") == "[`Encoder`](x.md)"
+    assert pages.link_names("`kt.load`, `load`, `unknown`") == f"{linked}, `load`, `unknown`"
+    assert pages.link_names("`Encoder`") == "[`Encoder`][keras_transformer.Encoder]"
+    assert pages.link_names("[`Encoder`](x.md)") == "[`Encoder`](x.md)"
 
 
 def test_lists_are_indented_for_markdown():
     text = "What:\n- one\n  two\n\n  | a |\n- three\n- four\n\nEnd\n```\n- code\n  code\n```\n"
     wanted = "What:\n\n- one\n    two\n\n    | a |\n\n- three\n\n- four\n\n"
-    assert guide.indent_lists(text) == f"{wanted}End\n```\n- code\n  code\n```\n"
+    assert pages.indent_lists(text) == f"{wanted}End\n```\n- code\n  code\n```\n"
 
 
 def test_docstrings_are_rewritten_for_griffe():

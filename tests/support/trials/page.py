@@ -13,17 +13,18 @@ from tests.support.trials.runs import RUNS
 TITLES = {"run": "Runs", "export": "Exports", "corpus": "Prepared corpora"}
 PAGE = ROOT / "docs" / "loading-trials.md"
 TRIALS = {"run": RUNS | CHECKPOINTS, "export": EXPORTS, "corpus": CORPORA}
-HEAD = """# What was tried to make loading do harm
+HEAD = """# Malicious and corrupted files
 
 `translate`, `evaluate`, `score`, `align`, `export`, `average`, `train --start-from`, `check` and
-the functions behind them take directories that others may have made. Each row is a sound run,
-export or prepared corpus, broken or made malicious in one way, with the checksums made right again
-unless they are what shows it; the command that is to open it; and what the user sees. The tests
-hold for each of them: exit status 2 (of `check` 1, below its table), this sentence, no traceback;
-nothing of what the file holds is executed, and nothing is written. `make ordeal` holds that none
-takes 10 seconds or 500 MB more than a sound one.
+the functions behind them open directories that others may have made. In each row, a valid run,
+export or prepared corpus was corrupted or made malicious in one way. Its checksums were computed
+again, unless they are what detects the change. The table shows the command that opens it and the
+message that the user sees. For each row the tests assert: exit status 2 (1 for `check`, with the
+message in its table), this message, no traceback, no execution of anything in the file, and no
+written file. `make ordeal` asserts that none takes 10 seconds or 500 MB more than a valid one.
+[Security](security.md) describes what is checked.
 
-This page is written by `python -m tests.support.trials.page` and compared by the tests.
+`python -m tests.support.trials.page` writes this page, and the tests compare it.
 """
 
 
