@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.streams import lasting_stderr
+from keras_transformer.runs.streams import tolerate_closed_stderr
 from tests.support.command_line import run_process
 from tests.support.paths import FIXTURES, ROOT
 
@@ -160,7 +160,7 @@ print("done")
 def test_stderr_that_is_no_file(stream, monkeypatch):
     stream = stream and io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with lasting_stderr():
+    with tolerate_closed_stderr():
         print("progress", file=sys.stderr, flush=True)
         assert not sys.stderr.isatty()
     assert sys.stderr is stream

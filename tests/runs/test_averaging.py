@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.runs.models import average, is_worse
+from keras_transformer.runs.models import average, is_mean_worse
 from keras_transformer.runs.run import Run, rank
 
 
@@ -196,7 +196,7 @@ def test_one_checkpoint_is_not_called_a_mean(capsys):
         "checkpoints": [{"epoch": 1}, {"epoch": 2}],
         "history": [{"val_loss": 3.0}, {"val_loss": 4.0}],
     }
-    assert not is_worse(state, {"val_loss": 3.0001}, {"epoch 1": {}})
-    assert is_worse(state, {"val_loss": 4.0}, {"epoch 2": {}})
+    assert not is_mean_worse(state, {"val_loss": 3.0001}, {"epoch 1": {}})
+    assert is_mean_worse(state, {"val_loss": 4.0}, {"epoch 2": {}})
     said = "epoch 2 (val_loss 4) is worse than epoch 1 (val_loss 3)\n"
     assert capsys.readouterr().err == said

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, time
-from keras_transformer.runs.resume_training import saved_by_signals
+from keras_transformer.runs.resume_training import save_on_signals
 
 class Training:
     def stop(self, status):
@@ -18,7 +18,7 @@ numbers = [int(number) for number in sys.argv[2:]]
 signal.signal(signal.SIGHUP, getattr(signal, sys.argv[1]))
 before = signal.getsignal(signal.SIGTERM)
 try:
-    with saved_by_signals(Training()):
+    with save_on_signals(Training()):
         for number in numbers:
             os.kill(os.getpid(), number)
             print("went on", flush=True)
