@@ -130,7 +130,7 @@ class ResumeTraining(keras.callbacks.Callback):
         """Restores the state of `get_state`."""
 
     def get_files(self) -> dict[str, str]:
-        """Returns further files in the directory that belong to the checkpoint: {name: checksum}."""
+        """Returns other files in the directory that belong to the checkpoint: {name: checksum}."""
         return {}
 
     # --- resuming ---

@@ -195,7 +195,7 @@ def test_a_full_disk_is_one_sentence(reverse_run):
         program = [sys.executable, "-m", "keras_transformer", *command]
         result = shell("> /dev/full", *program, stderr=subprocess.PIPE)
         assert result.returncode == 2 and result.stderr.count(b"\n") == 1
-        assert b"cannot be written to stdout (No space left on device)" in result.stderr
+        assert b"stdout cannot be written (No space left on device)" in result.stderr
 
 
 def test_whoever_has_read_enough_of_the_translations_ends_them(reverse_run):

@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.data.corpora import load_corpus
 from keras_transformer.data.pairs import fingerprint
 from keras_transformer.runs.checks import check_training
-from keras_transformer.runs.configuration import from_yaml, paragraphs, to_yaml
+from keras_transformer.runs.configuration import from_yaml, to_yaml
 from keras_transformer.runs.run import CONFIG, DATA, Run
 from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
@@ -57,30 +57,36 @@ def mistakes(folder, text):
         ([*out, *texts[:2], "--valid-source", RUN, "--valid-target", "/none"], "cannot be read"),
         ([*out, *texts, "--preset", "tiny", "--bleu-tokenize", "x"], "no tokenizer 'x'"),
         ([*out, *texts, "--strategy", "all"], "strategy must be one of auto"),
-        ([*out, *texts, "--num-heads", "3"], "num_heads=3 does not divide"),
+        ([*out, *texts, "--num-heads", "3"], "num_heads must divide"),
         ([*out, *texts, "--norm", "late"], "norm must be one of post, pre"),
         ([*out, *texts, "--positions", "rope"], "positions must be one of sinusoidal, learned"),
-        ([*out, *texts, "--positions", "rotary", "--d-model", "20"], "heads of odd width 5"),
-        ([*out, *texts, "--max-distance", "4"], "has no effect on positions='sinusoidal'"),
+        (
+            [*out, *texts, "--positions", "rotary", "--d-model", "20"],
+            "key_dim must be even for rotary positions, received 5",
+        ),
+        ([*out, *texts, "--max-distance", "4"], "positions='sinusoidal': leave out max_distance"),
         ([*relative, "relative", "--max-distance", "0"], "max_distance must be a positive"),
         ([*relative, "bucketed", "--max-distance", "16"], "must be more than 16"),
-        ([*relative, "alibi", "--d-model", "9", "--num-heads", "3"], "alibi needs an even d_model"),
+        (
+            [*relative, "alibi", "--d-model", "9", "--num-heads", "3"],
+            "d_model must be even for positions='alibi'",
+        ),
         ([*out, *texts, "--learning-rate", "-1"], "learning_rate must be a number above 0"),
         ([*out, *texts, "--seed", "-1"], "seed must be at least 0"),
         ([*out, "--languages", "xx"], "'xx' is not a locale"),
         (["--output", run], "is not empty"),
-        (["--output", "/none", "--resume"], "/none is no run directory"),
+        (["--output", "/none", "--resume"], "/none is not a run directory"),
         (["--output", run, "--resume", "--seed", "2"], "begun with seed=1, received 2"),
         (["--output", run, "--resume", "--d-model", "6"], "begun with d_model=8, received 6"),
         (["--output", run, "--resume", "--positions", "rotary"], "begun with positions='sinus"),
         (["--output", run, "--resume", "--freeze", "encoder"], "--freeze needs --start-from"),
         ([*start, *texts, "--positions", "none"], "has positions='sinusoidal', received 'none'"),
-        ([*start, *texts, "--d-ff", "3"], "has d_ff=16, received 3: what starts from it"),
+        ([*start, *texts, "--d-ff", "3"], "d_ff must be 16 with --start-from"),
         ([*start, *texts, "--model-type", "bpe", "--vocabulary-size", "300"], "vocabulary_size"),
-        ([*start], "--train-source is missing: name the text to fine-tune on"),
-        ([*start, *texts, "--freeze", "source-embeddings"], "would freeze the softmax"),
-        ([*start, *texts, "--freeze", "softmax"], "freeze takes encoder, decoder, source-emb"),
-        ([*out, *texts, "--start-from", "/none"], "/none is no run directory"),
+        ([*start], "--train-source is missing: give the text to fine-tune on"),
+        ([*start, *texts, "--freeze", "source-embeddings"], "would also freeze the softmax"),
+        ([*start, *texts, "--freeze", "softmax"], "freeze must be one of encoder, decoder"),
+        ([*out, *texts, "--start-from", "/none"], "/none is not a run directory"),
     ]
 
 
@@ -96,15 +102,15 @@ def mistakes_about_words(folder, text):
     own = [*out, *texts, "--preset", "tiny"]
     apart = [*own, "--share-embeddings", "target", "--d-model", "8"]
     return [
-        ([*own, "--source-vocabulary-size", "60"], "both sides have one: give --vocabulary-size"),
+        ([*own, "--source-vocabulary-size", "60"], "needs separate vocabularies"),
         ([*own, "--source-vocabulary", vocabulary], "give the same file twice, or --share-embed"),
         ([*apart, "--source-vocabulary", vocabulary], "'fox' is there twice"),
         ([*apart, "--target-vocabulary", "/none"], "/none cannot be read: No such file"),
-        ([*apart, "--target-vocabulary-size", "60"], "vocabulary_size=60 is too small: 260 ids"),
+        ([*apart, "--target-vocabulary-size", "60"], "vocabulary_size must be greater than 260"),
         ([*apart, "--model-type", "wordpiece", "--vocabulary-size", "none"], "needs a vocabulary_"),
         (
             [*apart, "--source-vocabulary", vocabulary, "--source-vocabulary-size", "9"],
-            "has the size it has: leave out --source-vocabulary-size",
+            "determines the size: leave out --source-vocabulary-size",
         ),
         (
             [*apart, "--model-type", "wordpiece", "--subword-sampling", "0.1"],
@@ -130,7 +136,7 @@ def mistakes_about_words(folder, text):
         ),
         (
             [*own, "--source-vectors", vectors, "--target-vectors", vectors],
-            "one matrix of embeddings (share_embeddings=all)",
+            "exclude each other with --share-embeddings all",
         ),
         ([*start, *texts, "--source-vectors", vectors], "leave out --source-vectors"),
         ([*start, *texts, *["--source-vocabulary", vocabulary] * 1], "give the same file twice"),
@@ -189,9 +195,9 @@ def test_text_is_known_by_its_fingerprint(tmp_path, text):
     Run(tmp_path).check_same_text(data)  # nothing is known of it
     (tmp_path / DATA).write_text(json.dumps(data))
     Run(tmp_path).check_same_text(data)
-    with pytest.raises(ValueError, match="The train text is not what .* was begun with"):
+    with pytest.raises(ValueError, match="The train text must be that of"):
         Run(tmp_path).check_same_text(data | {"train": fingerprint(corpus.train[1:])})
-    with pytest.raises(ValueError, match="The valid text is not what"):
+    with pytest.raises(ValueError, match="The valid text must be that of"):
         Run(tmp_path).check_same_text(data | {"valid": data["train"]})
 
 

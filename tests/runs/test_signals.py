@@ -49,7 +49,7 @@ def test_signals(numbers, status, said):
     assert len(process.stderr.splitlines()) == bool(numbers)
     if numbers:
         name = {1: "SIGHUP", 2: "SIGINT", 15: "SIGTERM"}[numbers[0]]
-        assert process.stderr.startswith(f"keras-transformer: {name}: the training is saved")
+        assert process.stderr.startswith(f"keras-transformer: {name}: saving the training")
 
 
 def test_nohup_is_respected():

@@ -130,7 +130,7 @@ def test_run_without_its_validation_set(tmp_path, capsys):
     for reason in ("cannot be read", "has changed"):
         assert validate_translator(Run(run), translator) == {}
         error = capsys.readouterr().err
-        assert error.startswith("The model was not validated: ") and reason in error
+        assert error.startswith("warning: the model was not validated: ") and reason in error
         valid.write_text("abc\tABC\n")
     (run / "data.json").write_text(json.dumps({"valid": fingerprint([("abc", "ABC")])}))
     scores = validate_translator(Run(run), translator)

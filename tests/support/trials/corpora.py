@@ -196,7 +196,7 @@ CORPORA = {
 CHECKPOINTS = {
     "state": Trial("a state of a training that is none", junk_state, "is damaged", AVERAGE),
     "outside": Trial(
-        "a checkpoint outside", state(file="../model.keras"), "which is none of it", AVERAGE
+        "a checkpoint outside", state(file="../model.keras"), "is not a file of", AVERAGE
     ),
     "link": Trial("a checkpoint that is a link", state(), "is a link (ExternalLink)", AVERAGE),
 }
