@@ -19,7 +19,7 @@ from tests.support.reversed_text import MODEL, write_corpus
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory):
-    """A run of one epoch, its directory beside a log of each of its updates."""
+    """A run of one epoch, its directory beside a log of each of its steps."""
     folder = tmp_path_factory.mktemp("fine tuning")
     config = kt.TrainConfig(
         *write_corpus(folder, 200, 1),
@@ -147,16 +147,16 @@ def test_resume_takes_all_from_the_run(tuned):
 
 
 def test_a_log_of_the_training(origin):
-    """Recipe, a line for each update but the first, a line for the epoch; in the file and said."""
+    """A table, a line for each step but the first, a line for the epoch, in the file."""
     folder, _ = origin
     lines = (folder / "log").read_text().splitlines()
-    assert lines[0].startswith("data: train_source=") and "ema=0.9" in "\n".join(lines[:12])
+    assert lines[0].startswith("data ") and "EMA 0.9" in "\n".join(lines[:12])
     pattern = (
         r"step (\d+) of 25: loss ([\d.]+), learning rate [\d.]+e-0\d, [\d,]+ target tokens/s, "
-        r"second, \d+ s left"
+        r"\d+ s left"
     )
-    updates = [match for line in lines if (match := re.fullmatch(pattern, line))]
-    assert [int(match[1]) for match in updates] == list(range(2, 26))
+    steps = [match for line in lines if (match := re.fullmatch(pattern, line))]
+    assert [int(match[1]) for match in steps] == list(range(2, 26))
     assert re.match(
         r"epoch 1 of 1: 25 steps in \d+ s, validation in \d+ s, 0 s left; .*loss ", lines[-1]
     )
@@ -174,4 +174,4 @@ def test_curves_by_the_update(origin):
         said = dict(re.findall(r"step (\d+) of 25: loss ([\d.]+)", file.read()))
     mean = np.mean([float(said[str(step)]) for step in range(11, 21)])
     drawn = float(tf.make_ndarray(board.Tensors("loss")[1].tensor_proto))
-    assert drawn == pytest.approx(mean, abs=0.05), "the mean of the updates since the last point"
+    assert drawn == pytest.approx(mean, abs=0.05), "the mean of the steps since the last point"

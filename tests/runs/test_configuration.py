@@ -90,10 +90,3 @@ def test_other_files_are_refused(tmp_path):
     path.write_text("format: 2\n")
     with pytest.raises(ValueError, match="must have format 1, received format 2"):
         from_yaml(path)
-
-
-def test_summary_fits_a_screen():
-    for config in (*kt.PRESETS.values(), EVERYTHING):
-        lines = summarize(config).splitlines()
-        assert len(lines) < 20 and max(map(len, lines)) <= 100
-        assert f"epochs={config.epochs}" in summarize(config)
