@@ -12,6 +12,7 @@ from keras_transformer.data.pairs import fingerprint
 from keras_transformer.runs.checks import check_training
 from keras_transformer.runs.configuration import from_yaml, to_yaml
 from keras_transformer.runs.run import CONFIG, DATA, Run
+from keras_transformer.runs.summary import describe_data
 from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 
@@ -37,7 +38,7 @@ def mistakes(folder, text):
     start = [*out, "--start-from", run]
     relative = [*out, *texts, "--positions"]
     return [
-        ([*out, "--preset", "tinny"], "no preset 'tinny'"),
+        ([*out, "--preset", "tinny"], "Unknown preset 'tinny'"),
         ([*out, "--preset", "tiny"], "There is nothing to train on: give text by --train-source"),
         ([*out, "--preset", "small", "--no-dates"], "There is nothing to train on"),
         ([*out, "--no-dates"], "There is nothing to train on"),
@@ -76,11 +77,17 @@ def mistakes(folder, text):
         ([*out, "--languages", "xx"], "'xx' is not a locale"),
         (["--output", run], "is not empty"),
         (["--output", "/none", "--resume"], "/none is not a run directory"),
-        (["--output", run, "--resume", "--seed", "2"], "begun with seed=1, received 2"),
-        (["--output", run, "--resume", "--d-model", "6"], "begun with d_model=8, received 6"),
-        (["--output", run, "--resume", "--positions", "rotary"], "begun with positions='sinus"),
+        (["--output", run, "--resume", "--seed", "2"], "seed must be 1 to resume"),
+        (["--output", run, "--resume", "--d-model", "6"], "d_model must be 8 to resume"),
+        (
+            ["--output", run, "--resume", "--positions", "rotary"],
+            "positions must be 'sinusoidal' to resume",
+        ),
         (["--output", run, "--resume", "--freeze", "encoder"], "--freeze needs --start-from"),
-        ([*start, *texts, "--positions", "none"], "has positions='sinusoidal', received 'none'"),
+        (
+            [*start, *texts, "--positions", "none"],
+            "positions must be 'sinusoidal' with --start-from",
+        ),
         ([*start, *texts, "--d-ff", "3"], "d_ff must be 16 with --start-from"),
         ([*start, *texts, "--model-type", "bpe", "--vocabulary-size", "300"], "vocabulary_size"),
         ([*start], "--train-source is missing: give the text to fine-tune on"),
@@ -128,7 +135,7 @@ def mistakes_about_words(folder, text):
         ([*apart, "--freeze-vectors"], "--freeze-vectors needs --source-vectors or"),
         (
             [*own, "--source-vectors", vectors, "--freeze-vectors"],
-            "share_embeddings=all): give --share-embeddings target",
+            "share_embeddings=all: give --share-embeddings target",
         ),
         (
             [*apart, "--target-vectors", vectors, "--freeze-vectors"],

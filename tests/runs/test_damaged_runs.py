@@ -139,7 +139,7 @@ def test_the_last_point_is_damaged(run, config, capsys):
     newest.write_bytes(newest.read_bytes()[:-1])
     (run / "model.keras").unlink()
     history = train(config, run, resume=True)
-    assert f"{newest} is damaged" in capsys.readouterr().err
+    assert f"{newest} is corrupted" in capsys.readouterr().err
     assert history["val_loss"] == [rows[1]["val_loss"]]
     state = Run(run).read_state()
     for one, other in zip(Run(run).read_history(), rows, strict=True):
@@ -158,7 +158,7 @@ def test_the_last_point_is_damaged(run, config, capsys):
             lambda run: (run / "checkpoints/resume.json").unlink(),
             "resume.json is missing, although",
         ),
-        (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is damaged"),
+        (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is corrupted"),
         (
             lambda run: (run / "data.json").write_text('{"train": '),
             "data.json is damaged: it is no JSON",

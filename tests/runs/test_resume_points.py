@@ -135,10 +135,10 @@ def test_where_no_point_is_whole_one_sentence_says_so(folder, damage):
     "damage, message",
     [
         (os.remove, "is missing, although"),
-        (empty, "is damaged"),
-        (truncate, "is damaged"),
-        (lambda path: path.write_text("[]"), "is damaged"),
-        (lambda path: path.write_text(path.read_text().replace("1}", "3}")), "is damaged"),
+        (empty, "is corrupted"),
+        (truncate, "is corrupted"),
+        (lambda path: path.write_text("[]"), "is corrupted"),
+        (lambda path: path.write_text(path.read_text().replace("1}", "3}")), "is corrupted"),
     ],
 )
 def test_what_names_the_points_must_be_whole(folder, damage, message):

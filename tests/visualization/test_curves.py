@@ -183,7 +183,7 @@ BAD_HISTORIES = {
     "empty": ("", "has no rows yet"),
     "header": (",".join(COLUMNS) + "\n", "has no rows yet"),
     "columns": ("step,loss,val_loss\n1,2,3\n", "no column target_tokens, minutes, learning_rate:"),
-    "number": (",".join(COLUMNS) + "\n1,2,3,4,five,6\n", "is damaged: .*'five'"),
+    "number": (",".join(COLUMNS) + "\n1,2,3,4,five,6\n", "is corrupted: .*'five'"),
 }
 
 

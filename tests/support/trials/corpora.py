@@ -194,7 +194,7 @@ CORPORA = {
     ),
 }
 CHECKPOINTS = {
-    "state": Trial("a state of a training that is none", junk_state, "is damaged", AVERAGE),
+    "state": Trial("a state of a training that is none", junk_state, "is corrupted", AVERAGE),
     "outside": Trial(
         "a checkpoint outside", state(file="../model.keras"), "is not a file of", AVERAGE
     ),
