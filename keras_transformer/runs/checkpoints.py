@@ -78,7 +78,11 @@ class Checkpoints:
         try:
             os.makedirs(self.folder, exist_ok=True)
             held = _held.get(name)
-            if held is not None and os.path.exists(name) and _is_file(held, name):
+            if (
+                held is not None
+                and os.path.exists(name)
+                and os.path.samestat(os.fstat(held), os.stat(name))
+            ):
                 return
             file = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -148,9 +152,7 @@ class Checkpoints:
         for entry in reversed(self.read()):
             try:
                 for name, checksum in entry["files"].items():
-                    path = os.path.join(self.folder, name)
-                    if file_checksum(path) != checksum:
-                        raise _corrupted(path)
+                    check_checksum(os.path.join(self.folder, name), checksum)
                 arrays = read_arrays(os.path.join(self.folder, entry["arrays"]), entry["sha256"])
             except ValueError as error:
                 problems.append(str(error))
@@ -307,6 +309,16 @@ def file_checksum(path: Path) -> str:
         raise ValueError(f"{path} cannot be read ({reason(error)})") from error
 
 
+def check_checksum(path: Path, checksum: str) -> None:
+    """Checks the SHA-256 of a file.
+
+    Raises:
+        ValueError: If the file cannot be read, or its checksum differs.
+    """
+    if file_checksum(path) != checksum:
+        raise _corrupted(path)
+
+
 def _array_bytes(array: np.ndarray) -> Any:
     """Returns the bytes of an array; NumPy has no memoryview of bfloat16 or scalars."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -318,7 +330,3 @@ def _corrupted(path):
 
 def _entries_checksum(entries):
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
-
-
-def _is_file(file, name):
-    return os.path.samestat(os.fstat(file), os.stat(name))

@@ -16,7 +16,7 @@ from keras_transformer.inspection.files import damaged
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.presets.options import check_precision
-from keras_transformer.runs.checkpoints import file_checksum
+from keras_transformer.runs.checkpoints import check_checksum
 from keras_transformer.runs.run import (
     CHECKPOINTS,
     CONFIG,
@@ -243,10 +243,7 @@ def load_mean(run: Run, model: "keras.Model", checkpoints: Iterable[dict[str, An
         if not re.fullmatch(WEIGHTS_PATTERN, str(one["file"])):
             raise ValueError(f"The checkpoint {one['file']!r} is not a file of {run}.")
         files.append(run.file(CHECKPOINTS, one["file"]))
-        if file_checksum(files[-1]) != one["sha256"]:
-            raise ValueError(
-                f"{files[-1]} is corrupted (its checksum has changed): restore it from a copy."
-            )
+        check_checksum(files[-1], one["sha256"])
     Probe(files).answers()  # in a separate process, before native code reads them here
     with tempfile.TemporaryDirectory() as folder:
         mean = os.path.join(folder, "mean.weights.h5")

@@ -331,11 +331,9 @@ class ResumeTraining(keras.callbacks.Callback):
         """Returns whether to save now; `before` is the number of steps at the previous call."""
         if self.every is not None:
             return self._total_steps // self.every > before // self.every
-        pause = (
-            self.FIRST_SAVE_SECONDS
-            if self._save_seconds is None
-            else self._save_seconds / self.MAX_SAVE_SHARE
-        )
+        pause = self.FIRST_SAVE_SECONDS
+        if self._save_seconds is not None:
+            pause = self._save_seconds / self.MAX_SAVE_SHARE
         return not self._is_multiworker and time.monotonic() - self._saved >= pause
 
     # --- stopping ---
@@ -352,11 +350,10 @@ class ResumeTraining(keras.callbacks.Callback):
         learning rate.
         """
         scaled = isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer)
-        begun = self._count_applied_steps() - (
-            0 if scaled else count
-        )  # those that diverge are skipped
+        # Loss scaling skips steps that diverge.
+        first = self._count_applied_steps() - (0 if scaled else count)
         remedy = self.REMEDY
-        self.checkpoints.drop(begun)
+        self.checkpoints.drop(first)
         if self.checkpoints.entries and self.checkpoints.writes:
             state = self.checkpoints.entries[-1]["state"]
             at = f"step {state['update']:,} of epoch {state['epoch'] + 1:,}"
