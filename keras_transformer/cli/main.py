@@ -97,8 +97,8 @@ def _set_environment():
     backend = keras.backend.backend() if keras else "tensorflow"
     if backend != "tensorflow":
         raise ValueError(
-            f"this command needs Keras' TensorFlow backend, received {backend}: unset KERAS_BACKEND, "
-            "or run the command in its own process."
+            f"this command needs Keras' TensorFlow backend, received {backend}: unset "
+            "KERAS_BACKEND, or run the command in its own process."
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # The CLI ignores other settings, in ~/.keras/keras.json and in the environment.
