@@ -124,7 +124,7 @@ def test_config_is_what_train_takes(tmp_path):
 
 # Command lines that are wrong, and what the sentence must name; {run}: the folder with a run.
 # What is wrong with the options of a training: tests/runs/test_checks.py.
-TRAIN = "train --output {run}/out --valid-source {run}/one --valid-target {run}/one"
+TRAIN = "train --preset tiny --output {run}/out --valid-source {run}/one --valid-target {run}/one"
 MISTAKES = {
     "unequal": (
         f"{TRAIN} --train-source {{run}}/two --train-target {{run}}/one",

@@ -114,7 +114,10 @@ def mistakes_about_words(folder, text):
         ([*apart, "--source-vocabulary", vocabulary], "'fox' is there twice"),
         ([*apart, "--target-vocabulary", "/none"], "/none cannot be read: No such file"),
         ([*apart, "--target-vocabulary-size", "60"], "vocabulary_size must be greater than 260"),
-        ([*apart, "--model-type", "wordpiece", "--vocabulary-size", "none"], "vocabulary_size must be an integer"),
+        (
+            [*apart, "--model-type", "wordpiece", "--vocabulary-size", "none"],
+            "vocabulary_size must be an integer",
+        ),
         (
             [*apart, "--source-vocabulary", vocabulary, "--source-vocabulary-size", "9"],
             "determines the size: leave out --source-vocabulary-size",
