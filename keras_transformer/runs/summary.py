@@ -36,7 +36,7 @@ def summarize_training(
         A table with a title and a description in each line.
     """
     validation = _join(
-        config.valid_source or ("held-out pairs" if config.train_source else None),
+        config.valid_source or ("held out" if config.train_source else None),
         counted(len(data.valid), "pair"),
         f"best by {config.validate_by}",
         config.patience and f"patience {counted(config.patience, 'epoch')}",

@@ -70,7 +70,7 @@ def test_nothing_is_left_to_do_and_nothing_is_written(run, config, capsys):
     before, when = content(run), (run / "config.yaml").stat().st_mtime_ns
     assert train(config, run, resume=True) == {}
     assert content(run) == before and (run / "config.yaml").stat().st_mtime_ns == when
-    assert "has its 2 epochs already" in capsys.readouterr().err
+    assert "has completed its 2 epochs" in capsys.readouterr().err
 
 
 def test_a_changed_option_is_written(run, longer):
