@@ -1,8 +1,8 @@
-"""keras_transformer: the encoder–decoder Transformer as Keras 3 layers, trained and served.
+"""keras_transformer: the encoder–decoder Transformer as Keras 3 layers, with training and serving.
 
-Importing the package imports Keras and registers its classes, so that Keras finds them in saved
-models. All other modules are imported when a public name is first used (PEP 562): importing a layer
-loads neither the tokenizers nor, with another Keras backend, TensorFlow.
+Importing the package imports Keras and registers the classes of saved models. Other modules are
+imported when a public name is first used (PEP 562): importing a layer loads neither the tokenizers
+nor, with another Keras backend, TensorFlow.
 """
 
 import os as _os
@@ -84,16 +84,16 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)
 
-# The modules whose classes Keras must know to load a saved model.
-_SAVED = (
+# Modules with classes that Keras needs to load a saved model.
+_REGISTERED = (
     "layers",
     "transformer",
     "training.losses",
     "training.optimizer",
 )
-LIGHT = "KERAS_TRANSFORMER_LIGHT"  # set it to 1 to import this package without Keras
+LIGHT = "KERAS_TRANSFORMER_LIGHT"  # set to 1 to import the package without Keras
 
-# What the extra `all` brings: a package for each module that is imported.
+# The packages of the extra `all`, by the modules that are imported.
 OPTIONAL = {
     **{name: name for name in ("babel", "matplotlib", "rich", "sacrebleu", "sentencepiece")},
     **{name: name for name in ("tensorboard", "tokenizers", "werkzeug")},
@@ -104,9 +104,14 @@ OPTIONAL = {
 
 
 def explain_missing(what: str, error: ModuleNotFoundError) -> str | None:
-    """One sentence for a ModuleNotFoundError: the extra that brings what `what` needs.
+    """Explains which extra to install if an optional package is missing.
 
-    None where the extra would not help.
+    Args:
+        what: The feature that needs it.
+        error: The error of the import.
+
+    Returns:
+        One sentence, or None if the module does not belong to the extra.
     """
     package = OPTIONAL.get((error.name or "").partition(".")[0])
     return package and f"{what} needs {package}: pip install 'keras-encoder-decoder[all]'."
@@ -132,12 +137,12 @@ def __dir__() -> list[str]:
 
 
 def _starts_light() -> bool:
-    """Returns whether to leave out Keras, which takes seconds to import, until it is needed.
+    """Returns whether to postpone importing Keras, which takes seconds.
 
-    That is so in the command `keras-transformer`, in `python -m keras_transformer…`, and where the
-    environment variable `LIGHT` is set, as in processes that only read or encode files.
+    This is the case in the command `keras-transformer`, in `python -m keras_transformer…`, and if
+    the environment variable `LIGHT` is set, as in processes that only read or encode files.
     """
-    program = _os.path.basename((_sys.argv or [""])[0])  # "-m" while Python looks for the module
+    program = _os.path.basename((_sys.argv or [""])[0])  # "-m" while Python locates the module
     return (
         bool(_os.environ.get(LIGHT))
         or program.removesuffix(".exe") == "keras-transformer"
@@ -146,5 +151,5 @@ def _starts_light() -> bool:
 
 
 if not _starts_light():
-    for _module in _SAVED:
+    for _module in _REGISTERED:
         _import_module(f"keras_transformer.{_module}")

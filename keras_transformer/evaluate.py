@@ -1,7 +1,7 @@
 """Scores of translations: BLEU and chrF by sacreBLEU, and exact match.
 
-Intervals and the comparison of two systems are sacreBLEU's bootstrap: the test set is drawn anew,
-with replacement, `n_bootstrap` times, and scored each time.
+Confidence intervals and the comparison of two systems use sacreBLEU's bootstrap: the test set is
+resampled with replacement `n_bootstrap` times, and each sample is scored.
 """
 
 import collections
@@ -20,20 +20,20 @@ from keras_transformer.translation.corpus_scores import (
 )
 from keras_transformer.utils import Pairs, Path
 
-# What translates, or its translations.
+# A function that translates, or translations.
 System: TypeAlias = Callable[[list[str]], Sequence[str]] | Sequence[str]
 
 
 def open_system(path: Path, **options: Any) -> System:
-    """Opens whatever can be evaluated.
+    """Opens a system for `evaluate`.
 
     Args:
-        path: A run directory, a SavedModel's base or version directory, or a text file of
+        path: A run directory, a SavedModel's base or version directory, or a text file with
             translations, line by line.
-        **options: How to translate; see `open_translator`.
+        **options: Options of `open_translator`.
 
     Returns:
-        What `evaluate` takes: a function from sentences to translations, or the translations.
+        A function from sentences to translations, or the translations in the file.
 
     Raises:
         ValueError: If `path` is none of these.
@@ -45,32 +45,32 @@ def open_system(path: Path, **options: Any) -> System:
 
 
 def bleu_tokenizer(path: Path) -> str:
-    """Name of sacreBLEU's tokenizer by which the models of a run were validated.
+    """Returns the name of sacreBLEU's tokenizer for the validation of a run.
 
     Args:
-        path: A run directory or a SavedModel, as `open_system` takes them.
+        path: A path for `open_system`.
 
     Returns:
-        The run's `bleu_tokenize`; `"13a"` where nothing is known of a run.
+        `bleu_tokenize` of the run; `"13a"` if unknown.
     """
     from keras_transformer.runs.run import Run
     from keras_transformer.serving.versions import read_card, version_dir
 
     if os.path.isfile(path):
         return "13a"
-    run = Run.of(path)
+    run = Run.from_path(path)
     card = run.describe() if run.has_model else read_card(version_dir(path))
     return card.get("recipe", {}).get("bleu_tokenize", "13a")
 
 
-def lossy_target(path: Path) -> str | None:
-    """What the translations of a model lack by its target's vocabulary, in words.
+def find_detokenizing_losses(path: Path) -> str | None:
+    """Describes what the target vocabulary of a model loses in detokenization.
 
     Args:
-        path: A run directory or a SavedModel, as `open_system` takes them.
+        path: A path for `open_system`.
 
     Returns:
-        A few words where that is WordPiece, whose detokenizing is lossy; else None.
+        A few words for WordPiece, whose detokenization is lossy; else None.
     """
     from keras_transformer.runs.run import Run
     from keras_transformer.serving.versions import read_card, version_dir
@@ -99,35 +99,36 @@ def evaluate(
     """Translates the sources and compares with the targets.
 
     Args:
-        translate: Function from a list of strings to a list of as many: `translator.translate`, or
-            what `open_system` returns. Or a list of translations, in the order of the pairs.
-        pairs: Sequence of (source, target), or of `Pair`s, whose groups are then reported too.
-        bleu_tokenize: sacreBLEU's tokenizer: `"13a"` for plain text, `"none"` for text that is
-            tokenized already, and so on.
-        compare: Another system, given like `translate`.
-        n_bootstrap: Number of bootstrap samples, each of as many sentences as there are: some
-            seconds and 0.1 MB of memory a sentence for 1,000. 0 leaves intervals and p-values out.
-        worst: How many wrong translations to name.
+        translate: Function from a list of strings to the list of their translations, such as
+            `translator.translate` or the result of `open_system`; or a list of translations, in the
+            order of the pairs.
+        pairs: Sequence of (source, target), or of `Pair`s, whose groups are also reported.
+        bleu_tokenize: sacreBLEU's tokenizer: `"13a"` for plain text, `"none"` for tokenized text,
+            and so on.
+        compare: A second system, given like `translate`.
+        n_bootstrap: Number of bootstrap samples, each with `len(pairs)` sentences. 1,000 take some
+            seconds and 0.1 MB of memory per sentence. 0 omits intervals and p-values.
+        worst: Number of wrong translations to report.
 
     Returns:
-        Dict of what `score_translations` returns and `lines_per_second`: sentences by the seconds
-        that `translate` took for all of them. That covers tokenizing, decoding, and tracing the
-        graph at the first batch, but not loading the model. None for translations already made.
+        The dict of `score_translations`, with `lines_per_second`, the number of sentences divided
+        by the duration of `translate`. This includes tokenizing, decoding and tracing the graph,
+        but not loading the model. None for existing translations.
 
     Raises:
-        ValueError: If there are no pairs, not as many translations as pairs, a negative number of
-            samples, or the tokenizer is unknown or not installed.
+        ValueError: If there are no pairs, the number of translations differs, `n_bootstrap` is
+            negative, or the tokenizer is unknown or not installed.
     """
     if worst < 0:
-        raise ValueError(f"worst must not be negative, received {worst}.")
+        raise ValueError(f"worst must be at least 0, received {worst}.")
     systems = [translate] if compare is None else [translate, compare]
-    # Now, not after an hour of translating.
+    # Raises now, not after an hour of translating.
     make_metrics(bleu_tokenize)
     for system in systems:
         check_lengths(pairs if callable(system) else system, pairs, n_bootstrap)
     sources = [pair[0] for pair in pairs]
-    outputs, rate = _run(translate, sources)
-    other, other_rate = (None, None) if compare is None else _run(compare, sources)
+    outputs, rate = _time_translation(translate, sources)
+    other, other_rate = (None, None) if compare is None else _time_translation(compare, sources)
     report = score_translations(pairs, outputs, bleu_tokenize, other, n_bootstrap, worst)
     report["lines_per_second"] = rate
     if compare is not None:
@@ -146,24 +147,24 @@ def score_translations(
     """Compares translations with the targets, and with another system's translations.
 
     Args:
-        pairs: Sequence of (source, target), or of `Pair`s, whose groups are then reported too.
-        outputs: List of the sources' translations.
+        pairs: Sequence of (source, target), or of `Pair`s, whose groups are also reported.
+        outputs: List of translations of the sources.
         bleu_tokenize: sacreBLEU's tokenizer.
-        compare: List of another system's translations of them.
-        n_bootstrap: Number of bootstrap samples; 0 leaves intervals and p-values out.
-        worst: How many wrong translations to name.
+        compare: List of translations by another system.
+        n_bootstrap: Number of bootstrap samples; 0 omits intervals and p-values.
+        worst: Number of wrong translations to report.
 
     Returns:
         Dict of `bleu`, `chrf`, `exact_match` (all 0–100), `bleu_interval` and `chrf_interval`
         (lists of low and high: the 95 % interval around the mean of the bootstrap samples),
         `signature` (sacreBLEU's, of both), `sentences`, `by_group` (exact match of each group,
-        worst first) and `worst` (wrong translations, the least similar first, each a
-        dict of source, target, translation, chrf). With `compare` also of `comparison`: a dict of
-        the same scores and intervals of the other system, with `bleu_p_value` and `chrf_p_value`,
-        the probabilities of so large a difference by chance alone, 1 where there is none.
+        worst first) and `worst` (wrong translations, lowest chrF first, each a dict of source,
+        target, translation, chrf). With `compare` also `comparison`: a dict of the same scores and
+        intervals of the other system, with `bleu_p_value` and `chrf_p_value`, the probabilities of
+        a difference at least as large by chance, 1 for equal scores.
 
     Raises:
-        ValueError: As `evaluate` does.
+        ValueError: See `evaluate`.
     """
     systems = [outputs] if compare is None else [outputs, compare]
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -172,16 +173,16 @@ def score_translations(
     report, *others = scores_of_systems(systems, targets, bleu_tokenize, n_bootstrap)
     report |= {
         "sentences": len(pairs),
-        "by_group": _by_group(pairs, exact_matches(outputs, targets)),
-        "worst": _worst(sources, targets, outputs, worst) if worst else [],
+        "by_group": _match_by_group(pairs, exact_matches(outputs, targets)),
+        "worst": _list_worst(sources, targets, outputs, worst) if worst else [],
     }
     if others:
         report["comparison"] = others[0]
     return report
 
 
-def _run(system, sources):
-    """Translations and sentences per second, None where there was nothing to be done."""
+def _time_translation(system, sources):
+    """Returns translations and sentences per second, None for existing translations."""
     if not callable(system):
         return list(system), None
     start = time.perf_counter()
@@ -189,17 +190,17 @@ def _run(system, sources):
     return outputs, len(sources) / (time.perf_counter() - start)
 
 
-def _by_group(pairs, right):
-    """Exact match of each group, worst first; empty where pairs have no groups."""
+def _match_by_group(pairs, matches):
+    """Returns the exact match of each group, worst first; empty if pairs have no groups."""
     hits = collections.defaultdict(list)
-    for pair, hit in zip(pairs, right, strict=True):
+    for pair, hit in zip(pairs, matches, strict=True):
         if len(pair) > 2 and pair[2]:
             hits[pair[2]].append(hit)
     rates = {group: 100 * sum(values) / len(values) for group, values in hits.items()}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
-def _worst(sources, targets, outputs, count):
+def _list_worst(sources, targets, outputs, count):
     wrong = [
         {
             "source": source,

@@ -1,4 +1,4 @@
-"""Training, from top to bottom: data, vocabulary, model, compile, fit, save.
+"""Training, step by step: data, vocabulary, model, compile, fit, save.
 
     keras-transformer train --preset dates --output runs/dates
     keras-transformer train --preset tiny --train-source A.en --train-target A.de \
@@ -16,11 +16,11 @@ from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs.checks import check_training, sides_with_vectors
-from keras_transformer.runs.configuration import paragraphs
-from keras_transformer.runs.resume_training import saved_by_signals
+from keras_transformer.runs.resume_training import save_on_signals
 from keras_transformer.runs.run import LOGS, MODEL, Run
 from keras_transformer.runs.run_callbacks import LineLogger, Progress, RunCheckpoint
-from keras_transformer.runs.streams import lasting_stderr
+from keras_transformer.runs.streams import tolerate_closed_stderr
+from keras_transformer.runs.summary import summarize_training
 from keras_transformer.runs.training_data import load_word_vectors, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ from keras_transformer.transformer import Transformer, freeze, freeze_embeddings
 from keras_transformer.utils import Path, counted
 
 
-@lasting_stderr()
+@tolerate_closed_stderr()
 def train(
     config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
 ) -> dict[str, list[float]]:
@@ -45,30 +45,30 @@ def train(
 
     Args:
         config: `TrainConfig`, such as `presets.dates`; `dataclasses.replace` changes fields.
-        output: Directory to make. It may exist only if it is empty, or with `resume`.
-        resume: Whether to resume the training in `output`: from its last checkpoint, on the same
-            data and vocabulary, to the weights that it would have had without the stop. `config` is
-            that run's (`Run.read_config`), but for the fields that may change
-            (`runs.checks.MAY_CHANGE`): the curve is the same until a cooldown begins.
-        accept_changed_text: Whether to resume though the text has changed.
+        output: Directory to create. It may exist only if it is empty, or with `resume`.
+        resume: Whether to resume the training in `output` from its last checkpoint, on the same
+            data and vocabulary. The final weights are those of an uninterrupted training. `config`
+            must be that of the run (`Run.read_config`), except for the fields in
+            `runs.checks.MUTABLE_FIELDS`.
+        accept_changed_text: Whether to resume even if the text has changed.
 
     Returns:
-        Keras' history, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
+        The history of Keras, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
 
     Raises:
         ValueError: If the data, the configuration or the directory is invalid.
         FloatingPointError: If the training diverges: it stops at the first step whose loss or
-            gradient norm is not finite. Earlier checkpoints stay, to translate with and to resume
-            from, with a smaller learning rate.
+            gradient norm is not finite. Earlier checkpoints are kept; resume from them with a
+            smaller learning rate.
     """
-    run = Run.of(output)
+    run = Run.from_path(output)
     check_training(config, run, resume)
     with run.locked(resume):
         return _train(config, run, resume, accept_changed_text)
 
 
 def _train(config, run, resume, accept_changed_text):
-    parallel_microbatches = _parallel_microbatches(config)
+    parallel_microbatches = _configure_parallelism(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
     config = _choose_precision(config, run, resume, strategy)
     keras.utils.set_random_seed(config.seed)
@@ -78,18 +78,18 @@ def _train(config, run, resume, accept_changed_text):
     if resume and not accept_changed_text:
         run.check_same_text(data.fingerprints)
     check_equal(strategy, "texts and vocabularies", data.digest)
-    dataset = _training_dataset(config, data)
+    dataset = _make_training_dataset(config, data)
     validation = RunValidation(config, data.valid, *data.tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
     with strategy.scope():
         model = build_model(config, *data.tokenizers)
-        coverage = _initialize(model, config, run, data, dataset, strategy)
+        coverage = _initialize_weights(model, config, run, data, dataset, strategy)
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
-    # --- run directory: nothing is written before everything above has succeeded ---
+    # --- run directory: written only after everything above has succeeded ---
     if not resume:
         run.create(config, data, coverage)
     with run.removed_on_failure():
@@ -97,56 +97,56 @@ def _train(config, run, resume, accept_changed_text):
         checkpoint.accept_changes = accept_changed_text
         checkpoint.open()
         if checkpoint.is_finished:
-            print(_why_finished(checkpoint, config, run), file=sys.stderr)
+            print(_explain_finished(checkpoint, config, run), file=sys.stderr)
             checkpoint.close()
             return {}
         checkpoint.set_model(model)
         checkpoint.restore()
-        if resume:  # training is certain to start
+        if resume:  # only now, as nothing can fail before the first step
             run.update(config, data, coverage)
 
         # --- fit ---
         log = LineLogger(config.log_file)
-        _log_summary(log, config, data, model, steps, checkpoint)
-        callbacks = [*validation.callbacks, checkpoint]  # in the order in which they use the logs
+        log(summarize_training(config, data, model, steps, str(run)))
+        if done := checkpoint.epoch * steps + checkpoint.step:
+            log(f"resumed from step {done:,}")
+        callbacks = [*validation.callbacks, checkpoint]  # later ones read the logs of earlier ones
         if run.writes:
             callbacks.append(keras.callbacks.TensorBoard(run.file(LOGS)))
             callbacks.append(Progress(steps, config, log, run, checkpoint))
-        with saved_by_signals(checkpoint), contextlib.redirect_stdout(sys.stderr):
+        with save_on_signals(checkpoint), contextlib.redirect_stdout(sys.stderr):
             return model.fit(
                 dataset,
                 validation_data=validation.dataset,
                 epochs=config.epochs,
                 steps_per_epoch=steps,
-                shuffle=False,  # the dataset shuffles by itself
+                shuffle=False,  # the dataset shuffles
                 callbacks=callbacks,
                 verbose=1 if sys.stderr.isatty() else 0,  # else `Progress` logs
             ).history
 
 
-def _parallel_microbatches(config):
-    """Counts the micro-batches at once; if several, has each core do its own operation."""
-    parts = config.parallel_microbatches
-    # XLA takes all cores for itself; logical devices share them already.
-    if parts == 1 or config.jit_compile or config.logical_devices > 1:
-        return parts or 1
-    at_once = machine.configure_threads(None if parts else machine.MAX_SLICES)
-    return parts or min(at_once, machine.MAX_SLICES)
+def _configure_parallelism(config):
+    """Returns the number of parallel microbatches; if several, configures TensorFlow's threads."""
+    slices = config.parallel_microbatches
+    # XLA uses all cores for one operation; logical devices share them already.
+    if slices == 1 or config.jit_compile or config.logical_devices > 1:
+        return slices or 1
+    threads = machine.configure_threads(None if slices else machine.MAX_SLICES)
+    return slices or min(threads, machine.MAX_SLICES)
 
 
 def _choose_precision(config, run, resume, strategy):
-    """Replaces the precision `auto`: by the faster one on this machine, or the resumed run's."""
-    from keras_transformer.kernels.tensorflow.machine import choose
-
+    """Replaces the precision `auto` by the faster one here, or by that of the resumed run."""
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=run.read_config().precision)
-    chosen = PRECISIONS.index(choose(config.precision))
+    chosen = PRECISIONS.index(machine.choose(config.precision))
     chosen = int(broadcast_from_chief(strategy, {"precision": chosen})["precision"])
     return dataclasses.replace(config, precision=PRECISIONS[chosen])
 
 
-def _training_dataset(config, data):
-    """The batches to train on, pass after pass."""
+def _make_training_dataset(config, data):
+    """Makes the dataset of training batches, repeated without end."""
     return make_dataset(
         **data.source,
         tokens_per_batch=config.tokens_per_batch,
@@ -160,7 +160,7 @@ def _training_dataset(config, data):
 def build_model(
     config: TrainConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
 ) -> Transformer:
-    """Makes a `Transformer` with random weights for two vocabularies."""
+    """Makes a `Transformer` with random weights for the vocabularies of two tokenizers."""
     model = Transformer(
         source_tokenizer.vocabulary_size,
         target_tokenizer.vocabulary_size,
@@ -173,8 +173,8 @@ def build_model(
     return model
 
 
-def _initialize(model, config, run, data, dataset, strategy):
-    """Loads the weights of another run, or word vectors; returns the coverage of these."""
+def _initialize_weights(model, config, run, data, dataset, strategy):
+    """Loads the weights of another run, or word vectors, whose coverage it returns."""
     if run.read_state() is not None:
         return {}
     if config.start_from is not None:
@@ -188,7 +188,7 @@ def _initialize(model, config, run, data, dataset, strategy):
 
 
 def _compile_model(model, config, total_steps):
-    """Gives a model its optimizer ("Attention Is All You Need", §5.3), loss and metrics."""
+    """Compiles a model with optimizer ("Attention Is All You Need", §5.3), loss and metrics."""
     schedule = WarmupInverseSqrt(
         d_model=None if config.learning_rate else config.model.d_model,
         peak=config.learning_rate,
@@ -217,26 +217,14 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _why_finished(checkpoint, config, run):
-    """The sentence for a training with nothing left to do, and how to train on."""
+def _explain_finished(checkpoint, config, run):
+    """Explains why nothing is left to train, and how to continue."""
     if checkpoint.epoch < config.epochs:
         return (
-            f"{run} was ended by --patience {config.patience} after epoch {checkpoint.epoch} of "
-            f"{config.epochs}: --resume with a larger --patience, or none, trains on"
+            f"{run} was stopped by --patience {config.patience} after epoch {checkpoint.epoch} of "
+            f"{config.epochs}: to continue, --resume with a larger --patience or none."
         )
     return (
-        f"{run} has its {counted(checkpoint.epoch, 'epoch')} already: --resume with more --epochs "
-        "trains on"
+        f"{run} has completed its {counted(checkpoint.epoch, 'epoch')}: to continue, --resume with "
+        "more --epochs."
     )
-
-
-def _log_summary(log, config, data, model, steps, checkpoint):
-    """Logs the configuration and the sizes of data and model."""
-    text, *recipe = paragraphs(config)
-    log(text, quiet=True)  # `open_data` has printed it
-    log("\n".join(recipe))
-    pairs = counted(data.fingerprints["train"]["pairs"], "pair")
-    log(f"{pairs} to train on, {len(data.valid):,} to validate by")
-    done = checkpoint.epoch * steps + checkpoint.step
-    begin = f", from update {done:,}" if done else ""
-    log(f"{model.count_params():,} weights, {counted(steps, 'update')} an epoch{begin}")

@@ -1,7 +1,7 @@
-"""Types for annotations, wording of messages and atomic writes, for the whole package.
+"""Types for annotations, formatting of messages, and atomic writes.
 
-Loads neither Keras nor TensorFlow. Neither of them ships types, so a type checker takes a `Tensor`
-for anything; for readers the names say more, and docstrings give shapes and dtypes.
+Imports neither Keras nor TensorFlow. As neither of them ships types, a `Tensor` is `Any` to a type
+checker; docstrings give shapes and dtypes.
 """
 
 import contextlib
@@ -10,32 +10,32 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-# Of whichever backend Keras runs on: eager, symbolic or in a tf.function. What takes one takes a
-# NumPy array as well.
+# A tensor of the Keras backend: eager, symbolic or in a tf.function. Functions also accept NumPy
+# arrays.
 Tensor: TypeAlias = Any
 
-# Tuples, lists and dicts of tensors, nested in any way.
+# Nested tuples, lists and dicts of tensors.
 Nested: TypeAlias = Any
 
-# What a `Transformer` reads: source and target ids.
+# Inputs of a `Transformer`: source and target ids.
 Inputs: TypeAlias = tuple[Tensor, Tensor] | list[Tensor]
 
-# What a decoder remembers of the positions before: nested tensors, batch first.
+# Cache of a decoder for the previous positions: nested tensors, batch first.
 State: TypeAlias = Any
 
-# The size of each axis, None where it is not known yet.
+# The size of each axis, None if unknown.
 Shape: TypeAlias = tuple[int | None, ...]
 
-# A search's tokens, their numbers and their log-probabilities, a row for each one searched for.
+# Outputs of a search: tokens, lengths and log-probabilities.
 SearchOutputs: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
-# The next position: from ids, their position and a state to logits and the next state.
+# A decoding step: from ids, position and state to logits and the next state.
 Step: TypeAlias = Callable[[Tensor, int | Tensor, State], tuple[Tensor, State]]
 
-# What `get_config` returns, and `from_config` takes.
+# Result of `get_config`, argument of `from_config`.
 Config: TypeAlias = dict[str, Any]
 
-# What keras.activations.get, keras.initializers.get and so on take.
+# Arguments of keras.activations.get, keras.initializers.get and so on.
 Activation: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
 Initializer: TypeAlias = str | Config | Callable[..., Tensor]
 Regularizer: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
@@ -44,34 +44,34 @@ Constraint: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
 # The name of a file or directory.
 Path: TypeAlias = str | os.PathLike[str]
 
-# Sentences. Byte strings may hold anything; what is no UTF-8 is replaced.
+# Sentences. In byte strings, invalid UTF-8 is replaced.
 Texts: TypeAlias = Iterable[str | bytes]
 
-# (source, target) strings; what else there is in a `Pair` is passed over.
+# (source, target) strings; the group of a `Pair` is ignored.
 Pairs: TypeAlias = Sequence[tuple[str, ...]]
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Writes a number with its noun: "1 pair", "2,000 pairs".
+    """Formats a number with its noun: "1 pair", "2,000 pairs".
 
     Args:
-        number: How many there are.
-        noun: The word for one of them.
-        plural: The word for several; `noun` and an s when left out.
+        number: The number.
+        noun: The noun in the singular.
+        plural: The plural; by default `noun` with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 @contextlib.contextmanager
 def creating(output: Path) -> Iterator[str]:
-    """A directory beside `output` to fill, which takes its place at the end: whole or not at all.
+    """Creates a directory atomically: yields a temporary one, which is renamed at the end.
 
     Raises:
-        ValueError: If a file or directory cannot be made.
+        ValueError: If a file or directory cannot be created.
     """
     temporary = f"{os.fspath(output).rstrip('/')}.tmp"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of one that was killed
+        shutil.rmtree(temporary, ignore_errors=True)  # from a killed process
         os.makedirs(temporary)
         yield temporary
         for folder, _, names in os.walk(temporary):
@@ -80,19 +80,19 @@ def creating(output: Path) -> Iterator[str]:
         os.replace(temporary, output)
         flush(os.path.dirname(os.path.abspath(output)))
     except OSError as error:
-        raise ValueError(f"{output} cannot be made: {reason(error)}.") from error
+        raise ValueError(f"{output} cannot be created: {reason(error)}.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 class replacing:
-    """A name to write to; what was written there takes the place of `path` at the end.
+    """Replaces a file atomically: yields a temporary name, which is renamed at the end.
 
     Raises:
-        ValueError: If the file cannot be written. What was there before then still is.
+        ValueError: If the file cannot be written. The previous file is then unchanged.
     """
 
-    PREFIX = "tmp."  # Keras goes by the ending
+    PREFIX = "tmp."  # not a suffix, which tells Keras the format
 
     def __init__(self, path: Path) -> None:
         folder, name = os.path.split(path)
@@ -114,28 +114,28 @@ class replacing:
         except OSError as late:
             error = late
         with contextlib.suppress(OSError):
-            os.remove(self.name)  # half of it takes room from whoever makes some
+            os.remove(self.name)  # frees the space on a full disk
         if isinstance(error, OSError):
             raise ValueError(
-                f"{self.path} cannot be written ({reason(error)}): mend that and try again; "
-                "whatever was there before is unchanged."
+                f"{self.path} cannot be written ({reason(error)}): try again after fixing the "
+                "cause; an existing file is unchanged."
             ) from error
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what processes that were killed while `replacing` have left in a directory."""
+    """Removes the temporary files of killed processes from a directory."""
     for name in os.listdir(folder):
         if name.startswith(replacing.PREFIX):
             os.remove(os.path.join(folder, name))
 
 
 def reason(error: OSError) -> str:
-    """What the system says is wrong, in a few words."""
+    """Returns the system's message of an error."""
     return error.strerror or " ".join(str(error).split())
 
 
 def flush(path: Path) -> None:
-    """Has a file or directory written to the disk, which else may come after its renaming."""
+    """Flushes a file or directory to the disk, for it to be there before it is renamed."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -144,7 +144,7 @@ def test_a_text_file_is_a_system(tmp_path):
     path = tmp_path / "outputs.txt"
     path.write_text("one\n\nthree\n")
     assert open_system(path) == ["one", "", "three"]
-    with pytest.raises(ValueError, match="is no directory"):
+    with pytest.raises(ValueError, match="is not a directory"):
         open_system(tmp_path / "none")
 
 

@@ -19,7 +19,7 @@ from tests.support.reversed_text import MODEL, write_corpus
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory):
-    """A run of one epoch, its directory beside a log of each of its updates."""
+    """A run of one epoch, its directory beside a log of each of its steps."""
     folder = tmp_path_factory.mktemp("fine tuning")
     config = kt.TrainConfig(
         *write_corpus(folder, 200, 1),
@@ -127,7 +127,7 @@ def test_resume_takes_all_from_the_run(tuned):
     command = ["train", "--output", resumed, "--resume", "--epochs", "2"]
     places = ["--train-source", moved[0], "--train-target", moved[1]]
     result = run(*command, *places, "--parallel-microbatches", "1", "--start-from", "/gone")
-    assert b"This run was begun with start_from=" in result.stderr
+    assert b"start_from must be " in result.stderr
     result = run(*command, *places, "--parallel-microbatches", "1")
     assert result.returncode == 0, result.stderr.decode()
     old, new = (kt.load(folder / name).model for name in ("origin", "resumed"))
@@ -140,25 +140,25 @@ def test_resume_takes_all_from_the_run(tuned):
             file.write("ba\n")
     result = run(*command[:-1], "3", *places)
     assert result.returncode == 2, result.stderr.decode()
-    assert b"The train text is not what" in result.stderr, "where it was, or in it"
+    assert b"The train text must be that of" in result.stderr, "where it was, or in it"
 
 
 # What is told.
 
 
 def test_a_log_of_the_training(origin):
-    """Recipe, a line for each update but the first, a line for the epoch; in the file and said."""
+    """A table, a line for each step but the first, a line for the epoch, in the file."""
     folder, _ = origin
     lines = (folder / "log").read_text().splitlines()
-    assert lines[0].startswith("data: train_source=") and "ema=0.9" in "\n".join(lines[:12])
+    assert lines[0].startswith("data ") and "EMA 0.9" in "\n".join(lines[:12])
     pattern = (
-        r"update (\d+) of 25: loss ([\d.]+), learning rate [\d.]+e-0\d, [\d,]+ target tokens a "
-        r"second, \d+ s left"
+        r"step (\d+) of 25: loss ([\d.]+), learning rate [\d.]+e-0\d, [\d,]+ target tokens/s, "
+        r"\d+ s left"
     )
-    updates = [match for line in lines if (match := re.fullmatch(pattern, line))]
-    assert [int(match[1]) for match in updates] == list(range(2, 26))
+    steps = [match for line in lines if (match := re.fullmatch(pattern, line))]
+    assert [int(match[1]) for match in steps] == list(range(2, 26))
     assert re.match(
-        r"epoch 1 of 1: 25 updates in \d+ s, validation in \d+ s, 0 s left; .*loss ", lines[-1]
+        r"epoch 1 of 1: 25 steps in \d+ s, validation in \d+ s, 0 s left; .*loss ", lines[-1]
     )
     with open(folder / "origin" / "data.json") as file:
         assert json.load(file)["train"]["pairs"] + 0 < 200
@@ -166,12 +166,12 @@ def test_a_log_of_the_training(origin):
 
 def test_curves_by_the_update(origin):
     folder, _ = origin
-    board = EventAccumulator(str(folder / "origin" / "logs" / "updates"))
+    board = EventAccumulator(str(folder / "origin" / "logs" / "steps"))
     board.Reload()
     steps = [event.step for event in board.Tensors("loss")]
     assert steps == [10, 20]
     with open(folder / "log") as file:
-        said = dict(re.findall(r"update (\d+) of 25: loss ([\d.]+)", file.read()))
+        said = dict(re.findall(r"step (\d+) of 25: loss ([\d.]+)", file.read()))
     mean = np.mean([float(said[str(step)]) for step in range(11, 21)])
     drawn = float(tf.make_ndarray(board.Tensors("loss")[1].tensor_proto))
-    assert drawn == pytest.approx(mean, abs=0.05), "the mean of the updates since the last point"
+    assert drawn == pytest.approx(mean, abs=0.05), "the mean of the steps since the last point"

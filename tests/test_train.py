@@ -263,7 +263,7 @@ def test_training_ends_when_patience_does(config, tmp_path, capsys):
     assert len(history["loss"]) == 3
     capsys.readouterr()
     assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
-    said = "run was ended by --patience 2 after epoch 3 of 9: --resume with a larger --patience"
+    said = "run was stopped by --patience 2 after epoch 3 of 9: to continue, --resume with a larger"
     assert said in capsys.readouterr().err
     patient = dataclasses.replace(stubborn, patience=3)
     assert len(train(patient, tmp_path / "run", resume=True)["loss"]) == 1
@@ -272,8 +272,8 @@ def test_training_ends_when_patience_does(config, tmp_path, capsys):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"vocabulary_size": 200}, "is too small: 260 ids"),
-        ({"tokens_per_batch": 8}, "cannot hold a sentence"),
+        ({"vocabulary_size": 200}, "vocabulary_size must be greater than 260"),
+        ({"tokens_per_batch": 8}, "tokens_per_batch must be at least max_length"),
         ({"strategy": "several"}, "strategy must be one of auto"),
         ({"label_smoothing": 1.0}, "label_smoothing must be"),
         ({"model_type": "syllable"}, "model_type must be one of"),
@@ -295,7 +295,7 @@ def test_training_ends_when_patience_does(config, tmp_path, capsys):
         ({"valid_source": None, "valid_target": None, "valid_fraction": 1.0}, "below 1"),
         ({"log_file": "/nowhere/log"}, "/nowhere/log cannot be written"),
         ({"log_every": 0.0}, "log_every must be above 0"),
-        ({"languages": ("de",)}, "--languages are of the built-in dates"),
+        ({"languages": ("de",)}, "--languages applies to the built-in dates"),
     ],
 )
 def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, message):
@@ -317,5 +317,5 @@ def test_whose_pairs_are_all_left_out(config, tmp_path, part):
 
 
 def test_directory_without_a_model(tmp_path):
-    with pytest.raises(ValueError, match="is no run directory"):
+    with pytest.raises(ValueError, match="is not a run directory"):
         kt.load(tmp_path)

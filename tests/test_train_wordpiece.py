@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.evaluate import lossy_target
+from keras_transformer.evaluate import find_detokenizing_losses
 from keras_transformer.runs.models import average
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.training_data import open_data
@@ -56,7 +56,7 @@ def test_run_holds_wordpiece(run, config):
     source, target = saved.load(output)
     assert (source.vocabulary_size, target.vocabulary_size) == (41, 38)
     assert source.file_ids(range(5)).numpy().tolist() == [-1, 0, 1, 2, 3]
-    assert Run(output).has_model and lossy_target(output) == "spaces around punctuation"
+    assert Run(output).has_model and find_detokenizing_losses(output) == "spaces around punctuation"
     translator = kt.load(output)
     assert translator.source_tokenizer("ba [MASK] di").numpy().tolist().count(UNK) >= 1
     assert len(translator.translate(["ba ce di", "kala melo", "di"])) == 3

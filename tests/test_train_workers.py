@@ -94,7 +94,7 @@ def test_a_job_and_again(folder):
     assert [row["step"] for row in history] == [4, 8]
     again = train_together(of_kubernetes, folder)
     assert [status for _, _, status in again] == [0, 0], again
-    assert "has its 2 epochs already" in again[0][1]
+    assert "has completed its 2 epochs" in again[0][1]
     assert Run(folder / "runs" / "ende").read_history() == history
     told = run("translate", folder / "runs" / "ende", stdin=b"ba ce\n")
     assert told.returncode == 0 and told.stdout.count(b"\n") == 1

@@ -1,8 +1,8 @@
-"""The command line, `keras-transformer`: thin, every command is a function that scripts can call.
+"""The command line, `keras-transformer`: every command is a function that scripts can call.
 
-Results go to stdout, everything else to stderr. A user's mistake gives one sentence and exit status
-2, a training that diverges status 3. TensorFlow is imported by the commands that need it, not for
-their help.
+Results go to stdout, everything else to stderr. A mistake of the user prints one sentence and exits
+with status 2; a training that diverges exits with status 3. Commands import TensorFlow only when
+they need it, not for their help.
 """
 
 import logging
@@ -12,11 +12,16 @@ import sys
 from collections.abc import Sequence
 
 from keras_transformer import __version__, explain_missing
-from keras_transformer.cli.parsing import PROGRAM, call, list_commands, unknown
+from keras_transformer.cli.parsing import (
+    PROGRAM,
+    call_command,
+    describe_unknown,
+    list_commands,
+)
 from keras_transformer.cli.pictures import attention, explore, plot
 from keras_transformer.cli.serving import check, export
 from keras_transformer.cli.text import align, evaluate, score, translate
-from keras_transformer.cli.training import average, config, defaults, prepare, train
+from keras_transformer.cli.training import average, config, find_train_defaults, prepare, train
 from keras_transformer.runs.streams import open_standard_streams
 
 COMMANDS = {
@@ -26,9 +31,15 @@ COMMANDS = {
         *(attention, explore, plot, average, export, check),
     )
 }
-INVALID = 2  # exit status: a mistake of the user's
-DIVERGED = 3  # exit status: the options are valid, and training again in the same way is no use
-INTERRUPTED = 130  # exit status: by Ctrl-C
+FIRST_TRAINING = (
+    f"--output is missing: {PROGRAM} train --output DIRECTORY trains on the built-in dates; for "
+    "your own text, add --preset tiny --train-source FILE --train-target FILE --valid-fraction 0.02"
+    "."
+)
+# Exit statuses.
+INVALID = 2  # a mistake of the user
+DIVERGED = 3  # the options are valid, but the training diverged, and would again
+INTERRUPTED = 130  # by Ctrl-C
 
 
 def main() -> None:
@@ -38,55 +49,65 @@ def main() -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Runs the command that the words of a command line name.
+    """Runs the command line of the given words.
 
     Raises:
         SystemExit: If it fails.
     """
-    _set_environment()
     try:
-        _run(words)
+        _set_environment()
+        _run_command(words)
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         sentence = explain_missing("this command", error)
         if not sentence:
             raise
-        _fail(sentence, INVALID)
+        _exit_with_error(sentence, INVALID)
     except ValueError as error:
-        _fail(error, INVALID)
+        _exit_with_error(error, INVALID)
     except FloatingPointError as error:  # a training has diverged
-        _fail(error, DIVERGED)
+        _exit_with_error(error, DIVERGED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
 
-def _run(words):
+def _run_command(words):
     name, *others = words or ["--help"]
     if name == "--version":
         print(f"{PROGRAM} {__version__}")
     elif name in ("--help", "-h"):
         print(list_commands(COMMANDS))
+    elif [name, *others] == ["train"]:
+        raise ValueError(FIRST_TRAINING)
     elif name in COMMANDS:
-        call(name, COMMANDS[name], others, defaults if name == "train" else None)
+        find_defaults = find_train_defaults if name == "train" else None
+        call_command(name, COMMANDS[name], others, find_defaults)
     else:
-        raise ValueError(unknown("command", name, list(COMMANDS)))
+        raise ValueError(describe_unknown("command", name, list(COMMANDS)))
 
 
-def _fail(error, status):
+def _exit_with_error(error, status):
     print(f"{PROGRAM}: {error}", file=sys.stderr)
     sys.exit(status)
 
 
 def _set_environment():
-    """Settings that Keras and TensorFlow read when they are imported."""
+    """Sets the variables that Keras and TensorFlow read when they are imported."""
+    keras = sys.modules.get("keras")  # imported by a program that calls `run`
+    backend = keras.backend.backend() if keras else "tensorflow"
+    if backend != "tensorflow":
+        raise ValueError(
+            f"this command needs Keras' TensorFlow backend, received {backend}: unset "
+            "KERAS_BACKEND, or run the command in its own process."
+        )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Whatever other programs of Keras have left in ~/.keras/keras.json or in the environment.
+    # The CLI ignores other settings, in ~/.keras/keras.json and in the environment.
     os.environ["KERAS_HOME"] = os.path.join(os.path.dirname(__file__), "keras_home")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
     if platform.machine() in ("x86_64", "AMD64"):
-        # Without AVX512-VNNI TensorFlow leaves oneDNN off, though it pays there too: with AVX2, a
-        # step of training takes 0.85 of the time.
+        # Without AVX512-VNNI TensorFlow leaves oneDNN off, although a training step with AVX2 takes
+        # 0.85 of the time with it.
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
 

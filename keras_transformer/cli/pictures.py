@@ -1,4 +1,4 @@
-"""The commands `attention`, `plot` and `explore`, which show what a model does."""
+"""The commands `attention`, `plot` and `explore`, which visualize a model and its training."""
 
 import sys
 from typing import Annotated
@@ -9,21 +9,21 @@ from keras_transformer.cli.text import Precision, set_threads
 def attention(
     path: Annotated[
         str,
-        "run directory; or SavedModel with the signature attention, which draws the mean of the "
-        "heads of one layer: leave out --target, --kind, --layer and --head",
+        "run directory; or SavedModel with the signature attention, which gives the mean over the "
+        "heads of one layer, without --target, --kind, --layer and --head",
     ],
-    text: Annotated[str, "the sentence to translate"],
+    text: Annotated[str, "sentence to translate"],
     /,
     output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "attention.png",
-    target: Annotated[str | None, "translation to show instead of the model's own"] = None,
+    target: Annotated[str | None, "translation to show instead of the model's"] = None,
     kind: Annotated[
-        str, "cross, from the translation to the source; encoder or decoder, from a side to itself"
+        str, "cross-attention (cross), or self-attention of the encoder or the decoder"
     ] = "cross",
-    layer: Annotated[tuple[int, ...], "layers to draw, from 0; none: all"] = (),
-    head: Annotated[tuple[int, ...], "their heads, from 0; none: all"] = (),
+    layer: Annotated[tuple[int, ...], "layers to draw, counted from 0; none: all"] = (),
+    head: Annotated[tuple[int, ...], "heads to draw, counted from 0; none: all"] = (),
     precision: Precision = None,
 ) -> None:
-    """Draw what each token of a translation attends to: rows are queries, columns keys."""
+    """Draw the attention weights of a translation: rows are queries, columns are keys."""
     from keras_transformer.visualization.figures import check_output
 
     check_output(output)  # before TensorFlow is imported
@@ -34,13 +34,11 @@ def attention(
 
 
 def plot(
-    run: Annotated[
-        tuple[str, ...], "run directory, or several; the picture shows the directories' names"
-    ],
+    run: Annotated[tuple[str, ...], "one or more run directories; the legend has their names"],
     /,
     output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "curves.png",
 ) -> None:
-    """Draw learning rate, losses, BLEU and chrF of one or several trainings into a picture."""
+    """Draw learning rate, losses, BLEU and chrF of one or more trainings."""
     from keras_transformer.visualization.curves import save_runs_plot
 
     print(save_runs_plot(run, output))
@@ -49,19 +47,19 @@ def plot(
 def explore(
     path: Annotated[
         str,
-        "run directory; or SavedModel (its version directory, or the one above), best exported "
-        "with explore, beam and sample among --signatures",
+        "run directory; or SavedModel (its version directory, or the one above), exported with the "
+        "signatures explore, beam and sample for all views",
     ],
     /,
-    port: Annotated[int, "port to listen on; 0: any that is free"] = 0,
-    no_browser: Annotated[bool, "print the address, and open no browser"] = False,
+    port: Annotated[int, "port to listen on; 0: any free port"] = 0,
+    no_browser: Annotated[bool, "print the address only, without opening a browser"] = False,
 ) -> None:
-    """Open a local page that shows how a model translates: alternatives, attention, variants.
+    """Open a local web page that shows how a model translates.
 
-    Type a sentence to see its translation, the n best and some random samples, what each token
-    attends to by layer and head, and its alternatives: choose one, and the translation continues
-    from there. The address is printed; it holds a secret token, and only this machine can reach it.
-    Ctrl-C ends it.
+    The page shows the translation of a sentence, the n-best list, random samples, the attention
+    weights by layer and head, and the alternatives of each token: select one, and the translation
+    continues from it. The command prints the address, which contains a secret token and is
+    reachable from this machine only. Press Ctrl-C to stop.
     """
     from keras_transformer.visualization.explorer.server import listen, open_explorer
 
@@ -69,5 +67,5 @@ def explore(
         (model,) = set_threads(path)
         explorer = open_explorer(model, listening)
         print(explorer.address, flush=True)
-        print("Ctrl-C ends the explorer.", file=sys.stderr)
+        print("Press Ctrl-C to stop the explorer.", file=sys.stderr)
         explorer.run(browser=not no_browser)

@@ -1,4 +1,4 @@
-"""The commands `export` and `check`: from a run to what a server loads."""
+"""The commands `export` and `check`: from a run to a SavedModel for serving."""
 
 import sys
 from collections.abc import Sequence
@@ -11,38 +11,36 @@ if TYPE_CHECKING:
 
 Ops = Annotated[
     tuple[str, ...],
-    "names of TensorFlow ops that the graph of a SavedModel may hold besides those of this "
-    "package's exports, such as those of your own tokenizer",
+    "additional TensorFlow ops to allow in the graph of a SavedModel, such as those of your own "
+    "tokenizer",
 ]
 
 
 def export(
     path: Annotated[str, "run directory"],
-    base: Annotated[
-        str, "directory of all versions of the model; for ctranslate2, the one to make"
-    ],
+    base: Annotated[str, "directory of the model's versions; for ctranslate2, directory to create"],
     /,
     format: Annotated[
-        str, "saved_model, or ctranslate2 for that engine, to which no other option applies"
+        str, "saved_model, or ctranslate2, which has no further options"
     ] = "saved_model",
-    version: Annotated[int | None, "free positive integer; none: one more than the highest"] = None,
+    version: Annotated[int | None, "version number to create; none: the highest plus one"] = None,
     examples: Annotated[
         str | None,
-        "sentences for warm-up, the card's examples and the comparison: .tsv with both columns, "
-        "text or .gz; if unset, some that the run was validated by",
+        "sentences for warm-up requests, model card and comparison: .txt, .gz or two-column .tsv; "
+        "if unset, some of the validation set",
     ] = None,
     examples_target: Annotated[str | None, "their translations, line by line"] = None,
     bleu_tokenize: Annotated[
         str | None,
-        "sacreBLEU's tokenizer for the comparison with full precision; if unset, the run's",
+        "sacreBLEU tokenizer for the comparison with full precision; if unset, the run's",
     ] = None,
     *,
     config: ExportConfig,
 ) -> None:
-    """Write a run as base/<version>/, a SavedModel that TF Serving takes as it is.
+    """Export a run as a SavedModel, base/<version>/, that TensorFlow Serving loads.
 
-    It is tried first, as a server would run it, and published only if all is well. A model card
-    (MODEL.md, model.json) and warm-up requests lie beside the weights.
+    The export is tested first, as a server would run it, and published only if all checks pass. It
+    includes a model card (MODEL.md, model.json) and warm-up requests.
     """
     from keras_transformer.runs.models import load
 
@@ -53,12 +51,12 @@ def export(
     elif format == "saved_model":
         from keras_transformer.serving.saved_model import export as publish
 
-        pairs = _read_pairs(path, examples, examples_target)
+        pairs = _read_examples(path, examples, examples_target)
         translator = load(path, "float32")
         if not pairs:
             print(
-                f"{path} holds no examples, as older runs do not: the card shows some letters; "
-                "name sentences by --examples.",
+                f"{path} has no examples, as it was made by an older version: the model card shows "
+                "placeholders; give sentences by --examples.",
                 file=sys.stderr,
             )
         print(publish(translator, base, version, config, pairs, print_report, bleu_tokenize))
@@ -66,24 +64,24 @@ def export(
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 
 
-def _read_pairs(path, examples, target):
-    """The pairs that are named, or those in the run; an older one has none."""
+def _read_examples(path, examples, target):
+    """Reads the given pairs, or those in the run; an older run has none."""
     from keras_transformer.data.text_files import read_pairs
     from keras_transformer.runs.run import Run
 
     if target and not examples:
-        raise ValueError("--examples is missing: name the sentences that --examples-target is of.")
+        raise ValueError("--examples is missing: give the sources of --examples-target.")
     if examples:
         return [tuple(pair[:2]) for pair in read_pairs(examples, target, "--examples-target")]
     return Run(path).read_examples()
 
 
 def check(
-    path: Annotated[str, "version directory, or the one above, of which the highest is taken"],
+    path: Annotated[str, "version directory, or the one above, for its highest version"],
     /,
     allow_ops: Ops = (),
 ) -> None:
-    """Try an exported version as a server would run it; exit with status 1 if it is not fit."""
+    """Test an exported version as a server would run it; exit with status 1 if a check fails."""
     from keras_transformer.serving.acceptance.trial import check as try_out
     from keras_transformer.serving.versions import version_dir
 
@@ -100,19 +98,19 @@ def print_report(findings: "Sequence[Finding]", file: TextIO | None = None) -> N
     from rich.text import Text
 
     console = Console(file=file or sys.stderr, soft_wrap=True)
-    table = Table("check", "result", "seen", box=None)
+    table = Table("check", "result", "details", box=None)
     for finding in findings:
-        table.add_row(finding.check, _result(finding), finding.detail)
+        table.add_row(finding.check, _format_result(finding), finding.detail)
     console.print(table)
     for finding in findings:
         for problem in finding.problems:
             console.print(Text(problem))
 
 
-def _result(finding):
+def _format_result(finding):
     from rich.text import Text
 
     if finding.left_out:
-        return Text("left out", "yellow")
+        return Text("skipped", "yellow")
     failed = len(finding.problems)
     return Text(f"{failed} failed", "red") if failed else Text("ok", "green")

@@ -11,7 +11,7 @@ import sys
 from typing import Annotated, Any
 
 from keras_transformer.cli.serving import Ops
-from keras_transformer.cli.translations import StreamProgress, UnfinishedOutput, size_of
+from keras_transformer.cli.translations import StreamProgress, UnfinishedOutput, file_size
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.runs.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.results import check_n_best
@@ -20,42 +20,41 @@ from keras_transformer.utils import Path, counted
 
 Precision = Annotated[
     str | None,
-    "what a run computes in: float32, mixed_bfloat16, mixed_float16 or auto (timed here); if "
-    "unset, as it was trained, but in float32 where that is as fast",
+    "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
+    "unset, that of the training, or float32 if that is as fast",
 ]
-Source = Annotated[str, "sentences: text, .gz, or a .tsv with both columns"]
+Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
-TARGET = "--target"  # the option of that name, in errors
+TARGET = "--target"  # for errors
 WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
-WIDTH = 90  # characters that are shown of a wrong translation
+MAX_PRINTED = 90  # characters of a wrong translation
 
 
 def translate(
     path: Annotated[str, "run directory, or SavedModel (its version directory, or the one above)"],
     /,
     prefix: Annotated[
-        str | None, "text file with the beginnings of the translations, line by line"
+        str | None, "text file with the prefix of each translation, line by line"
     ] = None,
-    n_best: Annotated[int | None, "translations to print of each line, with their scores"] = None,
+    n_best: Annotated[int | None, "translations to print per line, with scores"] = None,
     precision: Precision = None,
     resume: Annotated[
         str | None,
-        "file with the output of the same command that was stopped: given the same input and "
-        "options, it is completed; one that does not exist is begun",
+        "output file to complete after an interruption, with the same input and options; created "
+        "if it does not exist",
     ] = None,
     allow_ops: Ops = (),
     *,
     search: SearchConfig,
 ) -> None:
-    """Translate stdin to stdout, line by line, while it comes in.
+    """Translate stdin to stdout, line by line, as input arrives.
 
-    With --n-best, each translation is printed as "line number from 0 ||| translation ||| score". A
-    beam's are the best, ranked by that score, log_prob / ((5 + length) / 6)^α with α the length
-    penalty; with --sample, so many are drawn, and the score is log_prob, the natural logarithm of
-    the probability. There are always so many lines: what a beam has not found, as of a blank line,
-    is empty, with the score -1e9.
+    With --n-best N, each line gives N lines "line number from 0 ||| translation ||| score". Beam
+    search ranks them by the score log_prob / ((5 + length) / 6)^α, where α is the length penalty;
+    with --sample, the score is log_prob, the natural logarithm of the probability. Missing
+    translations, such as those of a blank line, are empty with score -1e9.
 
-    What --sample draws for a line follows from the seed and the line's number.
+    The samples of a line depend on the seed and the line number only.
     """
     from keras_transformer.data.text_files import iterate_lines
     from keras_transformer.runs.models import open_translator
@@ -63,19 +62,19 @@ def translate(
     check_n_best(n_best, search)
     if resume is None:
         check_stdout()
-    lines, progress = _read_stdin()
+    lines, progress = _open_stdin()
     output = UnfinishedOutput(resume, n_best) if resume else None
     first = output.done if output else 0
     if (found := lines.skip(first)) < first:
         raise ValueError(
-            f"{resume} has the translations of {counted(first, 'line')}, but stdin has only "
-            f"{found:,}: give the input that it was begun with."
+            f"{resume} has translations of {counted(first, 'line')}, but stdin has only {found:,}: "
+            "give the same input as before."
         )
     prefixes = None
     if prefix is not None:
         prefixes = itertools.chain.from_iterable(iterate_lines(prefix))
         collections.deque(itertools.islice(prefixes, first), maxlen=0)
-        # Read now, so that mistakes are found now.
+        # Read the first one now, so that mistakes are found before TensorFlow is imported.
         prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
     (model,) = set_threads(path, precision=precision)
     translator = open_translator(model, search, n_best, precision, prefix is not None, allow_ops)
@@ -89,8 +88,8 @@ def translate(
     progress.end()
 
 
-def _read_stdin():
-    """The lines of stdin, and their progress."""
+def _open_stdin():
+    """Returns the lines of stdin, and their progress."""
     if sys.stdin is None:
         raise ValueError("stdin is closed: give lines to translate.")
     try:
@@ -99,7 +98,7 @@ def _read_stdin():
         return IncomingLines(sys.stdin.buffer.read1), StreamProgress()
     # Not through Python's buffer: a thread that waits there would keep the process from exiting.
     read = functools.partial(os.read, descriptor)
-    return IncomingLines(read), StreamProgress(size_of(descriptor))
+    return IncomingLines(read), StreamProgress(file_size(descriptor))
 
 
 def _write(file, answers, first, n_best):
@@ -107,44 +106,46 @@ def _write(file, answers, first, n_best):
     try:
         for number, answer in enumerate(answers, first):
             if n_best is None:
-                print(_one_line(answer), file=file)
+                print(_join_lines(answer), file=file)
             else:
                 for text, _, score in answer:
-                    print(f"{number} ||| {_one_line(text)} ||| {score:.6f}", file=file)
+                    print(f"{number} ||| {_join_lines(text)} ||| {score:.6f}", file=file)
         file.flush()
     except OSError as error:  # such as a full disk
-        # The rest of the buffer could not be written at exit either.
+        # Else Python would try to write the rest of the buffer at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
         raise ValueError(
-            f"Translations cannot be written ({error.strerror}): with --resume, the rest can be "
-            "appended later."
+            f"The translations cannot be written ({error.strerror}): complete the file with "
+            "--resume."
         ) from error
 
 
 def evaluate(
     path: Annotated[
         str,
-        "run directory, SavedModel (its version directory, or the one above), or text file of "
+        "run directory, SavedModel (its version directory, or the one above), or text file with "
         "translations, line by line",
     ],
     /,
     source: Annotated[
         str | None,
-        "sentences to translate: text, .gz, or a .tsv with both columns; if unset, the held-out "
-        "test of the built-in dates",
+        "sentences to translate: .txt, .gz or two-column .tsv; if unset, the test set of the "
+        "built-in dates",
     ] = None,
     target: Target = None,
     bleu_tokenize: Annotated[
         str | None,
-        "sacreBLEU's tokenizer; none if text is tokenized already; if unset, the one that the run "
-        "was validated by, or 13a",
+        "sacreBLEU tokenizer; none: text is already tokenized; if unset, that of the run's "
+        "validation, or 13a",
     ] = None,
     compare: Annotated[
-        str | None, "another system, given like the first: do their scores differ by chance?"
+        str | None, "second system, given like the first, for a significance test"
     ] = None,
-    n_bootstrap: Annotated[int, "samples for 95 % intervals and p-values; 0: neither"] = 1000,
-    worst: Annotated[int, "wrong translations to print, the worst first"] = 0,
-    json: Annotated[bool, "print one JSON object"] = False,
+    n_bootstrap: Annotated[
+        int, "bootstrap samples for 95 % intervals and p-values; 0: none"
+    ] = 1000,
+    worst: Annotated[int, "wrong translations to print, worst first"] = 0,
+    json: Annotated[bool, "print the scores as one JSON object"] = False,
     precision: Precision = None,
     allow_ops: Ops = (),
     *,
@@ -152,13 +153,13 @@ def evaluate(
 ) -> None:
     """Compare translations with references: BLEU, chrF and exact match.
 
-    The options of the search apply to both systems.
+    The search options apply to both systems.
     """
     check_stdout()
-    from keras_transformer.evaluate import bleu_tokenizer, lossy_target, open_system
+    from keras_transformer.evaluate import bleu_tokenizer, find_detokenizing_losses, open_system
     from keras_transformer.evaluate import evaluate as measure
 
-    pairs = _pairs(path, source, target)
+    pairs = _read_evaluation_pairs(path, source, target)
     model, other_model = set_threads(path, compare, precision=precision)
     options = dict(search=search, precision=precision, allow_ops=allow_ops)
     system = open_system(model, **options)
@@ -166,13 +167,13 @@ def evaluate(
     chosen = search != GREEDY or precision
     if chosen and not callable(system) and not callable(other):
         raise ValueError(
-            f"{path} holds translations: leave out the options of the search and --precision."
+            f"{path} is a file of translations: leave out the search options and --precision."
         )
     for one in filter(None, (model, other_model)):
-        if losses := lossy_target(one):
+        if losses := find_detokenizing_losses(one):
             print(
-                f"{one} writes WordPiece, without {losses}: BLEU compares fairly with references "
-                "that lack these too",
+                f"warning: the WordPiece target vocabulary of {one} loses {losses}: BLEU is fair "
+                "only with references that lack these too",
                 file=sys.stderr,
             )
     tokenize = bleu_tokenize or bleu_tokenizer(model)
@@ -182,8 +183,8 @@ def evaluate(
     _print_report(report, json)
 
 
-def _pairs(path, source, target):
-    """The pairs in the given files, or the test part of the dates that a run was trained on."""
+def _read_evaluation_pairs(path, source, target):
+    """Reads the pairs in the given files, or the test set of the dates that a run learned."""
     from keras_transformer.data.dates import LANGUAGES, dates
     from keras_transformer.data.text_files import read_pairs
     from keras_transformer.runs.run import Run
@@ -191,13 +192,13 @@ def _pairs(path, source, target):
     if source:
         return read_pairs(source, target, TARGET)
     if target:
-        raise ValueError("--source is missing: name the sentences that --target translates.")
+        raise ValueError("--source is missing: give the sources of --target.")
     languages: tuple[str, ...] = LANGUAGES
-    run = Run.of(path)
+    run = Run.from_path(path)
     if run.has_model:
         config = run.read_config()
         if config.train_source or config.corpus:
-            raise ValueError(f"{path} was not trained on dates: name --source and --target.")
+            raise ValueError(f"--source is missing: {path} was not trained on the built-in dates.")
         languages = config.languages or LANGUAGES
     return dates(languages).test
 
@@ -210,38 +211,39 @@ def _print_report(report, as_json):
         print(f"{group:12} {rate:6.1f} %")
     for row in report["worst"]:
         for title, key in WORST.items():
-            print(f"{title:9}{_cut(row[key])}")
+            print(f"{title:9}{_truncate(row[key])}")
     print(f"{report['signature']}\nsentences: {report['sentences']}")
     if other := report.get("comparison"):
         _print_scores(other, f" of {other['system']}")
     _print_scores(report)
 
 
-def _cut(text):
-    """A truncated text in one line."""
+def _truncate(text):
+    """Truncates a text to one line."""
     text = " ".join(text.split())
-    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+    return text if len(text) <= MAX_PRINTED else text[: MAX_PRINTED - 1] + "…"
 
 
-def _print_scores(report, of=""):
+def _print_scores(report, system=""):
     if report["lines_per_second"]:
-        print(f"lines per second{of}: {report['lines_per_second']:.1f}, the model loaded already")
+        rate = f"{report['lines_per_second']:.1f}"
+        print(f"lines per second{system}: {rate}, without loading the model")
     for name, title in (("bleu", "BLEU"), ("chrf", "chrF")):
-        line = f"{title}{of}: {report[name]:.2f}"
+        line = f"{title}{system}: {report[name]:.2f}"
         if f"{name}_interval" in report:
             low, high = report[f"{name}_interval"]
             line += f" (95 % interval {low:.2f} to {high:.2f})"
         if f"{name}_p_value" in report:
-            line += f", difference by chance: p = {report[f'{name}_p_value']:.3f}"
+            line += f", p = {report[f'{name}_p_value']:.3f} (paired bootstrap)"
         print(line)
-    print(f"exact match{of}: {report['exact_match']:.1f} %")
+    print(f"exact match{system}: {report['exact_match']:.1f} %")
 
 
 def score(
     path: Annotated[
         str,
-        "run directory; or SavedModel with the signature score, which truncates targets that are "
-        "too long, where a run refuses them",
+        "run directory; or SavedModel with the signature score, which truncates overlong targets "
+        "(a run raises an error)",
     ],
     /,
     source: Source,
@@ -249,9 +251,9 @@ def score(
     precision: Precision = None,
     allow_ops: Ops = (),
 ) -> None:
-    """Print how probable given translations are: per line log-probability, tab, tokens.
+    """Print the log-probability of given translations and their number of tokens, tab-separated.
 
-    The natural logarithm, not normalised by length; END counts as a token.
+    The logarithm is natural and not normalized by length; END counts as a token.
     """
     from keras_transformer.data.text_files import read_pairs
 
@@ -265,22 +267,22 @@ def align(
     path: Annotated[
         str,
         "run directory; or SavedModel with the signature attention, which aligns its own "
-        "translations: leave out --target, --layers and --heads",
+        "translations, without --target, --layers and --heads",
     ],
     /,
     source: Source,
     target: Target = None,
     layers: Annotated[
         tuple[int, ...],
-        "decoder layers, from 0, whose attention is averaged; none: the last but one, of fewer "
-        "than three the last",
+        "decoder layers to average, counted from 0; none: the last but one, or the last of two or "
+        "fewer",
     ] = (),
-    heads: Annotated[tuple[int, ...], "their heads, from 0; none: all"] = (),
-    tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
+    heads: Annotated[tuple[int, ...], "heads to average, counted from 0; none: all"] = (),
+    tokens: Annotated[bool, "also print the tokens: source ||| target ||| pairs"] = False,
     precision: Precision = None,
     allow_ops: Ops = (),
 ) -> None:
-    """Print what each target token attends to most, as pairs of positions source-target from 0."""
+    """Print word alignments from cross-attention, as pairs source-target of positions from 0."""
     from keras_transformer.data.text_files import is_table, read_lines, read_pairs
     from keras_transformer.runs.run import Run
 
@@ -297,7 +299,7 @@ def align(
 
 
 def _open_model(path, precision, allow_ops):
-    """Opens a model; a run with one operation on each core."""
+    """Opens a model; configures the threads of TensorFlow for a run."""
     from keras_transformer.runs.models import open_model
 
     (model,) = set_threads(path, precision=precision)
@@ -305,14 +307,14 @@ def _open_model(path, precision, allow_ops):
 
 
 def set_threads(*paths: Path | None, precision: str | None = None) -> list[Any]:
-    """Runs an operation on each core if one of the paths is a run, after inspecting it.
+    """Inspects runs, and then configures TensorFlow to run one operation per core for them.
 
     Args:
         *paths: Paths of models, or None.
-        precision: Of the computation of runs, checked before TensorFlow is imported.
+        precision: Dtype policy of runs, checked before TensorFlow is imported.
 
     Returns:
-        List of the paths; runs as `Run`, which have been inspected.
+        List of the paths; those of runs as inspected `Run`s.
     """
     from keras_transformer.presets.options import check_precision
     from keras_transformer.runs.run import Run
@@ -329,6 +331,6 @@ def set_threads(*paths: Path | None, precision: str | None = None) -> list[Any]:
     return opened
 
 
-def _one_line(text):
-    """A translation in one line, even if it has line ends."""
+def _join_lines(text):
+    """Writes a translation in one line, even if it contains line breaks."""
     return " ".join(text.splitlines())

@@ -1,4 +1,4 @@
-"""The commands that make runs: `prepare`, `train`, `config` and `average`."""
+"""The commands that create runs: `prepare`, `train`, `config` and `average`."""
 
 import sys
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from keras_transformer.presets import PRESETS, PrepareConfig, TrainConfig, change, get_preset
 from keras_transformer.runs.streams import check_stdout
 
-DEFAULT = "dates"
-# Beside the text, what a training on other text does not take from the run that it starts from.
-OTHER_TEXT = (
+DEFAULT_PRESET = "dates"
+# Fields, in addition to the text, that fine-tuning does not inherit from the run of --start-from.
+NOT_INHERITED = (
     *("corpus", "valid_fraction", "languages", "start_from", "freeze", "freeze_vectors"),
     "log_file",
 )
@@ -17,14 +17,14 @@ OTHER_TEXT = (
 
 def prepare(
     *,
-    output: Annotated[str, "directory to make"],
-    processes: Annotated[int | None, "how many tokenize; none: one for each core"] = None,
+    output: Annotated[str, "directory to create"],
+    processes: Annotated[int | None, "tokenizing processes; none: one per core"] = None,
     corpus: PrepareConfig,
 ) -> None:
     """Tokenize a corpus of any size once, for train --corpus.
 
-    The same text and options give the same bytes. If it is interrupted, the same command resumes
-    after the last complete shard.
+    The output depends on the text and the options only. After an interruption, the same command
+    resumes after the last complete shard.
     """
     from keras_transformer.runs.training_data import prepare
 
@@ -33,36 +33,56 @@ def prepare(
 
 def train(
     *,
-    output: Annotated[str, "directory to make; it must not hold another run"],
+    output: Annotated[str, "directory of the run to create or resume"],
     preset: Annotated[
-        str | None, f"defaults of all other options: {', '.join(PRESETS)} (if unset: {DEFAULT})"
+        str | None, f"defaults: {', '.join(PRESETS)} (if unset: {DEFAULT_PRESET})"
     ] = None,
-    config: Annotated[
-        str | None, "file with these defaults instead, such as config.yaml of a run to repeat"
-    ] = None,
-    resume: Annotated[bool, "continue the run in --output from its last checkpoint"] = False,
-    accept_changed_text: Annotated[
-        bool, "with --resume: continue even though the text has changed"
-    ] = False,
-    plot: Annotated[bool, "draw learning rate, loss and BLEU into curves.png in --output"] = False,
+    config: Annotated[str | None, "defaults from a file, such as config.yaml of a run"] = None,
+    resume: Annotated[bool, "resume the run in --output from its last checkpoint"] = False,
+    accept_changed_text: Annotated[bool, "resume even if the text has changed"] = False,
+    plot: Annotated[bool, "draw the training curves into curves.png in --output"] = False,
     options: Annotated[dict[str, Any], TrainConfig],
 ) -> None:
-    """Train a model into a run directory.
+    """Train a model and write it into a run directory.
 
-    Exit status 3: the training has diverged; what was saved before that is kept.
+    Without options for the data, the command trains a small model that converts written dates to
+    ISO 8601, in minutes: keras-transformer train --output runs/dates. To train on your own text,
+    two files with one sentence per line: keras-transformer train --preset tiny --train-source FILE
+    --train-target FILE --valid-fraction 0.02 --output runs/mine.
+
+    Exit status 3 means that the training diverged; earlier checkpoints are kept.
     """
     from keras_transformer.runs.checks import check_training
     from keras_transformer.runs.run import Run
 
     chosen, run = configure(options, output, preset, config, resume), Run(output)
     check_training(chosen, run, resume)  # before TensorFlow is imported, which takes seconds
+    if not (preset or config or resume or chosen.start_from):
+        _explain_default_preset(chosen, options)
     from keras_transformer.train import train
 
     train(chosen, run, resume, accept_changed_text)
     if plot:
         from keras_transformer.visualization.curves import save_run_plot
 
-        print(f"curves drawn into {save_run_plot(output)}", file=sys.stderr)
+        print(f"curves: {save_run_plot(output)}", file=sys.stderr)
+
+
+def _explain_default_preset(config, options):
+    """Prints on stderr what the default preset is for, as the user has not chosen one."""
+    if not (config.train_source or config.corpus):
+        print(
+            "Training on the built-in dates. For your own text, give --preset tiny --train-source "
+            "FILE --train-target FILE --valid-fraction 0.02.",
+            file=sys.stderr,
+        )
+    elif config.train_source and "model_type" not in options:
+        print(
+            f"warning: the default, --preset {DEFAULT_PRESET}, splits text into characters and "
+            f"drops sentences of more than {config.model.max_length}: give --preset tiny or small "
+            "for ordinary text.",
+            file=sys.stderr,
+        )
 
 
 def configure(
@@ -72,22 +92,22 @@ def configure(
     config: str | None = None,
     resume: bool = False,
 ) -> TrainConfig:
-    """Makes the configuration of a training.
+    """Builds the configuration of a training.
 
     Args:
-        options: The given fields of `TrainConfig` and `ModelConfig`, which change the configuration
-            that the other arguments lead to, or a run to start from.
+        options: The given fields of `TrainConfig` and `ModelConfig`. They override the preset, the
+            file or the run that the other arguments name.
         output, preset, config, resume: Options of `train`.
 
     Returns:
         `TrainConfig`.
 
     Raises:
-        ValueError: If it is invalid, or what it is based on is missing or named twice.
+        ValueError: If it is invalid, or its base is missing or given twice.
     """
     if preset and config:
-        raise ValueError("--preset and --config both say how to train: leave out one of the two.")
-    base, values = PRESETS[DEFAULT], {}
+        raise ValueError("--preset and --config exclude each other: leave out one of the two.")
+    base, values = PRESETS[DEFAULT_PRESET], {}
     if preset:
         base = get_preset(preset)
     elif config:
@@ -102,7 +122,7 @@ def configure(
         from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 
         base = Run(options["start_from"]).read_config()
-        names = (*TEXTS, *VOCABULARIES, *VECTORS, *OTHER_TEXT)
+        names = (*TEXTS, *VOCABULARIES, *VECTORS, *NOT_INHERITED)
         values = {name: getattr(TrainConfig, name) for name in names}
     if options.get("corpus") and not resume:
         from keras_transformer.runs.checks import parse_corpora, vocabulary_options
@@ -111,8 +131,8 @@ def configure(
     return change(base, {**values, **options})
 
 
-def defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the options of `train` that the given ones lead to, for its help."""
+def find_train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults of the options of `train` after the given ones, for its help."""
     bases = {
         name: given[name] for name in ("output", "preset", "config", "resume") if name in given
     }
@@ -121,8 +141,8 @@ def defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     return vars(chosen.model) | vars(chosen)
 
 
-def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT) -> None:
-    """Print a configuration with comments, for train --config."""
+def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT_PRESET) -> None:
+    """Print a preset as YAML with comments, for train --config."""
     from keras_transformer.runs.configuration import to_yaml
 
     check_stdout()
@@ -131,14 +151,12 @@ def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT) -> None:
 
 def average(
     path: Annotated[str, "run directory"],
-    output: Annotated[str, "directory to make"],
+    output: Annotated[str, "directory to create"],
     /,
-    number: Annotated[
-        int, "how many checkpoints; as many must have been kept (train --keep-checkpoints)"
-    ] = 5,
-    by: Annotated[str, "which of them: best or last"] = "best",
+    number: Annotated[int, "checkpoints to average; see train --keep-checkpoints"] = 5,
+    by: Annotated[str, "which checkpoints: best or last"] = "best",
 ) -> None:
-    """Make a run whose model is the mean of several checkpoints of another, and validate it."""
+    """Average checkpoints of a run into a new run, and validate it."""
     from keras_transformer.runs.models import average
 
     average(path, output, number, by)

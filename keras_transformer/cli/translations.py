@@ -1,4 +1,4 @@
-"""The output of `translate`: its progress on stderr, and a file to resume."""
+"""The output of `translate`: progress on stderr, and an output file that can be resumed."""
 
 import os
 import stat
@@ -12,10 +12,10 @@ SEPARATOR = b" ||| "
 
 
 class StreamProgress:
-    """Prints how many lines are translated: on a terminal in one line, elsewhere every minute.
+    """Prints the number of translated lines; continuously on a terminal, else once a minute.
 
     Args:
-        size: Bytes of the whole input, or None if it is unknown.
+        size: Size of the input in bytes, or None if unknown.
         every: Seconds between two lines if stderr is not a terminal.
     """
 
@@ -27,11 +27,11 @@ class StreamProgress:
         self._started = self._printed = time.monotonic()
 
     def __call__(self, lines: int, bytes_taken: int) -> None:
-        """Prints it if it is time.
+        """Adds translated lines, and prints if enough time has passed.
 
         Args:
-            lines: How many lines have been translated since the last call.
-            bytes_taken: How many bytes of the input are translated.
+            lines: Number of lines translated since the last call.
+            bytes_taken: Number of input bytes translated so far.
         """
         now = time.monotonic()
         self._lines += lines
@@ -39,37 +39,37 @@ class StreamProgress:
             return
         self._printed = now
         seconds = max(now - self._started, 1e-9)
-        text = f"{counted(self._lines, 'line')} translated, {self._lines / seconds:,.0f} a second"
+        text = f"{counted(self._lines, 'line')} translated, {self._lines / seconds:,.0f} per second"
         if self.size:
             text += f", {100 * bytes_taken / self.size:.0f} % of the input"
         print(text, end="\r" if self.terminal else "\n", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Ends the line on a terminal."""
+        """Prints the end of line on a terminal."""
         if self.terminal and self._lines:
             print(file=sys.stderr)
 
 
-def size_of(descriptor: int) -> int | None:
-    """Bytes of a file that is open; None of a pipe, a terminal or the like."""
+def file_size(descriptor: int) -> int | None:
+    """Returns the size of an open file in bytes; None for a pipe or a terminal."""
     status = os.fstat(descriptor)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 class UnfinishedOutput:
-    """A file of translations whose writing was stopped, to append the rest to.
+    """An interrupted output file, to which the missing translations are appended.
 
     Args:
-        path: Of the file, which need not exist.
-        n_best: None, or the number of translations of each line, as --n-best writes them; those of
-            the last line are written again if some are missing.
+        path: Name of the file, which need not exist.
+        n_best: Number of translations per line (`--n-best`), or None. If some are missing for the
+            last line, all of that line are written again.
 
     Attributes:
         path: As given.
-        done: Number of lines of the input that are completely translated.
+        done: Number of input lines that are completely translated.
 
     Raises:
-        ValueError: If it cannot be read, or holds something else.
+        ValueError: If the file cannot be read, or contains something else.
     """
 
     def __init__(self, path: Path, n_best: int | None = None) -> None:
@@ -86,7 +86,7 @@ class UnfinishedOutput:
             raise ValueError(f"{path} cannot be read ({error.strerror}): check it.") from error
 
     def open(self) -> IO[str]:
-        """Opens the file to append to, without an incomplete end."""
+        """Removes an incomplete end, and opens the file for appending."""
         try:
             file = open(self.path, "a", encoding="utf-8", newline="\n")
             file.truncate(self._size)
@@ -95,17 +95,17 @@ class UnfinishedOutput:
             raise ValueError(f"{self.path} cannot be written: {error.strerror}.") from error
 
     def _read(self, file, n_best):
-        """Counts the lines of the input that are done, and their bytes."""
-        place = 0
+        """Counts the completely translated input lines, and their bytes in the file."""
+        end = 0
         for count, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
-            place += len(line)
+            end += len(line)
             number = line.partition(SEPARATOR)[0]
             if n_best and (number != b"%d" % self.done or line.count(SEPARATOR) < 2):
                 raise ValueError(
-                    f"{self.path} line {count} is not a translation of line {self.done} as "
-                    f"--n-best {n_best} writes it: resume with the same options."
+                    f"{self.path} line {count} must be a translation of line {self.done} in the "
+                    f"format of --n-best {n_best}: resume with the same options."
                 )
             if count % (n_best or 1) == 0:
-                self.done, self._size = self.done + 1, place
+                self.done, self._size = self.done + 1, end

@@ -1,10 +1,10 @@
-"""Every configuration: the model, its training, a corpus to prepare, a search, an export.
+"""All configurations: model, training, corpus preparation, decoding and export.
 
-Each one validates itself when it is made, as a whole, so that `dataclasses.replace` should change
-fields that depend on each other in one call; only what needs files is checked by what reads them.
-Every field of `TrainConfig`, `PrepareConfig`, `SearchConfig` and `ExportConfig` is an option of the
-command line; its help text is `metadata["help"]` of the field. `PRESETS` maps the names that
-`--preset` takes to configurations.
+A configuration validates itself as a whole when it is created: change fields that depend on each
+other in one call of `dataclasses.replace`. Files are checked by the functions that read them. Every
+field of `TrainConfig`, `PrepareConfig`, `SearchConfig` and `ExportConfig` is an option of the
+command line; its help text is `metadata["help"]` of the field. `PRESETS` maps the values of
+`--preset` to configurations.
 
 Example:
 
@@ -45,39 +45,41 @@ from keras_transformer.presets.options import (
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """The architecture: arguments of `Transformer`.
+    """The architecture: the arguments of `Transformer`.
 
     Raises:
         ValueError: If a value is invalid, or values do not fit together.
     """
 
-    num_layers: int = option(6, "N, layers of the encoder, and as many of the decoder", COUNT)
-    d_model: int = option(512, "D, width of the model", COUNT)
-    num_heads: int = option(8, "H, heads of each attention; must divide d_model", COUNT)
-    d_ff: int = option(2048, "inner width of the feed-forward networks", COUNT)
-    dropout: float = option(0.1, "dropout rate of sublayer outputs and embeddings", SHARE)
-    norm: str = option("post", "where layers normalize; post: the paper", ("post", "pre"))
-    activation: str = option("relu", "of the feed-forward networks, by its name in Keras")
+    num_layers: int = option(6, "layers of the encoder, and of the decoder", COUNT)
+    d_model: int = option(512, "dimension of embeddings and layer outputs", COUNT)
+    num_heads: int = option(8, "attention heads; must divide d_model", COUNT)
+    d_ff: int = option(2048, "dimension of the feed-forward hidden layer", COUNT)
+    dropout: float = option(0.1, "dropout rate of sublayers and embeddings", SHARE)
+    norm: str = option("post", "layer normalization before or after each sublayer", ("post", "pre"))
+    activation: str = option("relu", "Keras activation of the feed-forward networks")
     positions: str = option("sinusoidal", "positional encoding", POSITIONS)
     share_embeddings: str = option(
-        "target", "matrices that are one; target: with the softmax", SHARED
+        "target", "target: with the softmax; all: also with the source", SHARED
     )
-    max_length: int = option(256, "longest sentence, in tokens", COUNT)
-    max_distance: int | None = option(None, "of relative, bucketed and disentangled positions")
+    max_length: int = option(256, "maximum length of a sentence, in tokens", COUNT)
+    max_distance: int | None = option(
+        None, "maximum distance of relative, bucketed, disentangled; none: the scheme's"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.d_model % self.num_heads:
             raise ValueError(
-                f"num_heads={self.num_heads} does not divide d_model={self.d_model}: every head "
-                "takes an equal share of the width."
+                f"num_heads must divide d_model={self.d_model}, received {self.num_heads}: "
+                "change one of the two."
             )
         check_positions(self.positions, self.max_distance, self.d_model, self.num_heads)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """One training: its data, vocabulary, model and optimization.
+    """A training: data, vocabulary, model, optimization and so on.
 
     Raises:
         ValueError: If a value is invalid, or values contradict each other.
@@ -85,98 +87,101 @@ class TrainConfig:
 
     train_source: str | None = option(
         None,
-        "text, .gz, or .tsv with both columns; 'part-*.gz' for several files",
-        section="data: text, a prepared corpus, or the built-in dates",
+        "training text: .txt, .gz or two-column .tsv; 'part-*.gz': several",
+        section="data: text files, a prepared corpus, or the built-in dates",
     )
-    train_target: str | None = option(None, "the translations, line by line")
-    valid_source: str | None = option(None, "validation text, to choose the best checkpoint by")
+    train_target: str | None = option(None, "its translations, line by line")
+    valid_source: str | None = option(None, "validation text, which selects the best checkpoint")
     valid_target: str | None = option(None, "its translations, line by line")
     valid_fraction: float | None = option(
-        None, "instead of files: share of the training text that is held out", FRACTION
+        None, "fraction of the training text to hold out instead", FRACTION
     )
-    languages: tuple[str, ...] = option((), "of the dates; none: the default ones")
-    corpus: tuple[str, ...] = option((), "prepared, instead of text; path:weight mixes several")
-    dates: bool = option(False, "the built-in dates, if neither text nor a corpus is given")
+    languages: tuple[str, ...] = option((), "languages of the built-in dates; none: the default")
+    corpus: tuple[str, ...] = option((), "prepared corpora instead; path:weight mixes several")
+    dates: bool = option(False, "use the built-in dates unless text or a corpus is given")
 
     vocabulary_size: int | None = option(
-        8000, "ids per vocabulary; none: all (types char and word)", section="vocabulary"
+        8000, "tokens per vocabulary; none: all (char and word only)", section="vocabulary"
     )
-    source_vocabulary_size: int | None = option(None, "of the source, if it differs")
-    target_vocabulary_size: int | None = option(None, "of the target, if it differs")
-    vocabulary_sample: int = option(1_000_000, "pairs to learn it from, at most", COUNT)
-    model_type: str = option("bpe", "of the vocabularies", MODEL_TYPES)
-    source_vocabulary: str | None = option(None, "WordPiece vocab.txt, such as BERT's, to use")
-    target_vocabulary: str | None = option(None, "the target's")
-    lowercase: bool = option(False, "lower-case text before it is tokenized")
-    nfkc: bool = option(True, "normalize text to Unicode NFKC; wordpiece cleans it in its own way")
-    source_vectors: str | None = option(None, "GloVe, word2vec or fastText .vec, to start from")
-    target_vectors: str | None = option(None, "the target's")
-    freeze_vectors: bool = option(False, "do not train embeddings that were initialized so")
+    source_vocabulary_size: int | None = option(None, "source tokens, if different")
+    target_vocabulary_size: int | None = option(None, "target tokens, if different")
+    vocabulary_sample: int = option(1_000_000, "maximum number of pairs to learn from", COUNT)
+    model_type: str = option("bpe", "tokenizer to learn", MODEL_TYPES)
+    source_vocabulary: str | None = option(None, "WordPiece vocab.txt to use, such as BERT's")
+    target_vocabulary: str | None = option(None, "the same for the target")
+    lowercase: bool = option(False, "convert text to lower case")
+    nfkc: bool = option(True, "normalize text to Unicode NFKC (wordpiece: as BERT does)")
+    source_vectors: str | None = option(None, "pretrained embeddings: GloVe, word2vec, fastText")
+    target_vectors: str | None = option(None, "the same for the target")
+    freeze_vectors: bool = option(False, "do not train the pretrained embeddings")
     subword_sampling: float = option(
-        0.0, "while training: dropout of merges (bpe), sharpness (unigram)", SHARE
+        0.0, "subword regularization: bpe dropout, or unigram alpha", SHARE
     )
 
     start_from: str | None = option(
         None,
-        "run directory to fine-tune on other data",
-        section="initialization: random, or a run with its vocabulary and architecture",
+        "run to fine-tune; its vocabulary and architecture stay",
+        section="fine-tuning",
     )
-    freeze: tuple[str, ...] = option((), "not trained: encoder, decoder, source-embeddings")
+    freeze: tuple[str, ...] = option((), "not to train: encoder, decoder, source-embeddings")
 
     model: ModelConfig = dataclasses.field(
-        default_factory=ModelConfig, metadata={"help": "the architecture", "section": "model"}
+        default_factory=ModelConfig, metadata={"help": "architecture", "section": "model"}
     )
 
-    epochs: int = option(20, "each ends with a validation", COUNT, section="optimization")
+    epochs: int = option(20, "epochs; each ends with a validation", COUNT, section="optimization")
     steps_per_epoch: int | None = option(None, "none: one pass over the data", COUNT)
     tokens_per_batch: int = option(
-        8192, "rows × padded length of the longer side, of all replicas together", COUNT
+        8192, "tokens of the longer side, padding and all replicas included", COUNT
     )
-    accumulation_steps: int = option(1, "slices of a batch, one after the other", COUNT)
+    accumulation_steps: int = option(1, "gradient accumulation: slices of a batch", COUNT)
     parallel_microbatches: int | None = option(
-        None, "slices of a batch, at once; none: one for each core, up to eight", COUNT
+        None, "gradient accumulation in parallel: slices; none: cores, up to 8", COUNT
     )
-    label_smoothing: float = option(0.1, "share spread evenly over the vocabulary", SHARE)
+    label_smoothing: float = option(0.1, "probability spread over the vocabulary", SHARE)
     learning_rate: float | None = option(
-        None, "highest learning rate; none: the paper's, (D · warm-up)^-0.5", POSITIVE
+        None, "peak learning rate; none: (d_model * warmup_steps)^-0.5", POSITIVE
     )
-    warmup_steps: int = option(4000, "steps until the learning rate peaks", COUNT)
-    cooldown_steps: int = option(0, "last steps, in which it also falls to 0, linearly", FROM_0)
-    clip_norm: float | None = option(None, "largest global norm of the gradients", ABOVE_0)
+    warmup_steps: int = option(4000, "steps of linear warm-up to the peak", COUNT)
+    cooldown_steps: int = option(0, "final steps of linear decay to 0", FROM_0)
+    clip_norm: float | None = option(None, "maximum global norm of the gradients", ABOVE_0)
     weight_decay: float = option(
-        0.0, "share of the weights taken off per step, times learning rate", NOT_NEGATIVE
+        0.0, "decoupled weight decay, times the learning rate", NOT_NEGATIVE
     )
-    ema: float = option(
-        0.0, "momentum of an exponential moving average that replaces the weights", SHARE
+    ema: float = option(0.0, "momentum of the exponential moving average of weights", SHARE)
+    seed: int = option(1, "seed of all random numbers", SEED)
+
+    precision: str = option(
+        "float32", "dtype policy; auto: the faster one", PRECISIONS, section="devices"
     )
-    precision: str = option("float32", "of computation; auto: timed here", PRECISIONS)
-    strategy: str = option("auto", "of distribution; multiworker: by TF_CONFIG", STRATEGIES)
-    logical_devices: int = option(1, "replicas on the CPU, to try mirrored without GPUs", COUNT)
+    strategy: str = option("auto", "distribution; multiworker reads TF_CONFIG", STRATEGIES)
+    logical_devices: int = option(1, "CPU replicas, to try mirrored without GPUs", COUNT)
     jit_compile: bool = option(False, "compile training steps with XLA, once per padded shape")
-    seed: int = option(1, "of everything random", SEED)
 
     validate_by: str = option(
         "loss",
-        "what the best is chosen by; bleu: by loss while it is below 5",
+        "metric that selects the best; bleu: the loss while BLEU < 5",
         ("loss", "bleu"),
         section="validation",
     )
-    bleu_tokenize: str = option("13a", "sacreBLEU's tokenizer; none if text is tokenized already")
-    validation_beam_size: int = option(1, "of the translations for bleu; 1: greedy search", COUNT)
-    patience: int | None = option(None, "epochs without a new best until training ends", COUNT)
-    keep_checkpoints: int = option(1, "how many of the best, and of the last", COUNT)
-    average: str = option(
-        "none", "checkpoints whose mean becomes the model, if no worse", ("none", "best", "last")
-    )
+    bleu_tokenize: str = option("13a", "sacreBLEU tokenizer; none: text is already tokenized")
+    validation_beam_size: int = option(1, "beam size for BLEU; 1: greedy search", COUNT)
+    patience: int | None = option(None, "epochs without a new best before training stops", COUNT)
 
+    keep_checkpoints: int = option(
+        1, "epochs to keep: N of the best and N of the last", COUNT, section="checkpoints"
+    )
+    average: str = option(
+        "none", "kept epochs to average at the end, unless worse", ("none", "best", "last")
+    )
     save_every: int | None = option(
-        None, "steps between checkpoints; none: 2 % of the time", COUNT, section="checkpoints"
+        None, "steps between checkpoints; none: 2 % of the training time", COUNT
     )
 
     log_every: float = option(
-        60.0, "seconds between lines, without a terminal", ABOVE_0, section="logging"
+        60.0, "seconds between progress lines, without a terminal", ABOVE_0, section="logging"
     )
-    log_file: str | None = option(None, "file to append these lines to as well")
+    log_file: str | None = option(None, "file that progress lines are appended to")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -186,8 +191,8 @@ class TrainConfig:
         self._check_vectors()
         if self.tokens_per_batch < self.model.max_length:
             raise ValueError(
-                f"tokens_per_batch={self.tokens_per_batch} cannot hold a sentence of max_length="
-                f"{self.model.max_length} tokens: raise the budget or lower max_length."
+                f"tokens_per_batch must be at least max_length={self.model.max_length}, received "
+                f"{self.tokens_per_batch}: increase it or decrease max_length."
             )
         is_given = bool(self.source_vocabulary or self.target_vocabulary)
         if self.subword_sampling and (is_given or self.model_type not in ("bpe", "unigram")):
@@ -198,52 +203,57 @@ class TrainConfig:
         self._check_freeze()
 
     def _check_data(self) -> None:
-        """Refuses data that is named in two ways at once."""
+        """Raises if the data is given in two ways."""
         if self.corpus:
             for name in ("train_source", "train_target", "valid_fraction", "languages"):
                 if getattr(self, name):
                     raise ValueError(
-                        f"--corpus brings its text with it: leave out --{name.replace('_', '-')}."
+                        f"--corpus excludes --{name.replace('_', '-')}: leave out one of the two."
                     )
         elif self.train_source is not None and self.languages:
-            raise ValueError("--languages are of the built-in dates: leave them out with files.")
+            raise ValueError(
+                "--languages applies to the built-in dates only: leave it out with --train-source."
+            )
         check_validation(self)
 
     def _check_vectors(self) -> None:
-        """Refuses word vectors that do not fit the embeddings."""
+        """Raises if pretrained embeddings do not fit the model."""
         share = self.model.share_embeddings
         sides = [side for side in ("source", "target") if getattr(self, f"{side}_vectors")]
         if self.freeze_vectors and not sides:
             raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
         if len(sides) == 2 and share == "all":
             raise ValueError(
-                "Both sides have one matrix of embeddings (share_embeddings=all): give "
-                "--source-vectors or --target-vectors, not both, or --share-embeddings target."
+                "--source-vectors and --target-vectors exclude each other with "
+                "--share-embeddings all: leave out one of them, or give --share-embeddings target."
             )
         if sides and self.start_from is not None:
             raise ValueError(
-                f"The embeddings are those of {self.start_from}: leave out --{sides[0]}-vectors."
+                f"--start-from {self.start_from} brings its embeddings: leave out "
+                f"--{sides[0]}-vectors."
             )
         for side in sides if self.freeze_vectors else ():
             check_frozen_vectors(side, share)
 
     def _check_freeze(self) -> None:
-        """Refuses to freeze what is unknown, random, or shared with the softmax."""
+        """Raises if `freeze` names unknown, random or shared weights."""
         for part in self.freeze:
             if part not in FREEZABLE:
-                raise ValueError(f"freeze takes {', '.join(FREEZABLE)}, received {part!r}.")
+                raise ValueError(
+                    f"freeze must be one of {', '.join(FREEZABLE)}, received {part!r}."
+                )
         if self.freeze and self.start_from is None:
-            raise ValueError("--freeze needs --start-from: fresh weights would stay random.")
+            raise ValueError("--freeze needs --start-from: frozen new weights would stay random.")
         if "source-embeddings" in self.freeze and self.model.share_embeddings == "all":
             raise ValueError(
-                "--freeze source-embeddings would freeze the softmax, which shares their matrix "
-                "(share_embeddings=all): freeze encoder or decoder, or start from a run trained "
-                "with --share-embeddings target."
+                "--freeze source-embeddings would also freeze the softmax, because "
+                "share_embeddings=all: freeze encoder or decoder, or start from a run trained with "
+                "--share-embeddings target."
             )
 
 
-def _as_in_training(name: str) -> Any:
-    """A field like the one of that name in `TrainConfig`."""
+def _copy_train_field(name: str) -> Any:
+    """Copies a field of `TrainConfig`, without its section."""
     field = TrainConfig.__dataclass_fields__[name]
     metadata = {**field.metadata, "section": None}
     return dataclasses.field(default=field.default, metadata=metadata)
@@ -251,7 +261,7 @@ def _as_in_training(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig:
-    """A corpus to prepare: its text and its vocabularies.
+    """A corpus to prepare: text and vocabularies.
 
     Raises:
         ValueError: If a value is invalid, or values contradict each other.
@@ -264,29 +274,29 @@ class PrepareConfig:
 
     train_source: str = dataclasses.field(
         metadata={
-            "help": "text, .gz, or .tsv with both columns; 'part-*.gz' for several files",
-            "section": "text",
+            "help": "training text: .txt, .gz or two-column .tsv; 'part-*.gz': several",
+            "section": "data",
         }
     )
-    train_target: str | None = _as_in_training("train_target")
-    valid_source: str | None = _as_in_training("valid_source")
-    valid_target: str | None = _as_in_training("valid_target")
-    valid_fraction: float | None = _as_in_training("valid_fraction")
+    train_target: str | None = _copy_train_field("train_target")
+    valid_source: str | None = _copy_train_field("valid_source")
+    valid_target: str | None = _copy_train_field("valid_target")
+    valid_fraction: float | None = _copy_train_field("valid_fraction")
 
     vocabularies: str | None = option(
-        None, "run or prepared corpus to take them from; none: learn them", section="vocabulary"
+        None, "run or prepared corpus to reuse; none: learn new ones", section="vocabulary"
     )
-    vocabulary_size: int | None = _as_in_training("vocabulary_size")
-    source_vocabulary_size: int | None = _as_in_training("source_vocabulary_size")
-    target_vocabulary_size: int | None = _as_in_training("target_vocabulary_size")
-    vocabulary_sample: int = _as_in_training("vocabulary_sample")
-    model_type: str = _as_in_training("model_type")
-    source_vocabulary: str | None = _as_in_training("source_vocabulary")
-    target_vocabulary: str | None = _as_in_training("target_vocabulary")
-    lowercase: bool = _as_in_training("lowercase")
-    nfkc: bool = _as_in_training("nfkc")
-    joint_vocabulary: bool = option(True, "one for both sides, as share_embeddings=all needs it")
-    seed: int = option(1, "of the random sample and the held-out part", SEED)
+    vocabulary_size: int | None = _copy_train_field("vocabulary_size")
+    source_vocabulary_size: int | None = _copy_train_field("source_vocabulary_size")
+    target_vocabulary_size: int | None = _copy_train_field("target_vocabulary_size")
+    vocabulary_sample: int = _copy_train_field("vocabulary_sample")
+    model_type: str = _copy_train_field("model_type")
+    source_vocabulary: str | None = _copy_train_field("source_vocabulary")
+    target_vocabulary: str | None = _copy_train_field("target_vocabulary")
+    lowercase: bool = _copy_train_field("lowercase")
+    nfkc: bool = _copy_train_field("nfkc")
+    joint_vocabulary: bool = option(True, "one for both sides; share_embeddings=all needs it")
+    seed: int = option(1, "seed of the sample and of the held-out pairs", SEED)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -297,45 +307,46 @@ class PrepareConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-    """A way to search for translations: greedy search, beam search, or random sampling.
+    """How to decode: greedy search, beam search, or random sampling.
 
     Raises:
         ValueError: If a value is out of its range, or values contradict each other.
     """
 
-    beam_size: int = option(1, "hypotheses followed at once; 1: greedy search", COUNT)
+    beam_size: int = option(1, "beam size; 1: greedy search", COUNT)
     length_penalty: float = option(
-        1.0, "α ≥ 0: beams are ranked by log_prob / ((5 + length) / 6)^α", NOT_NEGATIVE
+        1.0, "α in log_prob / ((5 + length) / 6)^α, which ranks a beam", NOT_NEGATIVE
     )
     beam_patience: float = option(
         1.0,
-        "beams stop at so many times beam_size ended; inf: exact search",
+        "a beam stops after this × beam_size hypotheses; inf: exact",
         Range(lambda x: x >= 1, "at least 1; inf for an exact search"),
     )
-    sample: bool = option(False, "draw each token at random instead")
-    temperature: float = option(1.0, "of sampling: below 1 safer, above 1 more varied", POSITIVE)
-    top_k: int = option(0, "of sampling: only the so many most probable tokens; 0: all", FROM_0)
+    sample: bool = option(False, "random sampling instead")
+    temperature: float = option(1.0, "sampling temperature; below 1: less random", POSITIVE)
+    top_k: int = option(0, "sample from the k most probable tokens; 0: from all", FROM_0)
     top_p: float = option(
         1.0,
-        "of sampling: only from the fewest tokens with this share of probability",
+        "sample from the fewest tokens with this total probability",
         Range(lambda x: 0 < x <= 1, "above 0 and at most 1"),
     )
-    seed: int = option(1, "of sampling", SEED)
+    seed: int = option(1, "seed of the sampling", SEED)
     max_output_length: int | None = option(
-        None, "tokens of a translation; none: the model's max_length", COUNT
+        None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.sample and self.beam_size > 1:
             raise ValueError(
-                f"A beam of {self.beam_size} cannot be sampled: leave out beam_size or sample."
+                f"beam_size must be 1 with sample, received {self.beam_size}: leave out one of "
+                "the two."
             )
         for name in () if self.sample else ("temperature", "top_k", "top_p"):
             if getattr(self, name) != getattr(SearchConfig, name):
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}, but nothing is sampled: set sample "
-                    f"(--sample), or leave {name} out."
+                    f"{name} needs sample, received {name}={getattr(self, name)}: set sample "
+                    f"(--sample) or leave out {name}."
                 )
 
 
@@ -352,19 +363,19 @@ class ExportConfig:
 
     signatures: tuple[str, ...] = option(
         ("beam", "sample", "score", "attention", "tokens"),
-        "besides serving_default, which is always there; explore: for the explorer",
+        "in addition to serving_default; explore: for the explorer",
         section="signatures and weights",
     )
-    beam_size: int = option(5, "hypotheses of the signature beam", COUNT)
+    beam_size: int = option(5, "beam size of the signature beam", COUNT)
     length_penalty: float = option(
         SearchConfig.length_penalty, "α of the signature beam", NOT_NEGATIVE
     )
-    precision: str = option("float32", "of stored weights", ("float32", "bfloat16", "int8"))
+    precision: str = option("float32", "dtype of stored weights", ("float32", "bfloat16", "int8"))
     computation: str = option(
-        "float32", "of answers; bfloat16: for servers with such units", ("float32", "bfloat16")
+        "float32", "compute dtype; bfloat16: for hardware that has it", ("float32", "bfloat16")
     )
     max_output_length: int | None = option(
-        None, "tokens of a translation; none: the model's max_length", COUNT
+        None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
 
     def __post_init__(self) -> None:
@@ -376,7 +387,7 @@ class ExportConfig:
         return SearchConfig(beam_size=self.beam_size, length_penalty=self.length_penalty)
 
 
-# Written dates to ISO 8601, in minutes on two cores: `make demo`.
+# Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.
 dates = TrainConfig(
     dates=True,
     vocabulary_size=None,
@@ -438,7 +449,7 @@ PRESETS = {"dates": dates, "tiny": tiny, "small": small, "base": base, "big": bi
 
 
 def get_preset(name: str) -> TrainConfig:
-    """Looks up a configuration.
+    """Returns the preset of a name.
 
     Args:
         name: One of `PRESETS`.
@@ -450,12 +461,12 @@ def get_preset(name: str) -> TrainConfig:
         ValueError: If the name is unknown.
     """
     if name not in PRESETS:
-        raise ValueError(f"There is no preset {name!r}: choose one of {', '.join(PRESETS)}.")
+        raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
     return PRESETS[name]
 
 
 def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """Changes fields of a configuration and of its model at once, so that it is checked as a whole.
+    """Changes fields of a configuration and of its model together, and validates the result.
 
     Args:
         config: `TrainConfig`.

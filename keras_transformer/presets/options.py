@@ -1,4 +1,4 @@
-"""Fields of configurations that describe and check themselves, and checks that others share.
+"""Fields of configurations, with help texts and valid ranges, and checks that modules share.
 
 Pure Python: loads neither Keras nor TensorFlow.
 """
@@ -15,23 +15,23 @@ STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
 SHARED = ("none", "target", "all")  # values of share_embeddings
 MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")
-WHOLE = ("char", "word")  # model types of which a vocabulary may hold all that there is
+UNLIMITED_TYPES = ("char", "word")  # a vocabulary may hold every character or word
 
 # Positional encodings.
 ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings
 RELATIVE = ("relative", "bucketed", "rotary", "disentangled", "alibi")  # computed by attention
 POSITIONS = (*ABSOLUTE, "none", *RELATIVE)
-# The default of max_distance, for the schemes that have one; larger distances are clipped to it.
+# Default max_distance of the schemes that have one; larger distances are clipped.
 MAX_DISTANCES = {"relative": 16, "bucketed": 128, "disentangled": 128}
 NUM_BUCKETS = 32
 
-FORMAT = 1  # of what run directories and .keras files hold
+FORMAT = 1  # version of the format of run directories and .keras files
 
 
 class Range(NamedTuple):
-    """The values that a number may have."""
+    """The valid values of a number."""
 
-    holds: Callable[[Any], bool]
+    contains: Callable[[Any], bool]
     expected: str
 
 
@@ -51,26 +51,26 @@ def option(
     allowed: Range | tuple[str, ...] | None = None,
     section: str | None = None,
 ) -> Any:
-    """A field with its help text.
+    """Makes a dataclass field that is an option of the command line.
 
     Args:
-        default: Its default.
-        help: One line, for the command line and for `config.yaml`.
+        default: The default value.
+        help: One line, for `--help` and for `config.yaml`.
         allowed: The range of a number, or the choices of a string. None is always allowed.
-        section: Title of the section that begins with this field, in both places.
+        section: Title of the section that starts with this field, in both places.
     """
     metadata = {"help": help, "allowed": allowed, "section": section}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def help_of(field: "dataclasses.Field[Any]") -> str:
-    """The help text of a field, with its choices."""
+    """Returns the help text of a field with its choices."""
     text, allowed = field.metadata["help"], field.metadata.get("allowed")
     return f"{text} ({', '.join(allowed)})" if type(allowed) is tuple else text
 
 
 def check_fields(config: Any) -> None:
-    """Checks each field of a configuration on its own.
+    """Checks each field of a configuration separately.
 
     Raises:
         ValueError: If a number is out of its range, or a string is not one of the choices.
@@ -81,7 +81,7 @@ def check_fields(config: Any) -> None:
             continue
         if isinstance(allowed, Range):
             try:
-                valid, expected = allowed.holds(value), allowed.expected
+                valid, expected = allowed.contains(value), allowed.expected
             except TypeError:  # not a number
                 valid, expected = False, allowed.expected
         else:
@@ -91,29 +91,29 @@ def check_fields(config: Any) -> None:
 
 
 def check_format(name: str, received: int | None) -> None:
-    """Refuses a file that another version has written.
+    """Checks the format version of a file.
 
     Args:
-        name: Of the file.
-        received: The format that it names; None: older than the first format.
+        name: Name of the file.
+        received: The version in the file; None: older than the first one.
 
     Raises:
         ValueError: If it is not `FORMAT`.
     """
     if received != FORMAT:
         raise ValueError(
-            f"{name} is of format {received or 0}, this version reads format {FORMAT}: use the "
-            "version that wrote it, or train anew."
+            f"{name} must have format {FORMAT}, received format {received or 0}: use the version "
+            "of keras_transformer that wrote it, or train again."
         )
 
 
 def check_sharing(
     share_embeddings: str, source_vocabulary_size: int, target_vocabulary_size: int
 ) -> None:
-    """Refuses an unknown `share_embeddings`, and one that the vocabularies do not allow.
+    """Checks `share_embeddings` against the sizes of the vocabularies.
 
     Raises:
-        ValueError: If it is unknown or not allowed.
+        ValueError: If it is unknown, or is "all" with two sizes.
     """
     if share_embeddings not in SHARED:
         raise ValueError(
@@ -121,14 +121,14 @@ def check_sharing(
         )
     if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
         raise ValueError(
-            'share_embeddings="all" needs one vocabulary for both sides, received '
-            f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use a "
-            'joint vocabulary or share_embeddings="target".'
+            'share_embeddings="all" needs a joint vocabulary, received '
+            f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use one "
+            'vocabulary for both sides or share_embeddings="target".'
         )
 
 
 def check_precision(precision: str | None) -> None:
-    """Refuses a precision that is neither None nor one of `PRECISIONS`.
+    """Checks that a precision is None or one of `PRECISIONS`.
 
     Raises:
         ValueError: If it is unknown.
@@ -140,7 +140,7 @@ def check_precision(precision: str | None) -> None:
 
 
 def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
-    """Refuses an unknown type of vocabulary, and a size that no text could be learned with.
+    """Checks the type and the size of a vocabulary.
 
     Raises:
         ValueError: If the type is unknown, or the size too small or missing.
@@ -150,11 +150,10 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
             f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
         )
     if vocabulary_size is None:
-        if model_type not in WHOLE:
+        if model_type not in UNLIMITED_TYPES:
             raise ValueError(
-                f"A {model_type} vocabulary needs a vocabulary_size, received None: pass a number "
-                f'of ids, such as 8000, or model_type="char" or "word", which take every '
-                "character or word."
+                f"vocabulary_size must be an integer for model_type={model_type!r}, received "
+                'None: pass a size such as 8000, or model_type="char" or "word".'
             )
         return
     try:
@@ -164,56 +163,57 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
             f"vocabulary_size must be an integer, received {vocabulary_size!r}."
         ) from None
     without_bytes = model_type in ("word", "wordpiece")
-    taken, what = (4, "special") if without_bytes else (260, "special or single bytes")
-    if vocabulary_size <= taken:
+    reserved, what = (4, "special tokens") if without_bytes else (260, "special tokens and bytes")
+    if vocabulary_size <= reserved:
         raise ValueError(
-            f"vocabulary_size={vocabulary_size} is too small: {taken} ids of a {model_type} "
-            f"vocabulary are {what}, and the text needs some."
+            f"vocabulary_size must be greater than {reserved} for model_type={model_type!r}, "
+            f"received {vocabulary_size}: {reserved} ids are reserved for {what}."
         )
 
 
 def check_frozen_vectors(side: str, share_embeddings: str) -> None:
-    """Refuses to freeze the embeddings of a side that shares its matrix with the softmax.
+    """Checks that frozen embeddings do not share their matrix with the softmax.
 
     Raises:
-        ValueError: If it does.
+        ValueError: If they do.
     """
     if share_embeddings == "all" or (side, share_embeddings) == ("target", "target"):
-        apart = "target" if side == "source" else "none"
+        separate = "target" if side == "source" else "none"
         raise ValueError(
-            f"--freeze-vectors would freeze the softmax, which shares the matrix of the {side} "
-            f"embeddings (share_embeddings={share_embeddings}): give --share-embeddings {apart}."
+            "--freeze-vectors would also freeze the softmax, because "
+            f"share_embeddings={share_embeddings}: give --share-embeddings {separate}."
         )
 
 
-def check_vocabularies(config: Any, joint: bool, apart: str) -> None:
-    """Refuses vocabularies that contradict each other, or that could not be learned.
+def check_vocabularies(config: Any, joint: bool, separate: str) -> None:
+    """Checks that the options of both vocabularies are valid and consistent.
 
     Args:
         config: `TrainConfig` or `PrepareConfig`.
         joint: Whether both sides share one vocabulary.
-        apart: The option that gives each side a vocabulary of its own.
+        separate: The option that gives each side its own vocabulary.
 
     Raises:
-        ValueError: If they do.
+        ValueError: If they are not.
     """
     files = (config.source_vocabulary, config.target_vocabulary)
     sizes = (config.source_vocabulary_size, config.target_vocabulary_size)
     for side, path, size in zip(("source", "target"), files, sizes, strict=True):
         if size is not None and joint:
             raise ValueError(
-                f"--{side}-vocabulary-size {size} is for a vocabulary of its own, and both sides "
-                f"have one: give --vocabulary-size, or {apart} as well."
+                f"--{side}-vocabulary-size {size} needs separate vocabularies: give "
+                f"--vocabulary-size instead, or {separate} as well."
             )
         if size is not None and path is not None:
             raise ValueError(
-                f"--{side}-vocabulary {path} has the size it has: leave out "
+                f"--{side}-vocabulary {path} determines the size: leave out "
                 f"--{side}-vocabulary-size."
             )
     if joint and files[0] != files[1]:
         raise ValueError(
-            f"Both sides have one vocabulary, received --source-vocabulary {files[0] or 'none'} "
-            f"and --target-vocabulary {files[1] or 'none'}: give the same file twice, or {apart}."
+            "--source-vocabulary and --target-vocabulary must be the same file for a joint "
+            f"vocabulary, received {files[0] or 'none'} and {files[1] or 'none'}: give the same "
+            f"file twice, or {separate}."
         )
     for path, size in zip(files, sizes, strict=True):
         if path is None:
@@ -221,20 +221,20 @@ def check_vocabularies(config: Any, joint: bool, apart: str) -> None:
 
 
 def check_validation(config: Any) -> None:
-    """Refuses validation data that is named in two ways, or by its target alone.
+    """Checks that validation data is given in one way, and completely.
 
     Args:
         config: `TrainConfig` or `PrepareConfig`.
 
     Raises:
-        ValueError: If it is.
+        ValueError: If it is not.
     """
     if config.valid_target is not None and config.valid_source is None:
-        raise ValueError("--valid-source is missing: name it along with --valid-target.")
+        raise ValueError("--valid-source is missing: give it together with --valid-target.")
     if config.valid_source is not None and config.valid_fraction is not None:
         raise ValueError(
-            f"--valid-fraction {config.valid_fraction} is for data without --valid-source: leave "
-            "out one of the two."
+            f"--valid-fraction {config.valid_fraction} and --valid-source exclude each other: "
+            "leave out one of the two."
         )
 
 
@@ -244,12 +244,12 @@ def check_positions(
     d_model: int | None = None,
     num_heads: int | None = None,
 ) -> None:
-    """Checks the name of a positional encoding, and the sizes that it is used with.
+    """Checks the name of a positional encoding, and the sizes that it depends on.
 
     Args:
         positions: One of `POSITIONS`.
         max_distance: None for the default in `MAX_DISTANCES`.
-        d_model, num_heads: Sizes of the model, if they are known.
+        d_model, num_heads: Sizes of the model, if known.
 
     Raises:
         ValueError: If the name is unknown, or a size does not fit.
@@ -261,10 +261,9 @@ def check_positions(
     if max_distance is not None:
         _check_max_distance(positions, max_distance)
     if d_model and d_model % 2 and positions in ("sinusoidal", "alibi"):
-        subject = "Sinusoidal positions need" if positions == "sinusoidal" else "alibi needs"
         raise ValueError(
-            f"{subject} an even d_model, received d_model={d_model}: choose an even one or "
-            "other positions."
+            f"d_model must be even for positions={positions!r}, received {d_model}: choose an even "
+            "d_model or other positions."
         )
     if positions == "rotary" and d_model and num_heads:
         check_rotary(d_model // num_heads)
@@ -273,26 +272,27 @@ def check_positions(
 def _check_max_distance(positions, max_distance):
     if positions not in MAX_DISTANCES:
         raise ValueError(
-            f"max_distance={max_distance!r} has no effect on positions={positions!r}: leave it "
-            f"out, or choose one of {', '.join(MAX_DISTANCES)}."
+            f"max_distance needs positions to be one of {', '.join(MAX_DISTANCES)}, received "
+            f"positions={positions!r}: leave out max_distance={max_distance!r}."
         )
     if not isinstance(max_distance, numbers.Integral) or max_distance < 1:
         raise ValueError(f"max_distance must be a positive integer, received {max_distance!r}.")
     if positions == "bucketed" and max_distance <= NUM_BUCKETS // 2:
         raise ValueError(
-            f"max_distance of bucketed positions must be more than {NUM_BUCKETS // 2}, as so many "
-            f"of the {NUM_BUCKETS} buckets hold one distance each, received {max_distance}."
+            f"max_distance must be greater than {NUM_BUCKETS // 2} for positions='bucketed', "
+            f"received {max_distance}: {NUM_BUCKETS // 2} of the {NUM_BUCKETS} buckets hold one "
+            "distance each."
         )
 
 
 def check_rotary(key_dim: int) -> None:
-    """Checks that the entries of a head form pairs.
+    """Checks that the dimension of a head is even, for rotary positions.
 
     Raises:
-        ValueError: If its width is odd.
+        ValueError: If it is odd.
     """
     if key_dim % 2:
         raise ValueError(
-            f"Rotary positions rotate pairs of entries, received heads of odd width {key_dim}: "
-            "choose num_heads and d_model so that d_model / num_heads is even."
+            f"key_dim must be even for rotary positions, received {key_dim}: choose num_heads and "
+            "d_model so that d_model / num_heads is even."
         )

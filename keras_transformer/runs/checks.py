@@ -1,4 +1,4 @@
-"""Checks of a training or a preparation before TensorFlow and the text are loaded."""
+"""Checks of a training or a preparation, before TensorFlow and the text are loaded."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.prepared.prepared_corpus import VALID, read_manifest
 from keras_transformer.data.text_files import ParallelText
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
-from keras_transformer.runs.configuration import MACHINE
+from keras_transformer.runs.configuration import MACHINE_FIELDS
 from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import read_pieces
@@ -19,52 +19,51 @@ from keras_transformer.tokenizers.word_vectors import check_vectors
 from keras_transformer.training.cluster import cluster_of
 from keras_transformer.utils import Path
 
-# Fields that may change when a run is resumed; texts if they are the same in another place.
-MAY_CHANGE = (
+# Fields that may change when a run is resumed; text files may also be in another place.
+MUTABLE_FIELDS = (
     *("epochs", "learning_rate", "warmup_steps", "cooldown_steps", "clip_norm", "patience"),
     *("bleu_tokenize", "validation_beam_size", "save_every", "log_every", "log_file"),
-    *("strategy", "logical_devices", *MACHINE),
+    *("strategy", "logical_devices", *MACHINE_FIELDS),
 )
-# Fields that a fine-tuned model has from the run that it starts from, beside its vocabulary.
-ARCHITECTURE = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "dropout"]
-# Fields of `TrainConfig` and of `PrepareConfig` that vocabularies are learned with.
-VOCABULARY = (
+# Fields that a fine-tuned model inherits, in addition to the vocabulary.
+ARCHITECTURE_FIELDS = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "dropout"]
+# Fields of `TrainConfig` and of `PrepareConfig` that determine how vocabularies are learned.
+VOCABULARY_FIELDS = (
     *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size"),
     *("model_type", "lowercase", "nfkc"),
 )
 
 
 def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
-    """Refuses a training that is impossible or would not do what is meant, in under a second.
+    """Checks options and files of a training, in under a second.
 
-    A training is checked once: with the same `Run`, configuration and `resume`, a second call
-    returns at once.
+    With the same `Run`, configuration and `resume`, a second call returns immediately.
 
     Args:
         config: `TrainConfig`.
-        run: The run to create or resume. Its `writes` is set: whether this process is the chief.
-        resume: Whether to resume the training in it.
+        run: The run to create or resume. `run.writes` is set to whether this process is the chief.
+        resume: Whether to resume the run.
 
     Raises:
         ValueError: If a file is missing or invalid, the directory is not empty, or the
-            configuration contradicts the run that is resumed or started from.
+            configuration contradicts the run that is resumed or fine-tuned.
     """
     if run.checked == (config, resume):
         return
     cluster = cluster_of(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
-        _check_same(config, run.read_config())
+        _check_unchanged(config, run.read_config())
     elif run.writes:
-        _check_free(run.path)
-    begun = resume and run.read_state() is not None
-    if config.start_from is not None and not begun:
-        _check_start(config, Run(config.start_from))
+        _check_output_is_free(run.path)
+    has_checkpoint = resume and run.read_state() is not None
+    if config.start_from is not None and not has_checkpoint:
+        _check_start_from(config, Run(config.start_from))
     check_names(config)
     _check_corpora(config)
     if not resume:
         check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))
-    if not begun:
+    if not has_checkpoint:
         for side in sides_with_vectors(config):
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
     _check_files(config, run.path)
@@ -78,36 +77,37 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
 
 
 def sides_with_vectors(config: TrainConfig) -> list[str]:
-    """The sides whose embeddings start from word vectors: source, target."""
+    """Returns the sides with pretrained embeddings: source, target."""
     return [side for side, name in zip(saved.SIDES, VECTORS, strict=True) if getattr(config, name)]
 
 
 # --- files ---
 
 
-def check_vocabulary_files(config: TrainConfig | PrepareConfig, instead: str | None) -> None:
-    """Refuses files that hold no vocabulary, or that are named beside other vocabularies.
+def check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | None) -> None:
+    """Checks the vocabulary files of a configuration.
 
     Args:
-        config: The configuration that names them.
-        instead: The run or corpus that vocabularies are taken from, if not from these files.
+        config: The configuration.
+        origin: The run or corpus whose vocabularies are used instead, or None.
 
     Raises:
-        ValueError: If there is one.
+        ValueError: If a file is not a vocabulary, or is given together with `origin`.
     """
     for name in VOCABULARIES:
         path = getattr(config, name)
         if path is None:
             continue
-        if instead is not None:
+        if origin is not None:
             raise ValueError(
-                f"The vocabularies are those of {instead}: leave out --{name.replace('_', '-')}."
+                f"--{name.replace('_', '-')} and the vocabularies of {origin} exclude each other: "
+                "leave out the option."
             )
         read_pieces(path)
 
 
 def _check_files(config: TrainConfig, output: Path) -> None:
-    """Refuses missing or empty text, and a log file that cannot be written."""
+    """Raises if text is missing or empty, or the log file cannot be written."""
     for source, target in (TEXTS[:2], TEXTS[2:]):
         path, other = getattr(config, source), getattr(config, target)
         if path is None:
@@ -131,11 +131,11 @@ def _check_files(config: TrainConfig, output: Path) -> None:
             raise ValueError(f"--log-file {config.log_file} cannot be written: check the path.")
 
 
-def _check_free(output: Path) -> None:
-    """Refuses to overwrite anything."""
+def _check_output_is_free(output: Path) -> None:
+    """Raises if there is anything to overwrite."""
     if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
         raise ValueError(
-            f"{output} is not empty: choose another --output, or go on with the run in it by "
+            f"{output} is not empty: choose another --output, or continue the run in it with "
             "--resume."
         )
 
@@ -143,45 +143,45 @@ def _check_free(output: Path) -> None:
 # --- other runs ---
 
 
-def _check_same(config: TrainConfig, begun: TrainConfig) -> None:
-    """Refuses to resume with another configuration than the run's."""
-    for name, old, new in _differences(begun, config):
-        decided = name == "precision" and new == "auto"  # by the run
-        if name not in (*MAY_CHANGE, *TEXTS, "corpus", "dates") and not decided:
+def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
+    """Raises if a field has changed that must not change when a run is resumed."""
+    for name, old, new in _list_differences(original, config):
+        uses_recorded = name == "precision" and new == "auto"
+        if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
             raise ValueError(
-                f"This run was begun with {name}={old!r}, received {new!r}: resume it with the "
-                f"options it was begun with (only {', '.join(MAY_CHANGE)} and the place of the "
-                "text may change), or start another one."
+                f"{name} must be {old!r} to resume this run, received {new!r}: leave out the "
+                f"option or start a new run (only {', '.join(MUTABLE_FIELDS)} and the paths of the "
+                "text may change)."
             )
 
 
-def _check_start(config: TrainConfig, run: Run) -> None:
-    """Refuses to start from a path that is not a run, or one with another architecture."""
+def _check_start_from(config: TrainConfig, run: Run) -> None:
+    """Raises if `start_from` is not a run, or has another vocabulary or architecture."""
     if not run.has_model:
         raise ValueError(
-            f"--start-from {run} is no run directory with a model: give the --output of a training "
-            "that has finished an epoch."
+            f"--start-from {run} is not a run directory with a model: give the --output of a "
+            "training that has completed an epoch."
         )
     run.inspect()
     origin = run.read_config()
-    for name, old, new in _differences(origin, config):
-        if name in VOCABULARY or name in ARCHITECTURE:
+    for name, old, new in _list_differences(origin, config):
+        if name in VOCABULARY_FIELDS or name in ARCHITECTURE_FIELDS:
             raise ValueError(
-                f"{run} has {name}={old!r}, received {new!r}: what starts from it has its "
-                "vocabulary and architecture; leave out the option or preset that says so."
+                f"{name} must be {old!r} with --start-from {run}, received {new!r}: leave out the "
+                "option or preset; the vocabulary and the architecture do not change."
             )
     if not (config.train_source or config.corpus) and (origin.train_source or origin.corpus):
-        raise ValueError("--train-source is missing: name the text to fine-tune on.")
+        raise ValueError("--train-source is missing: give the text to fine-tune on.")
 
 
-def _differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
-    """Fields that differ, those of the model among them: names, old values, new ones."""
-    before, after = (_flat(config) for config in (old, new))
+def _list_differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
+    """Lists the names, old and new values of fields that differ, those of the model included."""
+    before, after = (_flatten_fields(config) for config in (old, new))
     return [(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
-def _flat(config: TrainConfig) -> dict[str, Any]:
-    """The fields of a configuration and of its model in one dict."""
+def _flatten_fields(config: TrainConfig) -> dict[str, Any]:
+    """Returns the fields of a configuration and of its model in one dict."""
     fields = dataclasses.asdict(config)
     return {name: fields[name] for name in fields if name != "model"} | fields["model"]
 
@@ -190,21 +190,21 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
 
 
 def parse_corpora(corpora: Sequence[str]) -> list[tuple[str, float]]:
-    """Parses the names of corpora to be mixed.
+    """Parses the values of `--corpus`.
 
     Args:
-        corpora: `path` or `path:weight` of each.
+        corpora: `path` or `path:weight` of each corpus.
 
     Returns:
-        List of paths and weights; 1 where none is given.
+        List of paths and weights, by default 1.
 
     Raises:
         ValueError: If a weight is not positive.
     """
-    return [_parse(corpus) for corpus in corpora]
+    return [_parse_corpus(corpus) for corpus in corpora]
 
 
-def _parse(corpus):
+def _parse_corpus(corpus):
     path, colon, weight = corpus.rpartition(":")
     if not colon or os.path.isdir(corpus):
         return corpus, 1.0
@@ -213,59 +213,56 @@ def _parse(corpus):
     except ValueError:
         return corpus, 1.0
     if not 0 < value < math.inf:
-        raise ValueError(f"The weight of a corpus must be a number above 0, received {corpus}.")
+        raise ValueError(f"The weight in --corpus must be a number above 0, received {corpus}.")
     return path, value
 
 
 def vocabulary_options(path: Path) -> dict[str, Any]:
-    """The values of `VOCABULARY` that the vocabularies of a prepared corpus were learned with.
+    """Returns the `VOCABULARY_FIELDS` of a prepared corpus.
 
     Raises:
         ValueError: If `path` is not a prepared corpus.
     """
     options = read_manifest(path)["options"]
-    return {name: options.get(name) for name in VOCABULARY}  # earlier versions had fewer
+    return {name: options.get(name) for name in VOCABULARY_FIELDS}  # older versions had fewer
 
 
 def _check_corpora(config):
-    """Refuses prepared corpora that do not fit a training or each other, by their manifests."""
+    """Raises if prepared corpora do not fit the training or each other, by their manifests."""
     if not config.corpus:
         return
     first, *others = [path for path, _ in parse_corpora(config.corpus)]
     manifest = read_manifest(first)
-    for name in VOCABULARY:
+    for name in VOCABULARY_FIELDS:
         old, new = manifest["options"].get(name), getattr(config, name)
         if old != new:
             raise ValueError(
-                f"{first} was prepared with {name}={old!r}, received {new!r}: leave out that "
-                "option or give the same; with another vocabulary, the corpus must be prepared "
-                "anew."
+                f"{name} must be {old!r} for the corpus {first}, received {new!r}: leave out the "
+                "option, or prepare the corpus again."
             )
-    vocabularies = _checksums_of_vocabularies(manifest)
+    vocabularies = _vocabulary_checksums(manifest)
     for path in others:
-        if _checksums_of_vocabularies(read_manifest(path)) != vocabularies:
+        if _vocabulary_checksums(read_manifest(path)) != vocabularies:
             raise ValueError(
                 f"{path} was prepared with other vocabularies than {first}: prepare it with "
                 f"--vocabularies {first}."
             )
     if config.model.share_embeddings == "all" and vocabularies[0] != vocabularies[1]:
         raise ValueError(
-            f"{first} has a vocabulary for each side, and --share-embeddings all needs one for "
-            "both: take --share-embeddings target, or prepare it without --no-joint-vocabulary."
+            f"--share-embeddings all needs a joint vocabulary, but {first} has two: give "
+            "--share-embeddings target, or prepare it without --no-joint-vocabulary."
         )
     if config.start_from is not None and saved.read(first) != saved.read(config.start_from):
         raise ValueError(
-            f"{first} was prepared with another vocabulary than that of {config.start_from}, which "
-            "a training that starts from it has: prepare it with --vocabularies "
-            f"{config.start_from}."
+            f"{first} was prepared with another vocabulary than that of --start-from "
+            f"{config.start_from}: prepare it with --vocabularies {config.start_from}."
         )
     if config.valid_source is None and VALID[0] not in manifest["files"]:
         raise ValueError(
-            f"{first} was prepared without a validation part, which the best model is chosen by: "
-            "name one by --valid-source."
+            f"--valid-source is missing: {first} was prepared without validation data."
         )
 
 
-def _checksums_of_vocabularies(manifest):
+def _vocabulary_checksums(manifest):
     names = saved.names(manifest["files"].__contains__)
     return [manifest["files"][name] for name in names]

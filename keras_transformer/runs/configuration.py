@@ -1,12 +1,11 @@
-"""A training's configuration as a file: `TrainConfig` as YAML with comments, and back."""
+"""Configuration files: writes a `TrainConfig` as YAML with comments, and reads it."""
 
 import dataclasses
 import difflib
 import re
-import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -16,23 +15,22 @@ from keras_transformer.presets import ModelConfig, TrainConfig, change
 from keras_transformer.presets.options import FORMAT, check_format, help_of
 from keras_transformer.utils import Path
 
-# Fields that older files of this format have under other names.
-RENAMED = {"peak": "learning_rate"}
-MACHINE = ("parallel_microbatches",)  # the machine's, not the training's: left out of files
-MAX_BYTES = 1 << 16  # bytes of a file; what is written has four thousand
+RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
+MACHINE_FIELDS = ("parallel_microbatches",)  # depend on the machine: not written to files
+MAX_BYTES = 1 << 16  # size limit of a file; `to_yaml` writes about 4,000 bytes
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads values that stand where they are: an alias may stand for a thousand others."""
+    """Refuses aliases: a small file could expand to a huge one."""
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has aliases (*name), which no configuration needs")
+            raise yaml.YAMLError("aliases (*name) are not supported")
         return super().compose_node(parent, index)
 
 
 def to_yaml(config: TrainConfig) -> str:
-    """Writes a configuration with a comment on each line, as `--config` reads it.
+    """Writes a configuration for `--config`, with a comment on each line.
 
     Args:
         config: `TrainConfig`.
@@ -41,29 +39,28 @@ def to_yaml(config: TrainConfig) -> str:
         YAML.
     """
     lines = [f"format: {FORMAT}"]
-    for title, fields in _sections():
-        lines += ["", f"# {title}"]
-        for field in fields:
-            if field.name == "model":
-                lines += ["model:", *_lines(config.model, dataclasses.fields(ModelConfig), "  ")]
-            elif field.name not in MACHINE:
-                lines += _lines(config, [field], "")
+    for field in dataclasses.fields(TrainConfig):
+        if title := field.metadata.get("section"):
+            lines += ["", f"# {title}"]
+        if field.name == "model":
+            lines += ["model:", *_yaml_lines(config.model, dataclasses.fields(ModelConfig), "  ")]
+        elif field.name not in MACHINE_FIELDS:
+            lines += _yaml_lines(config, [field], "")
     return "\n".join(lines) + "\n"
 
 
 def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConfig:
-    """Reads a configuration: what `to_yaml` has written, or a part of it.
+    """Reads a configuration that `to_yaml` has written, or some of its fields.
 
     Args:
-        path: Name of a file, such as the `config.yaml` of a run. Fields that it leaves out have
-            their defaults.
-        missing: Other values for these.
+        path: Name of a file, such as the `config.yaml` of a run.
+        missing: Values of fields that the file omits, instead of their defaults.
 
     Returns:
         `TrainConfig`.
 
     Raises:
-        ValueError: If the file cannot be read or is of another format, or a key or a value is
+        ValueError: If the file cannot be read or has another format, or a key or a value is
             invalid.
     """
     values = {**(missing or {}), **read_values(path)}
@@ -74,74 +71,34 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Reads the values in a configuration file, as `presets.change` takes them.
+    """Reads the values in a configuration file, for `presets.change`.
 
     Raises:
-        ValueError: If the file cannot be read or is of another format, a key is unknown, or a value
+        ValueError: If the file cannot be read or has another format, a key is unknown, or a value
             has the wrong type.
     """
     content = read_bytes(path, MAX_BYTES)
     try:
         fields = yaml.load(content.decode(), _PlainLoader)
     except UnicodeDecodeError:
-        raise ValueError(f"{path} cannot be read (it is not UTF-8): check the path.") from None
-    # Dates that are none are ValueErrors.
+        raise ValueError(f"{path} must be UTF-8: check the path.") from None
+    # YAML raises ValueError for an invalid date.
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"{path} is not YAML: {reason}.") from None
-    except RecursionError:  # whose message differs from call to call
-        raise ValueError(f"{path} is not YAML: it is nested too deeply.") from None
+        raise ValueError(f"{path} is not valid YAML: {reason}.") from None
+    except RecursionError:  # its message differs from call to call
+        raise ValueError(f"{path} is not valid YAML: it is nested too deeply.") from None
     if not isinstance(fields, dict):
         raise ValueError(
             f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "
-            "config prints a whole one."
+            "config prints an example."
         )
     check_format(str(path), fields.pop("format", None))
     return _read_fields(TrainConfig, fields, str(path))
 
 
-def summarize(config: TrainConfig, width: int = 100) -> str:
-    """Describes a configuration on less than a screen: a paragraph for each of its sections."""
-    return "\n".join(paragraphs(config, width))
-
-
-def paragraphs(config: TrainConfig, width: int = 100) -> Iterator[str]:
-    """The paragraphs of `summarize`; the first names the data."""
-    for title, fields in _sections():
-        values = {field.name: getattr(config, field.name) for field in fields}
-        if "model" in values:
-            values = dataclasses.asdict(config.model)
-        if "dates" in values:
-            given = config.train_source or config.corpus
-            values["dates"] = None if given or not config.dates else "built-in"
-        words = [f"{name}={_shown(value)}" for name, value in values.items() if _is_told(value)]
-        if not words:
-            continue
-        text = f"{title.partition(':')[0]}: {', '.join(words)}"
-        options: dict[str, Any] = dict(break_long_words=False, break_on_hyphens=False)
-        yield textwrap.fill(text, width, subsequent_indent="    ", **options)
-
-
-def _is_told(value):
-    return value is not None and value != ()
-
-
-def _shown(value):
-    return " ".join(map(str, value)) if isinstance(value, tuple) else value
-
-
-def _sections() -> Iterator[tuple[str, list["dataclasses.Field[Any]"]]]:
-    """Titles of the sections of a `TrainConfig`, with the fields of each."""
-    sections: dict[str, list[dataclasses.Field[Any]]] = {}
-    title = ""
-    for field in dataclasses.fields(TrainConfig):
-        title = field.metadata.get("section") or title
-        sections.setdefault(title, []).append(field)
-    yield from sections.items()
-
-
-def _lines(config, fields, indent):
-    """Lines of YAML."""
+def _yaml_lines(config, fields, indent):
+    """Writes fields as lines of YAML with comments."""
     lines = []
     for field in fields:
         value = getattr(config, field.name)
@@ -156,44 +113,44 @@ def _lines(config, fields, indent):
 
 
 def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]:
-    """The values of a table, of the types that its fields have; those of the model among them."""
+    """Reads the values of a table, those of the model included, with the types of the fields."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for name, value in fields.items():
         name = RENAMED.get(name, name)
         if name not in hints:
             near = difflib.get_close_matches(str(name), hints, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(hints)}."
+            advice = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(hints)}."
             if name in typing.get_type_hints(ModelConfig):
                 advice = "indent it below model."
-            raise ValueError(f"{path}: there is no {name!r}; {advice}")
+            raise ValueError(f"{path}: unknown field {name!r}; {advice}")
         if name == "model" and isinstance(value, dict):
             values |= _read_fields(ModelConfig, value, path)
         else:
-            values[name] = _read(value, hints[name], name, path)
+            values[name] = _convert_value(value, hints[name], name, path)
     return values
 
 
-def _read(value: Any, hint: Any, name: str, path: str) -> Any:
-    """A value of the type that a field has."""
+def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
+    """Converts a value to the type of a field."""
     if typing.get_origin(hint) is tuple:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        raise ValueError(f"{path}: {name} must be a list of words, received {value!r}.")
+        raise ValueError(f"{path}: {name} must be a list of strings, received {value!r}.")
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if type(value) in kinds:
         return value
     if float in kinds and type(value) in (int, str):
-        try:  # YAML takes 1e-3, without a point, for a word
+        try:  # YAML reads 1e-3, without a point, as a string
             return float(value)
         except ValueError:
             pass
     if value is None and type(None) in kinds:
         return None
-    raise ValueError(f"{path}: {name} must be {_expected(kinds)}, received {value!r}.")
+    raise ValueError(f"{path}: {name} must be {_describe_types(kinds)}, received {value!r}.")
 
 
-def _expected(kinds):
-    names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+def _describe_types(kinds):
+    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     names |= {type(None): "null", ModelConfig: "a table of sizes"}
     return " or ".join(names[kind] for kind in kinds)

@@ -1,4 +1,4 @@
-"""The models of runs: loaded, opened as whatever translates, averaged from checkpoints."""
+"""Loads the models of runs, opens them for translation, and averages checkpoints."""
 
 import functools
 import io
@@ -16,7 +16,7 @@ from keras_transformer.inspection.files import damaged
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.presets.options import check_precision
-from keras_transformer.runs.checkpoints import file_checksum
+from keras_transformer.runs.checkpoints import check_checksum
 from keras_transformer.runs.run import (
     CHECKPOINTS,
     CONFIG,
@@ -24,16 +24,16 @@ from keras_transformer.runs.run import (
     EXAMPLES,
     MODEL,
     SCORES,
-    WEIGHTS,
+    WEIGHTS_PATTERN,
     Run,
     rank,
     ranking_key,
 )
-from keras_transformer.runs.streams import lasting_stderr
+from keras_transformer.runs.streams import tolerate_closed_stderr
 from keras_transformer.serving.versions import version_dir
 from keras_transformer.tokenizers import saved
 from keras_transformer.translation.results import check_n_best
-from keras_transformer.utils import Path, counted, creating, replacing
+from keras_transformer.utils import Path, creating, replacing
 
 if TYPE_CHECKING:
     import keras
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from keras_transformer.serving.exported_translator import ExportedTranslator
     from keras_transformer.translation.translator import Translator
 
-EAGER_SENTENCES = 2  # so few that decoding them takes less time than making a graph of it
+EAGER_SENTENCES = 2  # decoding up to so few eagerly is faster than tracing a graph
 
 
 # --- opening ---
@@ -50,22 +50,21 @@ EAGER_SENTENCES = 2  # so few that decoding them takes less time than making a g
 def load(path: Path, precision: str | None = None) -> "Translator":
     """Loads a trained translator.
 
-    Nothing in a run is executed, and nothing outside it is read: `Run.inspect` looks at it first.
-    Classes of your own have to be registered before (`keras.saving.register_keras_serializable`).
+    No code in the run is executed, and nothing outside it is read: `Run.inspect` checks it first.
+    Register your own classes before (`keras.saving.register_keras_serializable`).
 
     Args:
         path: A run directory.
-        precision: What to compute in: `"float32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or
-            `"auto"`, whichever of the first two is faster on this machine. By default as it was
-            trained, but in float32 where that is as fast.
+        precision: Dtype policy: `"float32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or `"auto"`,
+            the faster of the first two on this machine. By default that of the training, or float32
+            if that is as fast.
 
     Returns:
         `Translator`.
 
     Raises:
-        ValueError: If `path` is not a run directory, or its training has saved no model yet; if it
-            is damaged, has weights that are not finite, or names unknown classes; or the precision
-            is unknown.
+        ValueError: If `path` is not a run directory with a model; if it is corrupted, has weights
+            that are not finite, or contains unknown classes; or the precision is unknown.
 
     Example:
 
@@ -73,7 +72,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     ['1998-05-09']
     """
     check_precision(precision)
-    run = Run.of(path)
+    run = Run.from_path(path)
     description = run.inspect()
     import keras
 
@@ -85,10 +84,10 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     name = run.file(MODEL)
     try:
         model = keras.saving.load_model(name, compile=False, safe_mode=True)
-    except Exception as error:  # Keras raises anything where a file is not what it seems
+    except Exception as error:  # Keras raises any class for a malformed file
         raise ValueError(damaged(name, error)) from error
     if not isinstance(model, Transformer):
-        raise ValueError(f"{name} holds a {type(model).__name__}, expected a Transformer.")
+        raise ValueError(f"{name} must contain a Transformer, received {type(model).__name__}.")
     check_weights(model, name)
     translator = Translator(model, *saved.load(run))
     translator = translator.in_precision(choose(precision, model.dtype_policy.name))
@@ -103,21 +102,21 @@ def open_model(
 
     Args:
         path: A run directory, or a SavedModel's base or version directory.
-        precision: Of a run, see `load`.
-        allow_ops: Ops that a SavedModel may hold besides, see `ExportedTranslator`.
+        precision: Dtype policy of a run; see `load`.
+        allow_ops: Additional ops allowed in a SavedModel; see `ExportedTranslator`.
 
     Returns:
-        `Translator`, or `ExportedTranslator`, which loads no TensorFlow.
+        `Translator`, or `ExportedTranslator`, which does not import TensorFlow.
 
     Raises:
-        ValueError: If `path` is neither, or a SavedModel that is to compute in another precision.
+        ValueError: If `path` is neither, or `precision` is given for a SavedModel.
     """
-    # Mistakes first: importing TensorFlow takes seconds.
+    # Errors come first, as importing TensorFlow takes seconds.
     if not os.path.isdir(path):
-        raise ValueError(f"{path} is no directory: give a run directory or a SavedModel.")
-    run = Run.of(path)
+        raise ValueError(f"{path} is not a directory: give a run directory or a SavedModel.")
+    run = Run.from_path(path)
     if run.has_model or run.has(CONFIG):
-        return load(run, precision)  # which refuses a run without a model
+        return load(run, precision)  # raises if the run has no model
     try:
         version_dir(path)
     except ValueError:
@@ -128,8 +127,8 @@ def open_model(
         ) from None
     if precision is not None:
         raise ValueError(
-            f"{path} is a SavedModel, which computes in what it was exported for: leave out "
-            "--precision, or export it anew with --computation."
+            f"--precision is for run directories, but {path} is a SavedModel: leave it out, or "
+            "export the run again with --computation."
         )
     from keras_transformer.serving.exported_translator import ExportedTranslator
 
@@ -149,22 +148,22 @@ def open_translator(
     Args:
         path, precision, allow_ops: See `open_model`.
         search: `SearchConfig`.
-        n_best: How many translations to find, see `Translator.translate_n_best`; None for one
-            string for each text.
-        prefixes: Whether prefixes of the translations will be given.
+        n_best: Number of translations per text, see `Translator.translate_n_best`; None for one
+            string per text.
+        prefixes: Whether prefixes will be passed.
 
     Returns:
-        Function from a list of strings, in any order, to the list of their translations; from
-        `prefixes`, None or a list of what these begin with; and from the number of the `first`
-        string, where a list is a part of many, which are translated one part after the other.
+        Function `translate(texts, prefixes=None, first=0)` that returns the list of translations.
+        `prefixes` are the beginnings of the translations, and `first` is the number of the first
+        text, if longer input is translated in several calls.
 
     Raises:
-        ValueError: As `open_model` does, or if a SavedModel cannot search like this.
+        ValueError: If `open_model` raises, or a SavedModel does not support the search.
     """
     check_n_best(n_best, search)
     model = open_model(path, precision, allow_ops)
-    run = Run.of(path).has_model
-    if not run:
+    is_run = Run.from_path(path).has_model
+    if not is_run:
         model.check_search(search, prefixes)
     method: Callable[..., list[Any]] = model.translate
     if n_best is not None:
@@ -175,7 +174,7 @@ def open_translator(
     def translate(texts, prefixes=None, first=0):
         nonlocal count
         count += len(texts)
-        if run:
+        if is_run:
             model.run_eagerly(count <= EAGER_SENTENCES)
         return method(texts, search=search, prefixes=prefixes, first=first)
 
@@ -188,16 +187,15 @@ def open_translator(
 def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Writes the arithmetic mean of several weights files.
 
-    Averaging the last checkpoints of a training is how "Attention Is All You Need" (§6.1) made its
-    models.
+    "Attention Is All You Need" (§6.1) averages the last checkpoints of a training.
 
     Args:
         paths: Names of `.weights.h5` files of one architecture.
         output: Name of the file to write, which may be one of them.
 
     Raises:
-        ValueError: If no file is given, one cannot be read, or their weights differ in name or
-            shape or are not finite.
+        ValueError: If no file is given, one cannot be read, or weights differ in name or shape or
+            are not finite.
 
     Example:
 
@@ -208,57 +206,55 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     >>> average_checkpoints(names, "mean.weights.h5")
     >>> model.load_weights("mean.weights.h5")
     """
-    import h5py  # which translating by an export does without
+    import h5py  # not needed for exports
 
     if not paths:
-        raise ValueError("There is no checkpoint to average: give at least one weights file.")
-    means = _read(paths[0])
+        raise ValueError("paths must not be empty: give at least one weights file.")
+    means = _read_weights(paths[0])
     for count, path in enumerate(paths[1:], start=2):
-        weights = _read(path)
+        weights = _read_weights(path)
         for name in means.keys() | weights.keys():
-            shapes = [np.shape(of.get(name)) if name in of else None for of in (means, weights)]
+            shapes = [x[name].shape if name in x else None for x in (means, weights)]
             if shapes[0] != shapes[1]:
                 raise ValueError(
-                    f"{path} does not fit {paths[0]}: {name} has shape {shapes[1]}, expected "
-                    f"{shapes[0]}; average checkpoints of one training."
+                    f"{name} must have shape {shapes[0]} in {path}, as in {paths[0]}, received "
+                    f"{shapes[1]}: average checkpoints of one training."
                 )
             means[name] += (weights[name] - means[name]) / count
     with open(paths[0], "rb") as file:
-        whole = io.BytesIO(file.read())  # everything but the numbers stays as in the first one
-    with h5py.File(whole, "r+") as file:
+        content = io.BytesIO(file.read())  # a copy of the first file, with other numbers
+    with h5py.File(content, "r+") as file:
         for name, mean in means.items():
             file[name][...] = mean
     with replacing(output) as name, open(name, "wb") as file:
-        file.write(whole.getbuffer())
+        file.write(content.getbuffer())
 
 
 def load_mean(run: Run, model: "keras.Model", checkpoints: Iterable[dict[str, Any]]) -> None:
-    """Loads the mean of some weights of a run into a model.
+    """Loads the mean of several weights of a run into a model.
 
     Args:
         run: `Run`.
-        model: A built model like the one that was trained.
+        model: A built model with the architecture of the run.
         checkpoints: Some of `run.read_state()["checkpoints"]`.
     """
     files: list[str] = []
     for one in checkpoints:
-        if not re.fullmatch(WEIGHTS, str(one["file"])):
-            raise ValueError(f"{run} names the checkpoint {one['file']!r}, which is none of it.")
+        if not re.fullmatch(WEIGHTS_PATTERN, str(one["file"])):
+            raise ValueError(f"The checkpoint {one['file']!r} is not a file of {run}.")
         files.append(run.file(CHECKPOINTS, one["file"]))
-        if file_checksum(files[-1]) != one["sha256"]:
-            raise ValueError(
-                f"{files[-1]} is damaged (its checksum is another than when it was written): put "
-                "back a copy of it."
-            )
-    Probe(files).answers()  # before native code reads them here
+        check_checksum(files[-1], one["sha256"])
+    Probe(files).answers()  # in a separate process, before native code reads them here
     with tempfile.TemporaryDirectory() as folder:
         mean = os.path.join(folder, "mean.weights.h5")
         average_checkpoints(files, mean)
         model.load_weights(mean)
 
 
-def members(state: dict[str, Any], checkpoints: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Names the checkpoints in a mean: {"epoch 3": its step and scores, …}."""
+def describe_members(
+    state: dict[str, Any], checkpoints: Iterable[dict[str, Any]]
+) -> dict[str, Any]:
+    """Describes the checkpoints of a mean: {"epoch 3": its step and scores, …}."""
     names = "step", "val_loss", *SCORES
     rows = {one["epoch"]: state["history"][one["epoch"] - 1] for one in checkpoints}
     return {
@@ -267,65 +263,70 @@ def members(state: dict[str, Any], checkpoints: Iterable[dict[str, Any]]) -> dic
     }
 
 
-def is_worse(state: dict[str, Any], scores: dict[str, float], joined: dict[str, Any]) -> bool:
-    """Compares a mean with the best checkpoint of its training; prints on stderr if it is worse.
+def is_mean_worse(state: dict[str, Any], scores: dict[str, float], joined: dict[str, Any]) -> bool:
+    """Returns whether a mean is worse than the best checkpoint; warns on stderr if so.
 
     Args:
-        state: Of the training, as `Run.read_state` returns it.
-        scores: Of the mean.
-        joined: The `members` of the mean; one checkpoint is its own mean.
+        state: State of the training; see `Run.read_state`.
+        scores: Scores of the mean.
+        joined: `describe_members` of the mean.
     """
     monitor, best = state["monitor"], rank(state)[0]
-    if list(joined) == [f"epoch {best['epoch']}"]:  # scored twice, it may differ by rounding
+    if list(joined) == [f"epoch {best['epoch']}"]:  # its scores may differ by rounding
         return False
     alone = state["history"][best["epoch"] - 1]
     worse = ranking_key(monitor, scores) > ranking_key(monitor, alone)
     if worse:
         names = dict.fromkeys((monitor, "val_loss"))
         mean, one = (", ".join(f"{name} {x[name]:.4g}" for name in names) for x in (scores, alone))
-        whole = f"the mean of {', '.join(joined)}" if len(joined) > 1 else next(iter(joined))
-        print(f"{whole} ({mean}) is worse than epoch {best['epoch']} ({one})", file=sys.stderr)
+        subject = f"the mean of {', '.join(joined)}" if len(joined) > 1 else next(iter(joined))
+        print(
+            f"warning: {subject} ({mean}) is worse than epoch {best['epoch']} ({one})",
+            file=sys.stderr,
+        )
     return worse
 
 
-@lasting_stderr()
+@tolerate_closed_stderr()
 def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None:
-    """Makes a run directory whose model is the mean of several checkpoints of another run.
+    """Averages checkpoints of a run into a new run directory.
 
-    It is validated as the run was; if it is worse than the best checkpoint, this is printed on
-    stderr.
+    The mean is validated like the run; a warning is printed on stderr if it is worse than the best
+    checkpoint.
 
     Args:
         path: A run directory.
-        output: The directory to make; it holds what is needed to translate, evaluate and export.
-        number: Number of checkpoints; as many must have been kept (`keep_checkpoints`).
+        output: The directory to create, which can be used to translate, evaluate and export.
+        number: Number of checkpoints, at most `keep_checkpoints`.
         by: `"best"` or `"last"`.
 
     Raises:
-        ValueError: If there are not as many checkpoints, or `output` exists.
+        ValueError: If there are fewer checkpoints, or `output` exists.
     """
-    run = Run.of(path)
+    run = Run.from_path(path)
     state = run.read_state()
     if by not in ("best", "last"):
         raise ValueError(f'by must be "best" or "last", received {by!r}.')
     if state is None:
-        raise ValueError(f"There is no checkpoint in {path}: give the --output of a training.")
+        raise ValueError(f"{path} has no checkpoints: give the --output of a training.")
     held = len(state["checkpoints"])
     if not 1 <= number <= held:
         raise ValueError(
-            f"{path} holds {counted(held, 'checkpoint')}, received number={number}: give a number "
-            f"from 1 to {held}, or train with a larger --keep-checkpoints."
+            f"number must be from 1 to {held}, the checkpoints in {path}, received {number}: train "
+            "with a larger --keep-checkpoints to average more."
         )
     if os.path.exists(output):
-        raise ValueError(f"{output} exists already: choose another name.")
+        raise ValueError(f"{output} already exists: choose another name.")
     chosen = rank(state)[:number] if by == "best" else state["checkpoints"][-number:]
-    from keras_transformer.runs.validation import validate_as  # after mistakes: it takes seconds
+    from keras_transformer.runs.validation import (
+        validate_translator,
+    )  # after errors: it takes seconds
 
-    translator, joined = load(run), members(state, chosen)
+    translator, joined = load(run), describe_members(state, chosen)
     load_mean(run, translator.model, chosen)
-    scores = validate_as(run, translator)
+    scores = validate_translator(run, translator)
     if scores:
-        is_worse(state, scores, joined)
+        is_mean_worse(state, scores, joined)
     with creating(output) as temporary:
         for name in (*saved.paths(run), *map(run.file, (CONFIG, DATA, EXAMPLES))):
             if os.path.exists(name):
@@ -333,8 +334,8 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
         Run(temporary).write_model(translator.model, {"metrics": scores, "mean_of": joined})
 
 
-def _read(path):
-    """The arrays of a weights file by name, in float64."""
+def _read_weights(path):
+    """Reads the arrays of a weights file by name, in float64."""
     import h5py
 
     arrays = {}
@@ -344,13 +345,13 @@ def _read(path):
             arrays[name] = item[...].astype("float64")
             if not np.isfinite(arrays[name]).all():
                 raise ValueError(
-                    f"{path} holds weights that are not finite, such as {name}: its training "
-                    "diverged. Average checkpoints from before that."
+                    f"The weights in {path} must be finite, received others in {name}: average "
+                    "checkpoints from before the training diverged."
                 )
 
     try:
         with h5py.File(os.fspath(path), "r") as file:
             file.visititems(collect)
     except OSError as error:
-        raise ValueError(f"{path} is no weights file that can be read: {error}.") from error
+        raise ValueError(f"{path} is not a readable weights file: {error}.") from error
     return arrays

@@ -1,4 +1,4 @@
-"""`Run`: the directory of a training, with everything needed to translate, resume and look back."""
+"""`Run`: the directory of a training, with its model, checkpoints, configuration and history."""
 
 import contextlib
 import csv
@@ -18,52 +18,51 @@ from keras_transformer.inspection.model_config import check_weights, read_model_
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.checkpoints import STATE, Checkpoints
-from keras_transformer.runs.configuration import MACHINE, from_yaml, to_yaml
+from keras_transformer.runs.configuration import MACHINE_FIELDS, from_yaml, to_yaml
 from keras_transformer.tokenizers import saved
 from keras_transformer.utils import Path, counted, creating, remove_leftovers, replacing
 
 MODEL, CONFIG = "model.keras", "config.yaml"
-MODEL_SCORES = "model.json"  # of the model itself: `write_scores`
-DATA = "data.json"  # how much text was trained on, and its fingerprint
-CORPUS = "corpus"  # its text as ids, where that is large: `data.prepared`
-EXAMPLES = "examples.json"  # pairs that an export shows and compares
+MODEL_SCORES = "model.json"  # scores of the model, and checksums: `write_scores`
+DATA = "data.json"  # size and fingerprint of the text
+CORPUS = "corpus"  # the prepared corpus, if the text is large: `data.prepared`
+EXAMPLES = "examples.json"  # pairs for exports
 HISTORY, CHECKPOINTS, LOGS = "history.csv", "checkpoints", "logs"
-SEALED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # by checksums in `model.json`
-WEIGHTS = r"\d{6}\.weights\.h5"  # names of the weights of an epoch, among the checkpoints
+CHECKSUMMED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # files with checksums in `model.json`
+WEIGHTS_PATTERN = r"\d{6}\.weights\.h5"  # names of the weights of an epoch
 
-MAX_EXAMPLES, MAX_EXAMPLES_BYTES = 500, 1 << 20  # pairs, and characters of all together
-MIN_SCORE = 5.0  # below it, BLEU is noise: an untrained model may have more than a trained one
+MAX_EXAMPLES, MAX_EXAMPLES_CHARS = 500, 1 << 20  # pairs, characters in total
+MIN_SCORE = 5.0  # BLEU below it is noise: that of an untrained model may be higher
 
 # Fields of `TrainConfig` that name files.
 TEXTS = ("train_source", "train_target", "valid_source", "valid_target")
 VOCABULARIES = ("source_vocabulary", "target_vocabulary")
 VECTORS = ("source_vectors", "target_vectors")
 
-# Columns of every history, and those of trainings that translated at validations.
+# Columns of every history, and those of trainings that validate by BLEU.
 COLUMNS = ("step", "target_tokens", "minutes", "learning_rate", "loss", "val_loss")
 SCORES = ("val_bleu", "val_chrf")
 
-# As `Run.read_history` returns it.
+# See `Run.read_history`.
 History: TypeAlias = Sequence[Mapping[str, float | None]]
 
 
 class Run(os.PathLike[str]):
-    """The directory of a training; a path that knows what is in it.
+    """The directory of a training; can be used as a path.
 
-    `model.keras` (the best weights) and `model.json` (its scores, and the checksums of all files
-    that translating needs), `source.spm` or `source.wordpiece` and the target's (equal when
-    shared), `config.yaml`, `data.json`, `examples.json` (some pairs of the validation set, for an
-    export), `history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`. Nothing
-    in it names another place on the machine that loading would need, so it can be moved; and
-    loading reads nothing outside it.
+    It contains `model.keras` (the best weights), `model.json` (its scores, and the checksums of the
+    files needed to translate), `source.spm` or `source.wordpiece` and the target's (equal if
+    shared), `config.yaml`, `data.json`, `examples.json` (some pairs of the validation set, for
+    exports), `history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`.
+    Loading reads nothing outside the directory, so it can be moved.
 
     Args:
         path: Name of the directory.
 
     Attributes:
-        writes: Whether this process is the one of several workers that writes. If not, `lock`,
-            `create` and `update` do nothing.
-        checked: What `check_training` has checked for this run.
+        writes: Whether this process writes, as the chief does. If not, `lock`, `create` and
+            `update` do nothing.
+        checked: Arguments of the last successful `check_training`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,8 +73,8 @@ class Run(os.PathLike[str]):
         self._description: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, path: Path) -> "Run":
-        """The run at a path. A `Run` is returned as it is, with what it has inspected already."""
+    def from_path(cls, path: Path) -> "Run":
+        """Returns the run at a path. A `Run` is returned unchanged, with its inspection."""
         return path if isinstance(path, Run) else cls(path)
 
     def __fspath__(self) -> str:
@@ -85,11 +84,11 @@ class Run(os.PathLike[str]):
         return self.path
 
     def file(self, *names: str) -> str:
-        """The path of a file in the run."""
+        """Returns the path of a file in the run."""
         return os.path.join(self.path, *names)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file or directory of this name in the run."""
+        """Returns whether the run contains a file or directory of this name."""
         return os.path.exists(self.file(name))
 
     @property
@@ -100,12 +99,11 @@ class Run(os.PathLike[str]):
     # --- opening ---
 
     def inspect(self) -> dict[str, Any]:
-        """Refuses a run that is damaged, or made to do more than to translate.
+        """Checks that the run is not corrupted and is safe to load.
 
-        Its files are compared with their checksums; native code first reads them in a process of
-        its own; and only this package's classes, Keras' numbers and the classes that the calling
-        program has registered may be named in it. Neither Keras nor TensorFlow is imported. A run
-        is inspected once: afterwards, the same object returns the same description.
+        Files are compared with their checksums, and parsed by native code in a separate process
+        first. Only classes of this package, Keras' numeric classes and classes registered by the
+        calling program are allowed. Neither Keras nor TensorFlow is imported. The result is cached.
 
         Returns:
             See `describe`.
@@ -120,8 +118,8 @@ class Run(os.PathLike[str]):
     def _inspect(self):
         if not self.has_model:
             raise ValueError(
-                f"{self} is no run directory (no {MODEL} and {saved.NAMES[0]} in it): give the "
-                "--output of a training that has finished an epoch."
+                f"{self} is not a run directory with {MODEL} and {saved.NAMES[0]}: give the "
+                "--output of a training that has completed an epoch."
             )
         names = [MODEL, *map(os.path.basename, saved.paths(self)), CONFIG, DATA]
         files.check_files(self, self.read_scores(), MODEL_SCORES, filter(self.has, names))
@@ -135,28 +133,28 @@ class Run(os.PathLike[str]):
                 size = config["config"][f"{name}_vocabulary_size"]
                 if side["pieces"] != size:
                     raise ValueError(
-                        f"{vocabulary} has {side['pieces']:,} pieces, its model {size:,} ids: it "
-                        "is another model's."
+                        f"{vocabulary} must have {size:,} pieces, as {model} does, received "
+                        f"{side['pieces']:,}: it belongs to another model."
                     )
         return description
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Describes the run for a model card: recipe, data and scores, no places on this machine.
+        """Describes the run for a model card: recipe, data and scores, without paths.
 
         Returns:
-            Dict of `recipe`, `data` and `metrics`, dicts that JSON can hold; empty where nothing is
-            known. Of an average, also `mean_of`: its members; and where an average was worse than
-            the best checkpoint, which then is the model, `worse_mean`.
+            Dict of `recipe`, `data` and `metrics`, dicts that JSON can represent; empty if nothing
+            is known. `mean_of` lists the checkpoints if the model is an average; `worse_mean`
+            describes an average that was worse than the best checkpoint.
 
         Raises:
-            ValueError: If one of the files is damaged.
+            ValueError: If a file is corrupted.
         """
         if not self.has(CONFIG):
             return {}
-        recipe = _plain(dataclasses.asdict(self.read_config()))
-        here = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
-        # The card has the sizes of the model from the model itself.
-        for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *here, *MACHINE):
+        recipe = _convert_tuples(dataclasses.asdict(self.read_config()))
+        local = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
+        # The card reads the architecture from the model.
+        for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *local, *MACHINE_FIELDS):
             del recipe[field]
         scores = {"metrics": {}} | self.read_scores()
         scores.pop(files.FILES, None)
@@ -168,67 +166,65 @@ class Run(os.PathLike[str]):
         """Reads the configuration.
 
         Raises:
-            ValueError: If there is none, or one that this version does not understand.
+            ValueError: If it is missing, or this version cannot read it.
         """
         if not os.path.isfile(self.file(CONFIG)):
-            raise ValueError(f"{self} is no run directory: there is no {CONFIG} in it.")
-        # Earlier versions trained on the built-in dates where there was no text.
+            raise ValueError(f"{self} is not a run directory: {CONFIG} is missing.")
+        # Older versions trained on the built-in dates if there was no text.
         return from_yaml(self.file(CONFIG), {"dates": True})
 
     def write_config(self, config: TrainConfig) -> None:
-        """Writes the configuration, whole or not at all, unless it is there already."""
+        """Writes the configuration atomically, unless it is unchanged."""
         if self.has(CONFIG) and to_yaml(self.read_config()) == to_yaml(config):
             return
         with replacing(self.file(CONFIG)) as name, open(name, "w", encoding="utf-8") as file:
             file.write(to_yaml(config))
-        self._seal_anew(CONFIG)
+        self._update_checksum(CONFIG)
 
     def read_data(self) -> dict[str, Any]:
-        """Reads the fingerprints of the `train` and `valid` data, and the coverage of word vectors.
+        """Reads the fingerprints of the `train` and `valid` data, and the coverage of embeddings.
 
         Returns:
-            Dict of `train`, `valid` and, where the training started with word vectors, `vectors`;
-            empty if unknown.
+            Dict of `train`, `valid` and, with pretrained embeddings, `vectors`; empty if unknown.
 
         Raises:
-            ValueError: If the file is damaged.
+            ValueError: If the file is corrupted.
         """
         data = files.read_json(self.file(DATA)) if self.has(DATA) else {}
         files.check_types(self.file(DATA), data, {"train": dict, "valid": dict, "vectors": dict})
         return data
 
     def write_data(self, data: dict[str, Any]) -> None:
-        """Writes what `read_data` reads; what is there already stays unless it is replaced."""
+        """Writes data for `read_data`, in addition to what the file contains."""
         old = self.read_data()
         if old != (data := old | data):
             with replacing(self.file(DATA)) as name, open(name, "w", encoding="utf-8") as file:
                 json.dump(data, file, indent=1)
-            self._seal_anew(DATA)
+            self._update_checksum(DATA)
 
     def check_same_text(self, fingerprints: Mapping[str, Any]) -> None:
-        """Refuses to resume on other text than the run was trained on, wherever it lies now.
+        """Checks that the text has not changed; its path may have.
 
         Args:
-            fingerprints: Of the text now, by the names of `read_data`.
+            fingerprints: Fingerprints of the text now, with the names of `read_data`.
 
         Raises:
-            ValueError: If they differ from those in `data.json`, or that is damaged.
+            ValueError: If they differ from those in `data.json`, or that is corrupted.
         """
         recorded = self.read_data()
         for part, received in fingerprints.items():
             if recorded and received != recorded.get(part):
-                then = (recorded.get(part) or {}).get("pairs", "an unknown number")
+                before = (recorded.get(part) or {}).get("pairs", "an unknown number")
                 raise ValueError(
-                    f"The {part} text is not what {self} was begun with "
-                    f"({counted(received['pairs'], 'pair')}, then {then}): resume it with the same "
-                    "text, wherever that lies, fine-tune it by --start-from, or go on all the same "
-                    "by --accept-changed-text."
+                    f"The {part} text must be that of {self} to resume it, received other text "
+                    f"({counted(received['pairs'], 'pair')}, before {before}): give the same text, "
+                    "fine-tune with --start-from, or give --accept-changed-text."
                 )
 
     def write_examples(self, pairs: Iterable[Pair]) -> None:
-        """Writes the first pairs of the validation set: at most 500, and a megabyte."""
+        """Writes the first pairs of the validation set: at most 500, and 2^20 characters."""
         chosen: list[list[str]] = []
-        room = MAX_EXAMPLES_BYTES
+        room = MAX_EXAMPLES_CHARS
         for pair in itertools.islice(pairs, MAX_EXAMPLES):
             room -= len(pair[0]) + len(pair[1])
             if room < 0:
@@ -238,45 +234,45 @@ class Run(os.PathLike[str]):
             json.dump({"valid": chosen}, file, ensure_ascii=True, indent=1)  # also lone surrogates
 
     def read_examples(self) -> list[tuple[str, str]]:
-        """Reads the pairs that `write_examples` has written; an older run has none.
+        """Reads the pairs of `write_examples`; an older run has none.
 
         Raises:
-            ValueError: If the file is damaged.
+            ValueError: If the file is corrupted.
         """
         if not self.has(EXAMPLES):
             return []
         pairs = files.read_json(self.file(EXAMPLES)).get("valid")
-        if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
+        if not isinstance(pairs, list) or not all(map(_is_string_pair, pairs)):
             raise ValueError(
-                f"{self.file(EXAMPLES)} must hold pairs of sentences by the name valid."
+                f"{self.file(EXAMPLES)} must contain pairs of strings under the key valid."
             )
         return [(source, target) for source, target in pairs[:MAX_EXAMPLES]]
 
     # --- the model and its scores ---
 
     def write_model(self, model: Any, scores: dict[str, Any]) -> None:
-        """Writes `model.keras`, and beside it its scores.
+        """Writes `model.keras` and its scores.
 
         Args:
             model: `Transformer`.
-            scores: `metrics`, and what else `describe` returns of the model.
+            scores: `metrics`, and `mean_of` or `worse_mean`: see `describe`.
         """
-        # Never the scores of another model, whenever the process is killed: rather none.
+        # If the process is killed here, the model has no scores rather than wrong ones.
         self._write_scores({})
         with replacing(self.file(MODEL)) as name:
             model.save(name)
         self.write_scores(scores)
 
     def write_scores(self, scores: dict[str, Any]) -> None:
-        """Writes the scores of the model that is there, and the checksums of the run's files."""
-        sums = files.describe_files(self, filter(self.has, SEALED))
+        """Writes the scores of the model, and the checksums of the files."""
+        sums = files.describe_files(self, filter(self.has, CHECKSUMMED))
         self._write_scores(scores | {files.FILES: sums})
 
     def read_scores(self) -> dict[str, Any]:
-        """Reads what `write_scores` has written; empty where there is no model.
+        """Reads the scores of `write_scores`; empty if there is no model.
 
         Raises:
-            ValueError: If it is damaged.
+            ValueError: If the file is corrupted.
         """
         name = self.file(MODEL_SCORES)
         if not os.path.exists(name):
@@ -285,8 +281,8 @@ class Run(os.PathLike[str]):
         files.check_types(name, scores, {"metrics": dict, "mean_of": dict, "worse_mean": dict})
         return scores
 
-    def _seal_anew(self, name):
-        """Corrects the checksum of a file that has changed since the model was saved."""
+    def _update_checksum(self, name):
+        """Updates the checksum of a file that was written after the model."""
         scores = self.read_scores()
         if files.FILES in scores:
             scores[files.FILES] |= files.describe_files(self, [name])
@@ -302,26 +298,26 @@ class Run(os.PathLike[str]):
     @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints that the training resumes from."""
-        return Checkpoints(self.file(CHECKPOINTS), WEIGHTS, self.writes)
+        return Checkpoints(self.file(CHECKPOINTS), WEIGHTS_PATTERN, self.writes)
 
     def read_state(self) -> dict[str, Any] | None:
-        """Reads how far the training is, None before its first checkpoint.
+        """Reads the state of the training, None before its first checkpoint.
 
         Returns:
-            Dict with `epoch`, the number of epochs done; `checkpoints`, the weights that are kept,
-            a list of dicts of `file`, `epoch` and `sha256`, in the order of the epochs; and
-            `history`, the scores of each epoch, among others.
+            Dict with, among others, `epoch`, the number of completed epochs; `checkpoints`, the
+            kept weights, a list of dicts of `file`, `epoch` and `sha256`, in the order of the
+            epochs; and `history`, the scores of each epoch.
 
         Raises:
-            ValueError: If the file is damaged, or missing beside checkpoints.
+            ValueError: If the file is corrupted, or missing although there are checkpoints.
         """
-        saved_states = self.checkpoints.read()
+        entries = self.checkpoints.read()
         if self.has(HISTORY) and not self.has(os.path.join(CHECKPOINTS, STATE)):
             raise ValueError(
-                f"{self.file(CHECKPOINTS, STATE)} is missing, though there is a {HISTORY}: put "
-                "back a copy of it, or train anew into another directory."
+                f"{self.file(CHECKPOINTS, STATE)} is missing, although {HISTORY} exists: restore "
+                "it from a copy, or train again into another directory."
             )
-        return saved_states[-1]["state"]["more"] if saved_states else None
+        return entries[-1]["state"]["more"] if entries else None
 
     def read_history(self) -> list[dict[str, float | None]]:
         """Reads the history of the training.
@@ -329,11 +325,11 @@ class Run(os.PathLike[str]):
         Returns:
             List of dicts, one for each validation: `step`, `target_tokens` and `minutes`, all since
             the start of the training; `learning_rate`; `loss` and `val_loss` in nats per token;
-            and, where the file has them, `val_bleu` and `val_chrf` (0–100). Floats, or None where a
-            cell is empty. Other columns are left out.
+            and, if the file has them, `val_bleu` and `val_chrf` (0–100). Values are floats, or None
+            for an empty cell. Other columns are ignored.
 
         Raises:
-            ValueError: If there is no history, it is empty, a column is missing, or a cell is not a
+            ValueError: If the file is missing or empty, a column is missing, or a cell is not a
                 number.
         """
         name = self.file(HISTORY)
@@ -343,29 +339,29 @@ class Run(os.PathLike[str]):
         except (OSError, UnicodeDecodeError, csv.Error):
             if self.has_model and not os.path.exists(name):
                 raise ValueError(
-                    f"{self} has no {HISTORY}, for a mean of checkpoints was not trained itself: "
-                    "name the run that it was averaged from."
+                    f"{self} has no {HISTORY}, as an average of checkpoints has none: give the "
+                    "run that it was averaged from."
                 ) from None
             raise ValueError(
-                f"{self} has no {HISTORY} to read: give the --output of a training that has "
-                "validated."
+                f"{self} has no {HISTORY}: give the --output of a training that has completed an "
+                "epoch."
             ) from None
         if not rows:
-            raise ValueError(f"{name} holds no validation yet: wait for the first one.")
+            raise ValueError(f"{name} has no rows yet: wait for the first validation.")
         missing = [column for column in COLUMNS if column not in rows[0]]
         if missing:
             raise ValueError(
-                f"{name} has no column {', '.join(missing)}: its first line should name "
-                f"{', '.join(COLUMNS)}."
+                f"{name} must have the columns {', '.join(COLUMNS)}, received none of the name "
+                f"{', '.join(missing)}: restore it from a copy."
             )
         columns = [column for column in COLUMNS + SCORES if column in rows[0]]
         try:
             return [{x: float(row[x]) if row[x] else None for x in columns} for row in rows]
         except ValueError as error:
-            raise ValueError(f"{name} is damaged: {error}.") from None
+            raise ValueError(f"{name} is corrupted: {error}.") from None
 
     def write_history(self, rows: History) -> None:
-        """Writes the history, whole or not at all; what is missing in a row is an empty cell."""
+        """Writes the history atomically; missing values become empty cells."""
         with replacing(self.file(HISTORY)) as name:
             with open(name, "w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, COLUMNS + SCORES)
@@ -376,12 +372,12 @@ class Run(os.PathLike[str]):
 
     @contextlib.contextmanager
     def locked(self, resume: bool = True) -> Iterator[None]:
-        """Keeps other processes from training into the run while it is resumed.
+        """Locks the run against other processes while it is resumed.
 
-        A new run is locked by its first checkpoint, once the directory is there.
+        A new run is locked later, when its directory exists.
 
         Raises:
-            ValueError: If another process trains into it.
+            ValueError: If another process holds the lock.
         """
         if not resume:
             yield
@@ -395,16 +391,16 @@ class Run(os.PathLike[str]):
 
     @property
     def staged_corpus(self) -> str:
-        """Where text is prepared for a run that does not exist yet: beside its directory."""
+        """Path of the corpus that is prepared before the run directory exists."""
         return f"{self.path.rstrip('/')}.corpus"
 
     def create(self, config: TrainConfig, data: Any, coverage: dict[str, Any]) -> None:
-        """Makes the directory, whole or not at all.
+        """Creates the directory atomically.
 
         Args:
-            config: The configuration.
-            data: The data to train on, `TrainingData`.
-            coverage: Of the word vectors: `vectors` in `data.json`.
+            config: `TrainConfig`.
+            data: `TrainingData`.
+            coverage: Coverage of pretrained embeddings: `vectors` in `data.json`.
         """
         if not self.writes:
             return
@@ -421,7 +417,7 @@ class Run(os.PathLike[str]):
         self._created = True
 
     def update(self, config: TrainConfig, data: Any, coverage: dict[str, Any]) -> None:
-        """Records what a resumed run is trained with from now on; arguments as in `create`."""
+        """Writes the changed options and data of a resumed run; see `create`."""
         if not self.writes:
             return
         remove_leftovers(self.path)
@@ -431,25 +427,25 @@ class Run(os.PathLike[str]):
 
     @contextlib.contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """Removes a run that was created here if training fails before its first checkpoint."""
+        """Removes the run if it is new and training fails before the first checkpoint."""
         try:
             yield
         except Exception:
             if self._created and self.read_state() is None and not self.has_model:
-                if self.has(CORPUS):  # the next start finds what has been prepared
+                if self.has(CORPUS):  # the next training reuses it
                     os.replace(self.file(CORPUS), self.staged_corpus)
                 shutil.rmtree(self.path)
             raise
 
     def _adopt_corpus(self, data, run):
-        """Moves text that was prepared beside this run into `run`, which is or will be it."""
+        """Moves the corpus that was prepared next to this run into `run`, its directory."""
         if any(corpus.path == self.staged_corpus for corpus, _ in data.source.get("corpus", ())):
             shutil.rmtree(run.file(CORPUS), ignore_errors=True)
             os.replace(self.staged_corpus, run.file(CORPUS))
 
 
 def rank(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The kept weights of a training, best first; the earlier of equals."""
+    """Sorts the kept weights of a training, best first, the earlier of equals first."""
     history = state["history"]
     return sorted(
         state["checkpoints"],
@@ -458,27 +454,26 @@ def rank(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def ranking_key(monitor: str, scores: Mapping[str, float]) -> tuple[bool, float]:
-    """The key by which models are ranked, best first, and one is chosen.
+    """Returns the key that sorts models, best first.
 
-    `val_loss`; or a score that grows, such as `val_bleu`. But where that is below 5, the loss, and
-    behind all that have 5 or more: near zero it is noise, and often falls while a young model
-    learns.
+    Models are ranked by `val_loss`, or by a score such as `val_bleu`. Models with a score below 5
+    come last and are ranked by the loss: near zero, the score is noise.
 
     Args:
         monitor: `"val_loss"`, `"val_bleu"` or `"val_chrf"`.
-        scores: Of the model, by these names.
+        scores: Scores of the model, with these names.
     """
     is_noise = monitor != "val_loss" and scores[monitor] < MIN_SCORE
     value = scores["val_loss"] if is_noise or monitor == "val_loss" else -scores[monitor]
     return is_noise, math.inf if math.isnan(value) else value
 
 
-def _is_pair(value):
+def _is_string_pair(value):
     return isinstance(value, list) and [type(item) for item in value] == [str, str]
 
 
-def _plain(value):
-    """Tuples as lists: YAML has no tuples."""
+def _convert_tuples(value):
+    """Converts tuples to lists, as YAML has no tuples."""
     if isinstance(value, dict):
-        return {name: _plain(v) for name, v in value.items()}
+        return {name: _convert_tuples(v) for name, v in value.items()}
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""The callbacks of a run: one keeps its directory up to date, one reports progress."""
+"""The callbacks of a run: `RunCheckpoint` writes its directory, `Progress` logs."""
 
 import contextlib
 import os
@@ -14,26 +14,34 @@ import tensorflow as tf
 
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.checkpoints import file_checksum
-from keras_transformer.runs.models import is_worse, load_mean, members
+from keras_transformer.runs.models import describe_members, is_mean_worse, load_mean
 from keras_transformer.runs.resume_training import ResumeTraining
-from keras_transformer.runs.run import CHECKPOINTS, COLUMNS, LOGS, SCORES, WEIGHTS, Run, rank
+from keras_transformer.runs.run import (
+    CHECKPOINTS,
+    COLUMNS,
+    LOGS,
+    SCORES,
+    WEIGHTS_PATTERN,
+    Run,
+    rank,
+)
 from keras_transformer.runs.validation import ema_weights
 from keras_transformer.utils import Path, counted, replacing
 
 
 class RunCheckpoint(ResumeTraining):
-    """Keeps a run directory up to date: the best model, checkpoints, the history.
+    """Writes a run directory: the best model, the checkpoints and the history.
 
-    Every file is written beside its place and moved there, and files that name others come last: a
-    training killed at any moment resumes from the last checkpoint, and comes to the same files.
+    Files are written atomically, and those that refer to others come last. A training that is
+    killed at any time resumes from the last checkpoint and writes the same files.
 
     Args:
         run: `Run`.
-        dataset: The training data, as `make_dataset` has returned it.
-        validate: Function from a model to its scores, such as `val_loss`, as `fit` logs them.
-        config: `TrainConfig`. `validate_by` is what models are ranked by; `keep_checkpoints`, of
-            the best and of the last, are kept; `average` is which of them the model averages at the
-            end, unless that is worse than the best; `patience` is in epochs; `save_every` in steps.
+        dataset: The training data, as returned by `make_dataset`.
+        validate: Function from a model to its scores, such as `val_loss`, with the names of `fit`.
+        config: `TrainConfig`. Models are ranked by `validate_by`; the best and the last
+            `keep_checkpoints` are kept; `average` selects those that are averaged at the end,
+            unless the mean is worse than the best.
     """
 
     EVERY_EPOCH = True
@@ -50,7 +58,7 @@ class RunCheckpoint(ResumeTraining):
         validate: Callable[[keras.Model], dict[str, float]],
         config: TrainConfig,
     ) -> None:
-        super().__init__(run.file(CHECKPOINTS), dataset, config.save_every, owned=WEIGHTS)
+        super().__init__(run.file(CHECKPOINTS), dataset, config.save_every, owned=WEIGHTS_PATTERN)
         self.checkpoints.writes = run.writes
         self.run = run
         self.validate = validate
@@ -65,40 +73,40 @@ class RunCheckpoint(ResumeTraining):
         }
 
     def get_state(self) -> dict[str, Any]:
-        """What is saved beside the variables, as `Run.read_state` returns it."""
+        """Returns the state for `Run.read_state`."""
         return self.state | {"minutes": self._minutes()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores what was saved."""
+        """Restores the state."""
         self.state = state
-        self.ended = self.out_of_patience  # by the patience that this training has
+        self.ended = self.out_of_patience  # `patience` may have changed
 
     def get_files(self) -> dict[str, str]:
-        """The weights that are kept, with their checksums."""
+        """Returns the kept weights with their checksums."""
         return {one["file"]: one["sha256"] for one in self.state["checkpoints"]}
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether the last `patience` epochs brought no new best."""
+        """Whether none of the last `patience` epochs is the best."""
         if self.config.patience is None or not self.state["checkpoints"]:
             return False
         return self.state["epoch"] - rank(self.state)[0]["epoch"] >= self.config.patience
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do, the average of checkpoints included."""
+        """Whether nothing is left to do, including the average of checkpoints."""
         return self.state["finished"] and (self.ended or self.epoch >= self.config.epochs)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the training and starts the clock."""
         super().on_train_begin(logs)
-        if self.state["history"]:  # it may be of a newer checkpoint, now damaged
+        if self.state["history"]:  # the file may be newer than the checkpoint
             self._write_history()
         self._started = time.monotonic()
         self._before = self.state["minutes"]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Saves the epoch that has just ended."""
+        """Saves the epoch."""
         self.check_weights()
         self.state |= {"epoch": epoch + 1, "finished": False}
         self.state["history"].append(self._history_row(logs))
@@ -108,30 +116,30 @@ class RunCheckpoint(ResumeTraining):
         super().on_epoch_end(epoch, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Makes the mean of the checkpoints the model, unless it is worse than the best of them."""
+        """Averages the checkpoints into the model, unless the mean is worse than the best."""
         keep = self.config.keep_checkpoints
         best, last = rank(self.state)[:keep], self.state["checkpoints"][-keep:]
         chosen = {"none": [], "best": best, "last": last}[self.config.average]
         if len(chosen) >= 2 and self.checkpoints.writes:
-            self._average(chosen, best)
+            self._save_average(chosen, best)
         self.state["finished"] = True
         self.checkpoints.amend(more=self.get_state())
         super().on_train_end(logs)
 
-    def _average(self, chosen, best):
-        twin = self._twin()
+    def _save_average(self, chosen, best):
+        twin = self._copy_model()
         load_mean(self.run, twin, chosen)
-        scores, joined = self._validate(twin), members(self.state, chosen)
+        scores, joined = self._validate(twin), describe_members(self.state, chosen)
         described = {"metrics": scores, "mean_of": joined}
-        if is_worse(self.state, scores, joined):
+        if is_mean_worse(self.state, scores, joined):
             load_mean(self.run, twin, best[:1])
             alone = self.state["history"][best[0]["epoch"] - 1]
             described = {"metrics": alone, "worse_mean": scores | {"mean_of": list(joined)}}
         self.run.write_model(twin, described)
 
     def _validate(self, model):
-        """The scores of a model on this worker alone: of a copy, which is compiled."""
-        copy = self._twin()
+        """Scores a compiled copy of a model on this worker only."""
+        copy = self._copy_model()
         copy.set_weights(model.get_weights())
         copy.compile(loss=self.model.loss, jit_compile=False)
         return self.validate(copy)
@@ -140,7 +148,7 @@ class RunCheckpoint(ResumeTraining):
         return self._before + (time.monotonic() - self._started) / 60
 
     def _history_row(self, logs):
-        """One row of `history.csv`: totals since the training began, and the latest figures."""
+        """Returns a row of `history.csv`: totals of the training, and the scores of the epoch."""
         history = self.state["history"]
         tokens = history[-1]["target_tokens"] if history else 0
         row = {name: float(logs[name]) for name in COLUMNS + SCORES if name in logs}
@@ -155,15 +163,15 @@ class RunCheckpoint(ResumeTraining):
         if self.checkpoints.writes:
             self.run.write_history(self.state["history"])
 
-    def _twin(self):
-        """A model that was never compiled: a third of the size, without the optimizer's moments."""
+    def _copy_model(self):
+        """Copies the model uncompiled: without the optimizer, a third of the size when saved."""
         twin = type(self.model).from_config(self.model.get_config())
         twin.build()
         return twin
 
     def _save_weights(self, epoch):
-        """Writes the weights, drops those that are neither good nor new, renews the model."""
-        twin, name = self._twin(), f"{epoch:06}.weights.h5"
+        """Writes the weights, updates the list of kept ones, and writes the model if it is best."""
+        twin, name = self._copy_model(), f"{epoch:06}.weights.h5"
         with ema_weights(self.model):
             twin.set_weights(self.model.get_weights())
         writes, keep = self.checkpoints.writes, self.config.keep_checkpoints
@@ -172,15 +180,15 @@ class RunCheckpoint(ResumeTraining):
         weights.append({"file": name, "epoch": epoch, "sha256": checksum})
         last, best = weights[-keep:], rank(self.state)[:keep]
         self.state["checkpoints"] = [one for one in weights if one in last or one in best]
-        if best[0]["epoch"] == epoch and writes:  # else the model is what it was
+        if best[0]["epoch"] == epoch and writes:
             self.run.write_model(twin, {"metrics": self.state["history"][-1]})
 
 
 def write_weights(path: Path, model: keras.Model) -> str:
-    """Writes a `.weights.h5` file, whole or not at all; returns its checksum.
+    """Writes a `.weights.h5` file atomically; returns its checksum.
 
-    HDF5 ends the process where a disk is full. Of a `.keras` file, Keras writes all but the arrays
-    itself, and those by way of the memory if there is enough.
+    HDF5 ends the process if the disk is full. Therefore the weights are extracted from a `.keras`
+    file, which Keras writes through memory if there is enough.
     """
     with replacing(path) as name:
         archive = f"{name}.keras"
@@ -196,7 +204,7 @@ def write_weights(path: Path, model: keras.Model) -> str:
 
 
 class LineLogger:
-    """Prints lines on stderr, and appends them to a file if there is one.
+    """Prints lines on stderr, and appends them to a file if given.
 
     Args:
         path: Name of a text file, or None.
@@ -206,29 +214,30 @@ class LineLogger:
         self.path = path
 
     def __call__(self, text: str, quiet: bool = False) -> None:
-        """Logs one line or several; if `quiet`, into the file only."""
+        """Logs one or more lines; to the file only if `quiet`."""
         if not quiet:
             print(text, file=sys.stderr, flush=True)
         if self.path is not None:
-            with open(self.path, "a", encoding="utf-8") as file:  # it may have been moved away
+            with open(self.path, "a", encoding="utf-8") as file:  # reopened, as it may be rotated
                 print(text, file=file)
 
 
 class Progress(keras.callbacks.Callback):
-    """Logs the progress of a training, where Keras' bar does not; writes curves for TensorBoard.
+    """Logs the progress of a training, and writes scalars of steps for TensorBoard.
 
-    A line every so many seconds, and one for each epoch; none on a terminal, which has Keras' bar.
-    Learning and validating are timed apart. Must come after the callbacks that add to the logs.
+    Logs a line every `log_every` seconds and at the end of each epoch; on a terminal to the file
+    only, as Keras shows a progress bar. Training and validation are timed separately. Must come
+    after the callbacks that add to the logs.
 
     Args:
-        steps: Number of steps in an epoch.
-        config: `TrainConfig`, for `epochs` and `log_every` (seconds between two lines).
+        steps: Number of steps per epoch.
+        config: `TrainConfig`, for `epochs` and `log_every`.
         log: `LineLogger`.
-        run: `Run`, whose `logs/` gets scalars of every tenth step.
-        resume: The callback that knows how many steps of an epoch another process has done.
+        run: `Run`; scalars of every tenth step are written to its `logs/steps`.
+        resume: The callback that knows the number of skipped steps.
     """
 
-    DRAWN = 10  # steps between two points of a curve
+    STEPS_PER_POINT = 10  # of TensorBoard's curves
 
     def __init__(
         self, steps: int, config: TrainConfig, log: LineLogger, run: Run, resume: ResumeTraining
@@ -240,7 +249,7 @@ class Progress(keras.callbacks.Callback):
         self.every = config.log_every
         self.resume = resume
         self.quiet = sys.stderr.isatty()
-        self.board = tf.summary.create_file_writer(run.file(LOGS, "updates"))
+        self.board = tf.summary.create_file_writer(run.file(LOGS, "steps"))
         self._traced = False
         self._seconds_of_validation = 0.0
 
@@ -248,26 +257,26 @@ class Progress(keras.callbacks.Callback):
         """Starts the clocks."""
         self._epoch = epoch
         self._began = self._logged = time.monotonic()
-        self._timed = self._began, 0  # from when on steps are timed, and how many were done by then
+        self._timed = self._began, 0  # time and number of steps at which timing starts
         self._ended: float | None = None
-        self._for_line, self._for_board = _Stretch(), _Stretch()
-        self._passed = self.resume.passed  # done by another process
+        self._for_line, self._for_board = _Interval(), _Interval()
+        self._skipped = self.resume.skipped  # completed by another process
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        """Logs a line when it is time; `batch` counts from 0 in every epoch."""
+        """Logs a line if it is due; `batch` counts from 0 in every epoch."""
         now, done = time.monotonic(), batch + 1
-        if done <= self._passed:
+        if done <= self._skipped:
             self._timed = now, done
             self._for_line.end(logs, now)
             self._for_board.end(logs, now)
             return
-        if not self._traced:  # the first step, which is no measure of speed
+        if not self._traced:  # the first step is slow, as it traces the graph
             self._traced = True
             self._timed, self._logged = (now, done), now
             self._for_line.end(logs, now)
             return
         step = self._epoch * self.steps + done
-        if step % self.DRAWN == 0:
+        if step % self.STEPS_PER_POINT == 0:
             loss, speed = self._for_board.end(logs, now)
             with self.board.as_default(step):
                 tf.summary.scalar("loss", loss)
@@ -277,52 +286,54 @@ class Progress(keras.callbacks.Callback):
             self._logged = now
             loss, speed = self._for_line.end(logs, now)
             self.log(
-                f"update {step:,} of {self.steps * self.epochs:,}: loss {loss:.4f}, learning "
-                f"rate {self._learning_rate():.2e}, {speed:,.0f} target tokens a second, "
-                f"{_duration(self._left(done, now))} left",
+                f"step {step:,} of {self.steps * self.epochs:,}: loss {loss:.4f}, learning "
+                f"rate {self._learning_rate():.2e}, {speed:,.0f} target tokens/s, "
+                f"{_format_duration(self._seconds_left(done, now))} left",
                 self.quiet,
             )
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Stops the clock of learning."""
+        """Stops the clock of training."""
         self._ended = time.monotonic()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Logs the results of an epoch, and how long it and its validation took."""
+        """Logs the results of an epoch, and the durations of training and validation."""
         now = time.monotonic()
         ended = self._ended or now
         self._seconds_of_validation = now - ended
         values = (
             f"{name} {float(value):.4g}" for name, value in logs.items() if "tokens" not in name
         )
-        left = self._left(self.steps, ended) - self._seconds_of_validation
+        left = self._seconds_left(self.steps, ended) - self._seconds_of_validation
         self.log(
-            f"epoch {epoch + 1} of {self.epochs}: {counted(self.steps - self._passed, 'update')} "
-            f"in {_duration(ended - self._began)}, validation in {_duration(now - ended)}, "
-            f"{_duration(left)} left; {', '.join(values)}",
+            f"epoch {epoch + 1} of {self.epochs}: {counted(self.steps - self._skipped, 'step')} "
+            f"in {_format_duration(ended - self._began)}, validation in "
+            f"{_format_duration(now - ended)}, {_format_duration(left)} left; {', '.join(values)}",
             self.quiet,
         )
         self.board.flush()
 
-    def _left(self, done, now):
-        """Seconds to the end, at the speed of this epoch and of the last validation."""
+    def _seconds_left(self, done, now):
+        """Estimates the remaining seconds from this epoch and the last validation."""
         start, before = self._timed
-        of_step = (now - start) / max(done - before, 1)
+        seconds_per_step = (now - start) / max(done - before, 1)
         epochs = self.epochs - self._epoch
-        return (epochs * self.steps - done) * of_step + epochs * self._seconds_of_validation
+        return (
+            epochs * self.steps - done
+        ) * seconds_per_step + epochs * self._seconds_of_validation
 
     def _learning_rate(self):
         return float(self.model.optimizer.learning_rate)
 
 
-class _Stretch:
-    """The steps since the last report; Keras' logs are means since the epoch began."""
+class _Interval:
+    """The steps since the last report; the logs of Keras are means over the epoch."""
 
     def __init__(self) -> None:
         self.tokens, self.total, self.since = 0.0, 0.0, time.monotonic()
 
     def end(self, logs, now):
-        """Mean loss per target token and target tokens a second; begins the next stretch."""
+        """Returns the mean loss per target token and target tokens/s; starts a new interval."""
         before = self.tokens, self.total, self.since
         self.tokens = float(logs["target_tokens"])
         self.total = float(logs["loss"]) * self.tokens
@@ -333,8 +344,8 @@ class _Stretch:
         return total / max(tokens, 1), tokens / max(seconds, 1e-9)
 
 
-def _duration(seconds):
-    """A length of time for people: seconds, minutes or hours."""
+def _format_duration(seconds):
+    """Formats a duration in seconds, minutes or hours."""
     seconds = round(seconds)
     if seconds < 120:
         return f"{seconds} s"

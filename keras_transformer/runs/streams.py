@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or that nobody reads any more: no reason to end a training."""
+"""Standard streams that tolerate being closed: a training continues without its terminal."""
 
 import contextlib
 import io
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 
-class _Progress(io.FileIO):
-    """stderr: drops what cannot be written, as after a killed `tee` or a lost connection."""
+class _StderrFile(io.FileIO):
+    """stderr: drops output that cannot be written, as after a killed `tee` or a lost connection."""
 
     def write(self, data: Any) -> int:
         try:
@@ -19,86 +19,88 @@ class _Progress(io.FileIO):
             return len(data)
 
 
-class _Results(io.FileIO):
-    """stdout: drops everything once its reader has left, such as `head`.
+class _StdoutFile(io.FileIO):
+    """stdout: drops all output after its reader, such as `head`, has left.
 
     Attributes:
-        lost: Whether it does.
+        reader_left: Whether the reader has left.
     """
 
-    lost = False
+    reader_left = False
 
     def write(self, data: Any) -> int:
         try:
-            while not self.lost:
+            while not self.reader_left:
                 if written := super().write(data):
                     return written
-                select.select([], [self], [])  # a pipe that does not block, and is full
+                select.select([], [self], [])  # a full non-blocking pipe
         except OSError as error:
-            self.lost = True
+            self.reader_left = True
             if not isinstance(error, BrokenPipeError):
                 raise ValueError(
-                    f"The results cannot be written to stdout ({error.strerror}): what is there is "
-                    "incomplete. Run the command again where they can; translate can --resume."
+                    f"stdout cannot be written ({error.strerror}), and its output is incomplete: "
+                    "run the command again; translate has --resume."
                 ) from error
         return len(data)
 
 
 def open_standard_streams() -> None:
-    """Makes the three streams of a command usable, whichever of them the caller has closed.
+    """Replaces closed standard streams by `/dev/null`.
 
-    `/dev/null` takes the place of a closed one, else the next file that is opened would be written
-    to as if it were stderr. `sys.stdin` stays None.
+    Otherwise the next file that is opened would get the number of a closed stream, and receive its
+    output. `sys.stdin` stays None.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
-    results = _Results(1, "w", closefd=False)
-    results.lost = sys.stdout is None or not is_stdout_read()
-    sys.stdout = _text(sys.stdout, results)
-    sys.stderr = _text(sys.stderr, _Progress(2, "w", closefd=False))
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
+    results = _StdoutFile(1, "w", closefd=False)
+    results.reader_left = sys.stdout is None or not is_stdout_read()
+    sys.stdout = _wrap_text(sys.stdout, results)
+    sys.stderr = _wrap_text(sys.stderr, _StderrFile(2, "w", closefd=False))
 
 
 def check_stdout() -> None:
-    """Refuses, before anything is computed, to print where nobody reads.
+    """Checks that stdout is open, before the command computes anything.
 
     Raises:
         ValueError: If stdout is closed.
     """
     if not is_stdout_read():
-        raise ValueError("stdout is closed, but this command prints its results: open it.")
+        raise ValueError("stdout must be open, as this command prints its results: it is closed.")
 
 
 def is_stdout_read() -> bool:
-    """Tells whether anybody may read stdout: it was not closed, and its reader has not left."""
-    return not getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "lost", False)
+    """Returns whether stdout is open and its reader has not left."""
+    return not getattr(
+        getattr(getattr(sys.stdout, "buffer", None), "raw", None), "reader_left", False
+    )
 
 
 @contextlib.contextmanager
-def lasting_stderr() -> Iterator[None]:
-    """Has this process go on where stderr is closed or loses its reader.
+def tolerate_closed_stderr() -> Iterator[None]:
+    """Lets the process continue if stderr is closed or its reader leaves.
 
-    A stream that is no file of the system, such as a notebook's, stays as it is.
+    A stream without a file descriptor, such as that of a notebook, stays unchanged.
     """
     stream: Any = sys.stderr
     with contextlib.ExitStack() as stack:
         if stream is None:
             stream = stack.enter_context(open(os.devnull, "w"))
-        elif isinstance(stream, io.TextIOWrapper) and not _is_lasting(stream):
+        elif isinstance(stream, io.TextIOWrapper) and not _tolerates_closing(stream):
             with contextlib.suppress(OSError):
-                stream = _text(stream, _Progress(stream.fileno(), "w", closefd=False))
+                stream = _wrap_text(stream, _StderrFile(stream.fileno(), "w", closefd=False))
         stack.enter_context(contextlib.redirect_stderr(stream))
         yield
 
 
-def _is_lasting(stream):
-    return isinstance(getattr(stream.buffer, "raw", None), _Progress)
+def _tolerates_closing(stream):
+    return isinstance(getattr(stream.buffer, "raw", None), _StderrFile)
 
 
-def _text(stream: Any, raw: io.FileIO) -> TextIO:
-    """A stream of text like another one, or None, on a raw file."""
+def _wrap_text(stream: Any, raw: io.FileIO) -> TextIO:
+    """Wraps a raw file as a text stream with the options of `stream`, which may be None."""
     options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
     if stream is not None:
         names = ("encoding", "errors", "line_buffering", "write_through")

@@ -1,4 +1,4 @@
-"""The data of trainings: text in memory, or prepared corpora; `prepare` makes these."""
+"""The data of trainings: text in memory, or corpora that `prepare` has tokenized."""
 
 import dataclasses
 import hashlib
@@ -19,15 +19,14 @@ from keras_transformer.data.text_files import ParallelText, text_size
 from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabularies
 from keras_transformer.runs.checks import (
-    VOCABULARY,
+    VOCABULARY_FIELDS,
     check_vocabulary_files,
     parse_corpora,
     sides_with_vectors,
     vocabulary_options,
 )
-from keras_transformer.runs.configuration import paragraphs
 from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VOCABULARIES, Run
-from keras_transformer.runs.streams import lasting_stderr
+from keras_transformer.runs.streams import tolerate_closed_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.training import learn_vocabularies
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from keras_transformer.data.encoded_pairs import EncodedPairs
     from keras_transformer.transformer import Transformer
 
-# Bytes of text, about, up to which it is read into memory: half a million pairs, which take some
-# hundred MB as strings and a minute to tokenize. Whatever is larger is prepared on disk.
+# Text up to about this size in bytes is read into memory: half a million pairs, some hundred MB as
+# strings, a minute to tokenize. Larger text is prepared on disk.
 MAX_IN_MEMORY = 64_000_000
 
 
@@ -48,10 +47,10 @@ class TrainingData:
     """The data of a training.
 
     Attributes:
-        source: Arguments of `make_dataset` for it: `pairs` and their tokenizers, or a `corpus`.
+        source: Arguments of `make_dataset`: `pairs` and tokenizers, or a `corpus`.
         valid: List of `Pair`, the validation set.
-        tokenizers: The source and the target tokenizer, one object if they are the same.
-        fingerprints: Those of `train` and `valid`, for `data.json`.
+        tokenizers: The source and the target tokenizer, the same object if shared.
+        fingerprints: Fingerprints of `train` and `valid`, for `data.json`.
     """
 
     source: dict[str, Any]
@@ -61,7 +60,7 @@ class TrainingData:
 
     @property
     def digest(self) -> str:
-        """A string that differs where text or vocabularies differ."""
+        """A string that identifies text and vocabularies."""
         models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
         return json.dumps([self.fingerprints, models], sort_keys=True)
 
@@ -72,25 +71,22 @@ class TrainingData:
 def open_data(
     config: TrainConfig, run: Run, resume: bool, accept_changed_text: bool = False
 ) -> TrainingData:
-    """Opens the data of a training. In memory or prepared, the training will be the same.
-
-    The names of the data go to stderr, before anything else is done with it.
+    """Opens the data of a training: in memory or prepared, with the same batches.
 
     Args:
         config: `TrainConfig`.
-        run: The run. Text that is larger than `MAX_IN_MEMORY` is prepared into `corpus` in it; at
-            first into `run.staged_corpus` beside it.
+        run: The run. Text larger than `MAX_IN_MEMORY` is prepared into its `corpus`, or into
+            `run.staged_corpus` before the run exists.
         resume: Whether to resume the run.
-        accept_changed_text: Whether text that was prepared in the run is to be read anew.
+        accept_changed_text: Whether to read the text again if it is prepared already.
 
     Raises:
         ValueError: If the text or a corpus is invalid.
     """
-    mix = _prepared(config, run, resume, accept_changed_text)
+    mix = _open_or_prepare_corpora(config, run, resume, accept_changed_text)
     corpus = None if mix else load_corpus(config)
-    print(next(paragraphs(config)), file=sys.stderr, flush=True)
     if corpus is None:
-        return _of_corpora(config, mix)
+        return _make_corpus_data(config, mix)
     origin = run.path if resume else config.start_from
     tokenizers = train_tokenizers(config, corpus.train) if origin is None else saved.load(origin)
     source = dict(zip(("source_tokenizer", "target_tokenizer"), tokenizers, strict=True))
@@ -99,13 +95,13 @@ def open_data(
 
 
 def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, saved.Saved]":
-    """Learns the vocabularies from training pairs: one for both sides if they share embeddings.
+    """Learns the vocabularies from training pairs: a joint one if all embeddings are shared.
 
     Returns:
         The source and the target tokenizer.
     """
     rows = draw_rows(len(pairs), config.vocabulary_sample, config.seed)
-    options = {name: getattr(config, name) for name in (*VOCABULARY, *VOCABULARIES)}
+    options = {name: getattr(config, name) for name in (*VOCABULARY_FIELDS, *VOCABULARIES)}
     joint = config.model.share_embeddings == "all"
     models = learn_vocabularies(lambda: (pairs[row] for row in rows), **options, joint=joint)
     source, target = map(saved.open_model, models)
@@ -113,25 +109,24 @@ def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, s
 
 
 def valid_pairs(run: Run) -> Sequence[Pair]:
-    """Reads the pairs that a run was validated by, from where its configuration says.
+    """Reads the validation set of a run, from the paths in its configuration.
 
     Raises:
-        ValueError: If the files are gone, or have changed: by the fingerprint in the run, without
-            which they are not read.
+        ValueError: If the files are missing or their fingerprint has changed.
     """
     config, known = run.read_config(), run.read_data().get("valid")
     if known is None:
-        raise ValueError(f"{run} does not say what it was validated by.")
+        raise ValueError(f"the fingerprint of the validation set of {run} is missing.")
     if config.valid_source is None and (config.corpus or os.path.isdir(run.file(CORPUS))):
         first = parse_corpora(config.corpus)[0][0] if config.corpus else run.file(CORPUS)
         pairs = PreparedCorpus(first).valid
     else:
         for name in filter(None, (getattr(config, text) for text in TEXTS)):
             if not (os.path.exists(name) or glob(name)):
-                raise ValueError(f"{name} cannot be read (it is no file): check the path.")
+                raise ValueError(f"{name} does not exist: check the path.")
         pairs = load_valid(config)
     if fingerprint(pairs) != known:
-        raise ValueError(f"what {run} was validated by has changed.")
+        raise ValueError(f"the validation set of {run} has changed.")
     return pairs
 
 
@@ -141,20 +136,20 @@ def load_word_vectors(
     tokenizers: tuple[Tokenizer, Tokenizer],
     pairs: "EncodedPairs",
 ) -> dict[str, Any]:
-    """Puts word vectors into a new model, and prints on stderr how much they cover.
+    """Loads word vectors into a new model, and prints their coverage on stderr.
 
     Args:
         config: `TrainConfig`.
         model: The model, built.
-        tokenizers: Those of source and target.
+        tokenizers: The source and the target tokenizer.
         pairs: The training data, for the coverage of running tokens.
 
     Returns:
-        Dict of `vectors`, for `data.json`: of each side that has some, its `Coverage` as a dict and
-        the hash of the embeddings. Empty if no side has.
+        Dict of `vectors`, for `data.json`: for each side with word vectors, its `Coverage` as a
+        dict and the hash of the embeddings. Empty without word vectors.
 
     Raises:
-        ValueError: As `initialize_embeddings` does.
+        ValueError: If `initialize_embeddings` raises.
     """
     from keras_transformer.training.embedding_initialization import initialize_embeddings
 
@@ -170,8 +165,8 @@ def load_word_vectors(
     return {"vectors": covered} if covered else {}
 
 
-def _prepared(config, run, resume, accept_changed_text):
-    """List of (`PreparedCorpus`, weight); empty where text is to be read into memory."""
+def _open_or_prepare_corpora(config, run, resume, accept_changed_text):
+    """Returns a list of (`PreparedCorpus`, weight); empty if text is read into memory."""
     if config.corpus:
         corpora = parse_corpora(config.corpus)
         return [(PreparedCorpus(path), weight) for path, weight in corpora]
@@ -184,10 +179,10 @@ def _prepared(config, run, resume, accept_changed_text):
         return []
     if cluster_of(config.strategy) is not None:
         raise ValueError(
-            f"{config.train_source} is too large for each worker to read it into memory: prepare "
-            "it first (keras-transformer prepare), and give all of them the corpus by --corpus."
+            f"{config.train_source} is too large to be read by each worker: prepare it with "
+            "keras-transformer prepare, and give the result to all workers by --corpus."
         )
-    # The same corpus as in memory.
+    # The options that give the same batches as in memory.
     names = {field.name for field in dataclasses.fields(PrepareConfig)}
     preparation = PrepareConfig(
         **{name: value for name, value in vars(config).items() if name in names},
@@ -198,8 +193,8 @@ def _prepared(config, run, resume, accept_changed_text):
     return [(PreparedCorpus(run.staged_corpus), 1.0)]
 
 
-def _of_corpora(config, mix):
-    """The data in prepared corpora."""
+def _make_corpus_data(config, mix):
+    """Makes the `TrainingData` of prepared corpora."""
     first = mix[0][0]
     valid = first.valid if config.valid_source is None else load_valid(config)
     train = [corpus.fingerprints["train"] for corpus, _ in mix]
@@ -214,18 +209,18 @@ def _of_corpora(config, mix):
 # --- preparing ---
 
 
-@lasting_stderr()
+@tolerate_closed_stderr()
 def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 
-    The same text and options give the same bytes, with however many processes. Interrupted, it
-    resumes after the last whole shard when it is called again. Progress goes to stderr.
+    The output depends on the text and the options only, not on `processes`. After an interruption,
+    the same call resumes after the last complete shard. Progress is printed on stderr.
 
     Args:
         config: `PrepareConfig`.
-        output: Directory to make, which `PreparedCorpus` opens.
-        processes: How many tokenize; by default one for each core. None of them loads TensorFlow,
-            but for the lines of a unigram vocabulary that rounding decides.
+        output: Directory to create, for `PreparedCorpus`.
+        processes: Number of processes; by default one per core. They do not import TensorFlow,
+            except for lines of a unigram vocabulary that depend on rounding.
 
     Raises:
         ValueError: If the configuration, a file or the directory is invalid.
@@ -239,13 +234,13 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
         raise ValueError(f"{output} is not empty: choose another --output.")
     if processes is not None and processes < 1:
         raise ValueError(f"processes must be at least 1, received {processes}.")
-    prepare_corpus(_checked(config), output, processes)
+    prepare_corpus(_check_preparation(config), output, processes)
 
 
-def _checked(config):
-    """The configuration, with the options of the vocabularies that it takes."""
+def _check_preparation(config):
+    """Checks a configuration; returns it with the options of the vocabularies that it reuses."""
     if config.vocabularies is not None:
-        config = dataclasses.replace(config, **_options_of_vocabularies(config))
+        config = dataclasses.replace(config, **_find_vocabulary_options(config))
         check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
     check_vocabulary_files(config, config.vocabularies)
     ParallelText(config.train_source, config.train_target, "--train-target")
@@ -254,22 +249,24 @@ def _checked(config):
     return config
 
 
-def _options_of_vocabularies(config):
-    """Options of the vocabularies of a run or a corpus; refuses those that contradict them."""
+def _find_vocabulary_options(config):
+    """Returns the options of the reused vocabularies; raises if those of `config` differ."""
     run = Run(config.vocabularies)
     source, target = saved.read(run)
     if run.has(MANIFEST):
         options = vocabulary_options(run)
     elif run.has(CONFIG):
-        options = {name: getattr(run.read_config(), name) for name in VOCABULARY}
+        options = {name: getattr(run.read_config(), name) for name in VOCABULARY_FIELDS}
     else:
-        raise ValueError(f"{run} is neither a run directory nor a prepared corpus.")
+        raise ValueError(
+            f"--vocabularies must be a run directory or a prepared corpus, received {run}."
+        )
     options["joint_vocabulary"] = source == target
     for name, value in options.items():
         received = getattr(config, name)
         if received not in (value, getattr(PrepareConfig, name)):
             raise ValueError(
-                f"{run} has {name}={value!r}, received {received!r}: what takes its vocabularies "
-                "has them as they are; leave out that option."
+                f"{name} must be {value!r} with --vocabularies {run}, received {received!r}: "
+                "leave out the option."
             )
     return options

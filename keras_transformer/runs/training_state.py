@@ -1,4 +1,4 @@
-"""The state of a training as named arrays, and back: variables, metrics of workers, callbacks."""
+"""Reads and writes the state of a training: variables, metrics of workers, callbacks."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ from keras_transformer.utils import Tensor
 
 METRICS = "metrics"
 GROUPS = ("model", "optimizer", METRICS)
-SIMPLE = (bool, int, float, type(None), np.number)  # attributes of callbacks that are saved
+SCALAR_TYPES = (bool, int, float, type(None), np.number)  # of saved attributes of callbacks
 
 
 # --- variables ---
@@ -25,38 +25,38 @@ def read_variables(model: keras.Model) -> dict[str, np.ndarray]:
     """Reads every variable of a compiled and built model.
 
     Returns:
-        {name: array}: weights and states of random generators under "model/", the optimizer's
-        variables under "optimizer/", those of the metrics under "metrics/".
+        {name: array}, with the prefix "model/" for weights and random generators, "optimizer/", or
+        "metrics/".
     """
-    return {name: variable.numpy() for name, variable in _variables(model)}
+    return {name: variable.numpy() for name, variable in _iterate_variables(model)}
 
 
 def write_variables(
     model: keras.Model, arrays: Mapping[str, np.ndarray], metrics: bool, source: str
 ) -> None:
-    """Sets the variables to those that `read_variables` has read from a model like this.
+    """Sets the variables to the arrays of `read_variables`.
 
     Args:
-        model: A compiled and built model, whose layers may have other numbers in their names.
+        model: A compiled and built model; the numbers in the names of its layers may differ.
         arrays: {name: array}; bfloat16 as uint16 of the same bytes.
-        metrics: Whether to set those of the metrics alone, or all others.
-        source: Where the arrays are from, for the error.
+        metrics: Whether to set the variables of metrics, or all others.
+        source: Name of the checkpoint, for errors.
 
     Raises:
         ValueError: If the names or shapes differ.
     """
-    variables = dict(_variables(model))
-    known = {_uncounted(name): name for name in arrays if name.split("/")[0] in GROUPS}
-    wanted = {_uncounted(name): name for name in variables}
+    variables = dict(_iterate_variables(model))
+    known = {_strip_numbers(name): name for name in arrays if name.split("/")[0] in GROUPS}
+    wanted = {_strip_numbers(name): name for name in variables}
     for plain in wanted.keys() | known.keys():
         one, other = known.get(plain), wanted.get(plain)
         shapes = one and arrays[one].shape, other and tuple(variables[other].shape)
         if shapes[0] != shapes[1]:
-            there, here = ("nothing" if x is None else f"shape {x}" for x in shapes)
+            expected, received = ("missing" if x is None else f"of shape {x}" for x in shapes)
             raise ValueError(
-                f"{source} was saved by another model, optimizer or strategy: {one or other} has "
-                f"there {there}, here {here}; go on with what it was begun with, or train anew "
-                "into another directory."
+                f"{one or other} must be {expected}, as in {source}, received {received}: resume "
+                "with the same model, optimizer and strategy, or train again into another "
+                "directory."
             )
     for plain, name in wanted.items():
         if name.startswith(f"{METRICS}/") == metrics:
@@ -66,39 +66,39 @@ def write_variables(
             variables[name].assign(value)
 
 
-def _variables(model: keras.Model) -> Iterator[tuple[str, Tensor]]:
-    """TensorFlow's variables by name; those that each replica counts by itself one by one."""
+def _iterate_variables(model: keras.Model) -> Iterator[tuple[str, Tensor]]:
+    """Iterates over TensorFlow's variables by name, and over the copies of each replica."""
     optimizer: Any = model.optimizer
     groups = model.variables, optimizer.variables if optimizer else [], model.metrics_variables
     for group, variables in zip(GROUPS, groups, strict=True):
         for number, variable in enumerate(variables):
             value = variable.value if isinstance(variable, keras.Variable) else variable
             name = f"{group}/{number}/{variable.path}"
-            apart = value.synchronization == tf.VariableSynchronization.ON_READ
-            replicas = getattr(value, "values", (value,)) if apart else (value,)
-            for replica, part in enumerate(replicas):
-                yield f"{name}@{replica}", part
+            is_local = value.synchronization == tf.VariableSynchronization.ON_READ
+            replicas = getattr(value, "values", (value,)) if is_local else (value,)
+            for replica, copy in enumerate(replicas):
+                yield f"{name}@{replica}", copy
 
 
-def _uncounted(name):
-    """A name without the numbers by which Keras tells layers of one class in a process apart."""
+def _strip_numbers(name):
+    """Strips the numbers that Keras adds to names of layers of the same class."""
     return re.sub(r"_\d+(?=[/@_])", "", name)
 
 
-# --- metrics of the epoch under way: saved by the chief, restored by all workers ---
+# --- metrics of the current epoch: saved by the chief, restored by all workers ---
 
 
 def gather_metrics(
     strategy: tf.distribute.Strategy, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Adds the metrics of the other workers; all workers must call this together.
+    """Gathers the metrics of all workers, which must call this together.
 
     Args:
-        strategy: Of the model.
-        arrays: As `read_variables` returns them.
+        strategy: Strategy of the model.
+        arrays: The result of `read_variables`.
 
     Returns:
-        The same, with "metrics/…@k" for replica k of all workers.
+        The same, with "metrics/…@k" for each replica k of all workers.
     """
     if not is_multiworker(strategy):
         return dict(arrays)
@@ -119,12 +119,12 @@ def gather_metrics(
 def scatter_metrics(
     strategy: tf.distribute.Strategy, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Leaves the metrics that this worker restores.
+    """Selects the metrics that this worker restores.
 
     Args:
-        strategy: Of the model.
-        arrays: As `gather_metrics` has returned them, maybe with another number of workers, or with
-            one device: then the first replica restores the sum of all.
+        strategy: Strategy of the model.
+        arrays: The result of `gather_metrics`. If it is from another number of replicas, the first
+            replica restores the sum of all.
     """
     several, replicas = is_multiworker(strategy), strategy.num_replicas_in_sync
     if not several and replicas > 1:
@@ -153,12 +153,11 @@ def get_states(
     """Reads the states of callbacks.
 
     Args:
-        callbacks: Those with a method `get_state` return their state; of any others, it is the
-            numbers among the attributes, but for arguments, and lists of arrays, such as the best
-            weights.
+        callbacks: The state of a callback is the result of `get_state` if it has this method; else
+            its attributes that are numbers, except arguments, or lists of arrays.
 
     Returns:
-        The states, which JSON can hold, and {name: array}.
+        The states, which JSON can represent, and {name: array}.
     """
     states: list[Any] = []
     arrays: dict[str, np.ndarray] = {}
@@ -169,7 +168,7 @@ def get_states(
         arguments = inspect.signature(type(callback).__init__).parameters
         state: dict[str, Any] = {}
         for name, value in vars(callback).items():
-            if isinstance(value, SIMPLE) and name not in arguments:
+            if isinstance(value, SCALAR_TYPES) and name not in arguments:
                 state[name] = value
             elif _is_arrays(value):
                 arrays |= {f"callbacks/{number}/{name}/{k}": one for k, one in enumerate(value)}
@@ -185,9 +184,9 @@ def set_states(
     """Restores the states of callbacks.
 
     Args:
-        callbacks: Callbacks like those that `get_states` has read.
+        callbacks: Callbacks of the same classes as for `get_states`.
         states: The states that it returned.
-        arrays: {name: array}, the arrays that it returned among others.
+        arrays: {name: array}, which includes the arrays that it returned.
     """
     for number, (callback, state) in enumerate(zip(callbacks, states, strict=True)):
         if hasattr(callback, "set_state"):

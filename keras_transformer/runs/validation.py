@@ -1,4 +1,4 @@
-"""Validation of the models of a training: callbacks, and the same for a finished model."""
+"""Validation during a training, by callbacks, and of a finished model."""
 
 import contextlib
 import sys
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ema_weights(model: "keras.Model") -> Iterator[None]:
-    """Lets a model use the exponential moving average (EMA) of its weights for a while.
+    """Replaces the weights of a model by their exponential moving average (EMA) in a context.
 
-    Does nothing if the optimizer keeps none.
+    Does nothing without `use_ema`.
 
     Args:
         model: A compiled and built model.
@@ -52,7 +52,7 @@ def ema_weights(model: "keras.Model") -> Iterator[None]:
 
 
 class EMAValidation(keras.callbacks.Callback):
-    """Validates the exponential moving average of the weights if there is one (`use_ema`).
+    """Validates the exponential moving average of the weights, if `use_ema` is set.
 
     Example:
 
@@ -61,32 +61,31 @@ class EMAValidation(keras.callbacks.Callback):
     """
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts the average into the model."""
+        """Replaces the weights by their average."""
         self._averaged = ema_weights(self.model)
         self._averaged.__enter__()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts the weights back."""
+        """Restores the weights."""
         self._averaged.__exit__(None, None, None)
 
 
 class TranslationScores(keras.callbacks.Callback):
     """Translates the validation set at the end of every epoch and logs `val_bleu`, `val_chrf`.
 
-    `fit(…, steps_per_epoch=N)` makes that every N steps. If the optimizer keeps an exponential
-    moving average of the weights, that is what translates. Must come before the callbacks that read
-    the logs.
+    With `fit(…, steps_per_epoch=N)`, an epoch has N steps. With `use_ema`, the moving average of
+    the weights translates. Must come before the callbacks that read the logs.
 
-    Translations end after ten tokens more than twice as many as, at the pairs' ratio of lengths,
-    the longest source of their batch would have: an untrained model would go on to its
-    `max_length`, for minutes.
+    The length of translations is limited to `10 + 2 * ratio * S`, where `S` is the length of the
+    longest source of the batch and `ratio` is that of target to source tokens in the pairs: an
+    untrained model would otherwise decode up to `max_length`, for minutes.
 
     Args:
         pairs: Sequence of (source, target) strings.
         source_tokenizer, target_tokenizer: `Tokenizer`s of the model.
-        bleu_tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenized already.
-        batch_size: Number of sentences translated at once.
-        beam_size: Hypotheses followed at once; 1, greedy search, takes the least time.
+        bleu_tokenize: sacreBLEU's tokenizer; `"none"` for tokenized text.
+        batch_size: Number of sentences per batch.
+        beam_size: Beam size; 1, greedy search, is fastest.
 
     Example:
 
@@ -122,15 +121,15 @@ class TranslationScores(keras.callbacks.Callback):
         logs |= broadcast_from_chief(strategy, scores)
 
     def measure(self, model: "Transformer") -> dict[str, float]:
-        """Scores the translations of a model as it stands: `{"val_bleu": …, "val_chrf": …}`."""
+        """Scores the translations of a model: `{"val_bleu": …, "val_chrf": …}`."""
         if self._translator is None or self._translator.model is not model:
-            self._translator = _BoundedTranslator(model, *self.tokenizers, self._ratio())
+            self._translator = _BoundedTranslator(model, *self.tokenizers, self._length_ratio())
         outputs = self._translator.translate(self.sources, self.batch_size, self.search)
         scores = corpus_scores(outputs, self.targets, self.bleu_tokenize)
         return {"val_bleu": scores["bleu"], "val_chrf": scores["chrf"]}
 
-    def _ratio(self):
-        """Target tokens for each source token, END included."""
+    def _length_ratio(self):
+        """Returns the number of target tokens per source token, including END."""
         sides = zip(self.tokenizers, (self.sources, self.targets), strict=True)
         source, target = (
             len(texts) + int(tokenizer(texts).flat_values.shape[0]) for tokenizer, texts in sides
@@ -139,7 +138,7 @@ class TranslationScores(keras.callbacks.Callback):
 
 
 class _BoundedTranslator(Translator):
-    """Bounds the length of translations: an untrained model may not have learned to write END."""
+    """Limits the length of translations, as an untrained model may not generate END."""
 
     def __init__(
         self,
@@ -152,22 +151,22 @@ class _BoundedTranslator(Translator):
         self.ratio = ratio
 
     def bound(self, source: Tensor, longest: int) -> Tensor:
-        """Steps that a search may take for ids `(B, S)`."""
+        """Returns the maximum number of steps for ids `(B, S)`."""
         tokens = 2 * self.ratio * tf.cast(tf.shape(source)[1], tf.float32)
         return tf.minimum(longest, 10 + tf.cast(tf.math.ceil(tokens), tf.int32))
 
 
 class RunValidation:
-    """Validates the models of a run: by the loss and, with `validate_by="bleu"`, by translating.
+    """Validates the models of a run by the loss, and with `validate_by="bleu"` also by BLEU.
 
     Args:
         config: `TrainConfig` of the run.
-        pairs: The pairs to validate by.
+        pairs: The validation set.
         source_tokenizer, target_tokenizer: `Tokenizer`s of the run.
 
     Attributes:
         dataset: The `validation_data` of `fit`.
-        callbacks: Callbacks that log the scores, in this order, before those that read the logs.
+        callbacks: Callbacks that log the scores; they come before those that read the logs.
     """
 
     def __init__(
@@ -193,31 +192,31 @@ class RunValidation:
             self.callbacks.append(self._translation)
 
     def __call__(self, model: "Transformer") -> dict[str, float]:
-        """Validates a compiled model as it stands: its scores, by the names that `fit` logs."""
-        self.dataset.stream.shard = (0, 1)  # while `fit` ran, those of one worker among others
+        """Returns the scores of a compiled model, with the names that `fit` logs."""
+        self.dataset.stream.shard = (0, 1)  # all batches; `fit` had set those of one worker
         values = model.evaluate(self.dataset, verbose=0, return_dict=True)
         scores = {"val_loss": float(values["loss"])}
         return scores | (self._translation.measure(model) if self._translation else {})
 
 
-def validate_as(run: Run, translator: Translator) -> dict[str, float]:
-    """Validates a translator as the models of a run were.
+def validate_translator(run: Run, translator: Translator) -> dict[str, float]:
+    """Validates a translator like the models of a run.
 
     Args:
         run: `Run`.
-        translator: `Translator`, whose model is compiled for it.
+        translator: `Translator`; its model is compiled.
 
     Returns:
-        Its scores, by the names that `fit` logs. If the pairs that the run was validated by
-        are gone, none, and a sentence on stderr.
+        The scores, with the names that `fit` logs. Empty, with a warning on stderr, if the
+        validation set of the run is missing or has changed.
     """
-    from keras_transformer.runs.training_data import valid_pairs  # which imports Babel
+    from keras_transformer.runs.training_data import valid_pairs  # imports Babel
 
     config = run.read_config()
     try:
         pairs = valid_pairs(run)
     except ValueError as error:
-        print(f"The model was not validated: {error}", file=sys.stderr)
+        print(f"warning: the model was not validated: {error}", file=sys.stderr)
         return {}
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
     loss = SmoothedCrossEntropy(config.label_smoothing)

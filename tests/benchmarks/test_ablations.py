@@ -30,7 +30,7 @@ def test_fine_tuning_reads_each_half_once(tmp_path):
     variants = trainings(tmp_path, halves, tmp_path / "runs")
     for name, (text, changes) in variants.items():
         result = run("train", *training(text, tmp_path / name, changes), "--bleu-tokenize", "x")
-        expected = "one-half is no run directory" if "then" in name else "no tokenizer 'x'"
+        expected = "one-half is not a run directory" if "then" in name else "no tokenizer 'x'"
         assert result.returncode == 2 and expected in result.stderr.decode()
 
 

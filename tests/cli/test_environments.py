@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.streams import lasting_stderr
+from keras_transformer.runs.streams import tolerate_closed_stderr
 from tests.support.command_line import run_process
 from tests.support.paths import FIXTURES, ROOT
 
@@ -160,7 +160,7 @@ print("done")
 def test_stderr_that_is_no_file(stream, monkeypatch):
     stream = stream and io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with lasting_stderr():
+    with tolerate_closed_stderr():
         print("progress", file=sys.stderr, flush=True)
         assert not sys.stderr.isatty()
     assert sys.stderr is stream
@@ -195,7 +195,7 @@ def test_a_full_disk_is_one_sentence(reverse_run):
         program = [sys.executable, "-m", "keras_transformer", *command]
         result = shell("> /dev/full", *program, stderr=subprocess.PIPE)
         assert result.returncode == 2 and result.stderr.count(b"\n") == 1
-        assert b"cannot be written to stdout (No space left on device)" in result.stderr
+        assert b"stdout cannot be written (No space left on device)" in result.stderr
 
 
 def test_whoever_has_read_enough_of_the_translations_ends_them(reverse_run):

@@ -1,6 +1,7 @@
 """The command line as a user types it: results on stdout, one sentence for a mistake, status 2."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -14,10 +15,10 @@ from tests.support.command_line import refused, run, run_process
 def test_progress_goes_to_stderr(reverse_run):
     _, result = reverse_run
     assert result.stdout == b""
-    assert b"epoch 2 of 2: 5 updates in " in result.stderr and b"val_loss" in result.stderr
-    first = result.stderr.splitlines()[0]
-    assert first.startswith(b"data: train_source=") and b"built-in" not in result.stderr
-    assert b"epochs=2" in result.stderr, "the recipe"
+    assert b"epoch 2 of 2: 5 steps in " in result.stderr and b"val_loss" in result.stderr
+    table = re.findall(rb"^(\w+) +\S", result.stderr, flags=re.MULTILINE)
+    assert {b"data", b"vocabulary", b"model", b"optimizer", b"output"} <= set(table)
+    assert b"built-in" not in result.stderr and b"2 epochs of 5 steps" in result.stderr
 
 
 def test_curves_are_drawn(reverse_run):
@@ -123,7 +124,7 @@ def test_config_is_what_train_takes(tmp_path):
 
 # Command lines that are wrong, and what the sentence must name; {run}: the folder with a run.
 # What is wrong with the options of a training: tests/runs/test_checks.py.
-TRAIN = "train --output {run}/out --valid-source {run}/one --valid-target {run}/one"
+TRAIN = "train --preset tiny --output {run}/out --valid-source {run}/one --valid-target {run}/one"
 MISTAKES = {
     "unequal": (
         f"{TRAIN} --train-source {{run}}/two --train-target {{run}}/one",
@@ -134,10 +135,10 @@ MISTAKES = {
         f"{TRAIN} --train-source {{run}}/latin1 --train-target {{run}}/two",
         "latin1 line 2 is not valid UTF-8",
     ),
-    "no run": ("translate /none", "/none is no directory"),
+    "no run": ("translate /none", "/none is not a directory"),
     "no model": ("translate {run}", "saved_model.pb"),
     "no model or precision": ("translate {run} --precision float32", "neither a run directory"),
-    "no dates": ("evaluate {run}/run", "was not trained on dates"),
+    "no dates": ("evaluate {run}/run", "was not trained on the built-in dates"),
     "half": ("evaluate {run}/run --target {run}/one", "--source is missing"),
     "tokenizer": (
         "evaluate {run}/run --source {run}/one --target {run}/one --bleu-tokenize x",
@@ -164,22 +165,25 @@ MISTAKES = {
     ),
     "compared": (
         "evaluate {run}/two --source {run}/two --target {run}/two --compare /none",
-        "/none is no directory",
+        "/none is not a directory",
     ),
     "searched": (
         "evaluate {run}/two --source {run}/two --target {run}/two --beam-size 5",
-        "two holds translations: leave out the options of the search",
+        "two is a file of translations: leave out the search options",
     ),
     "samples": (
         "evaluate {run}/two --source {run}/two --target {run}/two --n-bootstrap -1",
         "n_bootstrap=-1 is no number of samples",
     ),
-    "export": ("export {run} {run}/base", "no run directory"),
-    "no checkpoint": ("average {run} {run}/mean", "There is no checkpoint in"),
-    "too few": ("average {run}/run {run}/mean --number 99", "checkpoints, received number=99"),
-    "no place": ("average {run}/run {run}/one/mean --number 1", "cannot be made: Not a directory"),
+    "export": ("export {run} {run}/base", "is not a run directory"),
+    "no checkpoint": ("average {run} {run}/mean", "has no checkpoints"),
+    "too few": ("average {run}/run {run}/mean --number 99", "number must be from 1 to"),
+    "no place": (
+        "average {run}/run {run}/one/mean --number 1",
+        "cannot be created: Not a directory",
+    ),
     "no history": ("plot {run} --output {run}/x.png", "has no history.csv"),
-    "nothing to plot": ("plot --output {run}/x.png", "arguments are required: RUN"),
+    "nothing to plot": ("plot --output {run}/x.png", "RUN is missing"),
 }
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import keras_transformer
 from keras_transformer.cli.main import COMMANDS
-from keras_transformer.cli.parsing import call
+from keras_transformer.cli.parsing import call_command
 from keras_transformer.presets import ModelConfig, SearchConfig
-from tests.support.command_line import run, run_process
+from tests.support.command_line import refused, run, run_process
 
 
 def command(
@@ -50,27 +50,27 @@ CALLS = []
 def test_what_is_typed(words, expected):
     for line in (["p", *words.split()], [*words.split(), "--", "p"]):
         CALLS.clear()
-        call("this", command, line)
+        call_command("this", command, line)
         assert CALLS == [expected]
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("p --number x", "--number: expected a whole number or none, received 'x'; see"),
-        ("p --rates 1 y", "--rates: expected a number or none, received 'y'"),
-        ("p --number", "--number: expected one argument"),
+        ("p --number x", "--number must be a whole number or none, received 'x'; see"),
+        ("p --rates 1 y", "--rates must be a number or none, received 'y'"),
+        ("p --number", "--number needs a value"),
         ("p --beam-size 0", "beam_size must be at least 1, received 0"),
         ("p --nmber 5", "unknown option --nmber: did you mean --number"),
         ("p --xyzzy", "unknown option --xyzzy: see keras-transformer this --help."),
         ("p --num 5", "unknown option --num: did you mean --num"),  # no abbreviations
         ("p q", "unexpected argument 'q'"),
-        ("--number 5", "arguments are required: PATH"),
+        ("--number 5", "PATH is missing"),
     ],
 )
 def test_a_mistake_is_one_sentence(words, message):
     with pytest.raises(ValueError) as error:
-        call("this", command, words.split())
+        call_command("this", command, words.split())
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
@@ -80,6 +80,30 @@ def test_only_what_belongs_there_is_suggested(words):
     error = result.stderr.decode()
     assert result.returncode == 2 and error.count("\n") == 1 and result.stdout == b""
     assert "did you mean train?" in error or "did you mean --train-source" in error
+
+
+def test_a_first_training_is_explained(monkeypatch, tmp_path):
+    """Without options, and without a choice of preset; a chosen preset needs no explanation."""
+    refused(["train"], "your own text, add --preset tiny --train-source FILE --train-target FILE")
+    monkeypatch.setattr("keras_transformer.train.train", lambda *_: None)
+    (tmp_path / "text").write_text("a\tb\n")
+    own = ["--train-source", tmp_path / "text.tsv", "--valid-fraction", "0.5"]
+    (tmp_path / "text").rename(tmp_path / "text.tsv")
+    for options, message in (
+        ([], b"Training on the built-in dates. For your own text"),
+        (own, b"warning: the default, --preset dates, splits text into characters"),
+        (["--preset", "dates"], b""),
+        ([*own, "--preset", "tiny"], b""),
+        ([*own, "--model-type", "char"], b""),
+    ):
+        result = run("train", "--output", tmp_path / "run", *options)
+        assert result.returncode == 0 and result.stderr.startswith(message), result.stderr
+        assert bool(message) == bool(result.stderr)
+
+
+def test_another_backend_is_refused(monkeypatch):
+    monkeypatch.setattr("keras.backend.backend", lambda: "torch")
+    refused(["evaluate", "run"], "Keras' TensorFlow backend, received torch: unset KERAS_BACKEND")
 
 
 def test_version_of_the_module():

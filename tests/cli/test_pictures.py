@@ -75,7 +75,7 @@ from keras_transformer.cli.main import main
 main()
 """
     for arguments, message in (
-        ([str(tmp_path / "none"), "a"], "none is no directory"),
+        ([str(tmp_path / "none"), "a"], "none is not a directory"),
         ([str(tmp_path), "a", "--output", "x.xyz"], "The format of x.xyz is unknown"),
     ):
         command = [sys.executable, "-c", program, "attention", *arguments]

@@ -95,8 +95,8 @@ def test_score_and_align(folder, translator):
 MISTAKES = {
     "empty beam": ("--beam-size 0", "beam_size must be at least 1, received 0"),
     "wide beam": ("--beam-size 278", "A beam of 278 is wider than the vocabulary of 277 ids"),
-    "not sampled": ("--temperature 2", "temperature is 2.0, but nothing is sampled: set sample"),
-    "beam and sampling": ("--sample --beam-size 2", "A beam of 2 cannot be sampled"),
+    "not sampled": ("--temperature 2", "temperature needs sample, received temperature=2.0"),
+    "beam and sampling": ("--sample --beam-size 2", "beam_size must be 1 with sample, received 2"),
     "n-best": (
         "--n-best 3 --beam-size 2",
         "A beam of 2 gives 1 to 2 translations, received n_best",

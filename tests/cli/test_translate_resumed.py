@@ -103,16 +103,16 @@ def test_killed_while_it_waits_for_lines(random_run, whole, tmp_path):
 
 MISTAKES = {
     "too long": (b"A\n" * 15, (), "has the translations of 15 lines, but stdin has only 14:"),
-    "not n-best": (b"A\nB\n", N_BEST, "out line 1 is not a translation of line 0 as --n-best 2"),
+    "not n-best": (b"A\nB\n", N_BEST, "out line 1 must be a translation of line 0"),
     "more of each": (
         b"0 ||| A ||| -1\n" * 3,
         N_BEST,
-        "out line 3 is not a translation of line 1",
+        "out line 3 must be a translation of line 1",
     ),
     "a gap": (
         b"0 ||| A ||| -1\n2 ||| A ||| -1\n",
         N_BEST,
-        "out line 2 is not a translation of",
+        "out line 2 must be a translation of",
     ),
 }
 

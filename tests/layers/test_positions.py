@@ -169,13 +169,13 @@ MISTAKES = {
     "embedding": (lambda: kt.PositionalEmbedding(9, 8, "rope"), "one of sinusoidal, learned"),
     "odd heads": (
         lambda: kt.Decoder(1, 6, 2, 16, positions="rotary").build((1, 2, 6), (1, 2, 6)),
-        "pairs of entries, received heads of odd width 3",
+        "key_dim must be even for rotary positions, received 3",
     ),
     "no distance": (lambda: kt.RelativePositions(0), "positive integer, received 0"),
     "half a distance": (lambda: kt.DisentangledPositions(1.5), "positive integer, received 1.5"),
     "distance of none": (
         lambda: kt.Encoder(1, 8, 2, 16, positions="rotary", max_distance=4),
-        "max_distance=4 has no effect on positions='rotary'",
+        "positions='rotary': leave out max_distance=4",
     ),
     "distance of an object": (
         lambda: kt.MultiHeadAttention(2, 4, positions=kt.RelativePositions(3), max_distance=4),

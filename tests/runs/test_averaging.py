@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.runs.models import average, is_worse
+from keras_transformer.runs.models import average, is_mean_worse
 from keras_transformer.runs.run import Run, rank
 
 
@@ -84,10 +84,10 @@ def test_weights_that_are_not_finite(tmp_path, value):
 
 
 def test_nothing_to_average(tmp_path):
-    with pytest.raises(ValueError, match="no checkpoint to average"):
+    with pytest.raises(ValueError, match="paths must not be empty"):
         kt.average_checkpoints([], tmp_path / "mean.weights.h5")
     (tmp_path / "text.weights.h5").write_text("none")
-    with pytest.raises(ValueError, match="text.weights.h5 is no weights file"):
+    with pytest.raises(ValueError, match="text.weights.h5 is not a readable weights file"):
         kt.average_checkpoints([tmp_path / "text.weights.h5"], tmp_path / "mean.weights.h5")
 
 
@@ -144,7 +144,7 @@ def test_without_a_running_mean_nothing_changes():
 @pytest.mark.parametrize(
     "path, options, message",
     [
-        ("nothing", {}, "There is no checkpoint in"),
+        ("nothing", {}, "has no checkpoints"),
         ("run", {"number": 3}, "holds 2 checkpoints, received number=3"),
         ("run", {"number": 0}, "received number=0"),
         ("run", {"by": "worst"}, 'by must be "best" or "last"'),
@@ -196,7 +196,7 @@ def test_one_checkpoint_is_not_called_a_mean(capsys):
         "checkpoints": [{"epoch": 1}, {"epoch": 2}],
         "history": [{"val_loss": 3.0}, {"val_loss": 4.0}],
     }
-    assert not is_worse(state, {"val_loss": 3.0001}, {"epoch 1": {}})
-    assert is_worse(state, {"val_loss": 4.0}, {"epoch 2": {}})
-    said = "epoch 2 (val_loss 4) is worse than epoch 1 (val_loss 3)\n"
+    assert not is_mean_worse(state, {"val_loss": 3.0001}, {"epoch 1": {}})
+    assert is_mean_worse(state, {"val_loss": 4.0}, {"epoch 2": {}})
+    said = "warning: epoch 2 (val_loss 4) is worse than epoch 1 (val_loss 3)\n"
     assert capsys.readouterr().err == said

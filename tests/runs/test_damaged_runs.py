@@ -70,7 +70,7 @@ def test_nothing_is_left_to_do_and_nothing_is_written(run, config, capsys):
     before, when = content(run), (run / "config.yaml").stat().st_mtime_ns
     assert train(config, run, resume=True) == {}
     assert content(run) == before and (run / "config.yaml").stat().st_mtime_ns == when
-    assert "has its 2 epochs already" in capsys.readouterr().err
+    assert "has completed its 2 epochs" in capsys.readouterr().err
 
 
 def test_a_changed_option_is_written(run, longer):
@@ -139,7 +139,7 @@ def test_the_last_point_is_damaged(run, config, capsys):
     newest.write_bytes(newest.read_bytes()[:-1])
     (run / "model.keras").unlink()
     history = train(config, run, resume=True)
-    assert f"{newest} is damaged" in capsys.readouterr().err
+    assert f"{newest} is corrupted" in capsys.readouterr().err
     assert history["val_loss"] == [rows[1]["val_loss"]]
     state = Run(run).read_state()
     for one, other in zip(Run(run).read_history(), rows, strict=True):
@@ -153,16 +153,19 @@ def test_the_last_point_is_damaged(run, config, capsys):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (lambda run: [path.unlink() for path in points_of(run)], "nothing whole to go on from"),
-        (lambda run: (run / "checkpoints/resume.json").unlink(), "resume.json is missing, though"),
-        (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is damaged"),
+        (lambda run: [path.unlink() for path in points_of(run)], "No checkpoint is valid"),
+        (
+            lambda run: (run / "checkpoints/resume.json").unlink(),
+            "resume.json is missing, although",
+        ),
+        (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is corrupted"),
         (
             lambda run: (run / "data.json").write_text('{"train": '),
             "data.json is damaged: it is no JSON",
         ),
         (lambda run: (run / "data.json").write_text("[]"), "data.json holds no JSON object"),
-        (lambda run: (run / "config.yaml").write_text("{"), "config.yaml is not YAML"),
-        (lambda run: shutil.rmtree(run / "checkpoints"), "resume.json is missing, though"),
+        (lambda run: (run / "config.yaml").write_text("{"), "config.yaml is not valid YAML"),
+        (lambda run: shutil.rmtree(run / "checkpoints"), "resume.json is missing, although"),
     ],
 )
 def test_damage_that_cannot_be_mended_is_one_sentence(run, config, damage, message):
@@ -179,7 +182,7 @@ def test_changed_text_is_refused_unless_asked_for(run, config, tmp_path):
         lines = file.readlines()
     (tmp_path / "source").write_text("".join(lines[::-1]))
     changed = dataclasses.replace(config, train_source=str(tmp_path / "source"))
-    with pytest.raises(ValueError, match="The train text is not what .* --accept-changed-text"):
+    with pytest.raises(ValueError, match="The train text must be .* --accept-changed-text"):
         train(changed, run, resume=True)
     before = Run(run).read_data()
     longer = dataclasses.replace(changed, epochs=3)
@@ -218,7 +221,7 @@ def test_weights_that_are_not_finite(run, longer, tmp_path):
 def test_two_trainings_into_one_directory(run, config):
     with open(run / "checkpoints" / "lock", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="is being trained into by another process"):
+        with pytest.raises(ValueError, match="is in use by another training process"):
             train(config, run, resume=True)
 
 

@@ -31,14 +31,14 @@ def test_a_run_of_before_is_refused(tmp_path):
     run = shutil.copytree(FIXTURES / f"format-{FORMAT}" / "run", tmp_path / "run")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace(f"format: {FORMAT}\n", ""))
-    with pytest.raises(ValueError, match="config.yaml is of format 0, this version reads format 1"):
+    with pytest.raises(ValueError, match="config.yaml must have format 1, received format 0"):
         kt.load(run)
 
 
 def test_a_model_of_before_is_refused():
     config = kt.Transformer(20, 20, 1, 8, 2, 16).get_config()
     del config["format"]
-    with pytest.raises(ValueError, match="is of format 0, this version reads format 1"):
+    with pytest.raises(ValueError, match="must have format 1, received format 0"):
         kt.Transformer.from_config(config)
 
 

@@ -51,8 +51,11 @@ def mistakes(folder):
         ([*train, "--corpus", f"{good}:0"], f"must be a number above 0, received {good}:0"),
         ([*train, "--corpus", good, "--corpus", f"{good}:-1"], "must be a number above 0"),
         ([*train, "--corpus", good, f"{folder}/other"], f"prepare it with --vocabularies {good}"),
-        ([*train, "--corpus", f"{folder}/more"], "was prepared without a validation part"),
-        ([*train, "--corpus", f"{folder}/apart"], "has a vocabulary for each side"),
+        ([*train, "--corpus", f"{folder}/more"], "was prepared without validation data"),
+        (
+            [*train, "--corpus", f"{folder}/apart"],
+            "--share-embeddings all needs a joint vocabulary",
+        ),
         ([*train, "--corpus", good, "--start-from", RUN], "has vocabulary_size="),
         (["prepare", *prepare[1:], *both, "--model-type", "x"], "model_type must be one of"),
         ([*prepare, f"{folder}/part-*.none"], "part-*.none matches no file"),

@@ -107,7 +107,7 @@ def test_a_damaged_file_is_named_and_the_point_before_is_used(folder, capsys, da
     damage(folder / name)
     assert_point(opened(folder), 1)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(str(folder / name)) and "the point before it" in line
+    assert line.startswith(f"warning: {folder / name}") and "the checkpoint before it" in line
 
 
 def test_after_damage_training_goes_on_from_the_older_point(folder, capsys):
@@ -126,7 +126,7 @@ def test_after_damage_training_goes_on_from_the_older_point(folder, capsys):
 def test_where_no_point_is_whole_one_sentence_says_so(folder, damage):
     damage(folder / NEWER)
     damage(folder / OLDER)
-    with pytest.raises(ValueError, match="There is nothing whole to go on from") as caught:
+    with pytest.raises(ValueError, match="No checkpoint is valid") as caught:
         opened(folder)
     assert OLDER in str(caught.value) and NEWER in str(caught.value)
 
@@ -134,11 +134,11 @@ def test_where_no_point_is_whole_one_sentence_says_so(folder, damage):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (os.remove, "is missing, though there are checkpoints such as"),
-        (empty, "is damaged"),
-        (truncate, "is damaged"),
-        (lambda path: path.write_text("[]"), "is damaged"),
-        (lambda path: path.write_text(path.read_text().replace("1}", "3}")), "is damaged"),
+        (os.remove, "is missing, although"),
+        (empty, "is corrupted"),
+        (truncate, "is corrupted"),
+        (lambda path: path.write_text("[]"), "is corrupted"),
+        (lambda path: path.write_text(path.read_text().replace("1}", "3}")), "is corrupted"),
     ],
 )
 def test_what_names_the_points_must_be_whole(folder, damage, message):
@@ -209,7 +209,9 @@ def test_the_second_training_is_refused_until_the_first_is_killed(tmp_path):
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with subprocess.Popen(command, **pipes) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(ValueError, match=rf"trained into by another process \({holder.pid}\)"):
+        with pytest.raises(
+            ValueError, match=rf"in use by another training process \({holder.pid}\)"
+        ):
             points.lock()
         holder.kill()
     points.lock()

@@ -293,17 +293,17 @@ def test_what_cannot_go_on(text, tmp_path):
     pairs, tokenizer = text
     fit(tmp_path, text, own_model, epochs=1)
     dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24)
-    with pytest.raises(ValueError, match="takes the dataset as make_dataset returns it"):
+    with pytest.raises(ValueError, match="dataset must be the result of make_dataset"):
         kt.ResumeTraining(tmp_path, dataset.take(3))
-    with pytest.raises(ValueError, match="every must be at least 1 update, or None, received 0"):
+    with pytest.raises(ValueError, match="every must be at least 1 step"):
         kt.ResumeTraining(tmp_path, dataset, every=0)
     stopping = keras.callbacks.EarlyStopping("loss")
     resume = kt.ResumeTraining(tmp_path, dataset, callbacks=[stopping])
-    with pytest.raises(ValueError, match="must stand behind the callbacks that it saves"):
+    with pytest.raises(ValueError, match="must come after the callbacks that it saves"):
         own_model(tokenizer).fit(dataset, callbacks=[resume, stopping], shuffle=False)
-    with pytest.raises(ValueError, match="was saved by another model, optimizer or strategy"):
+    with pytest.raises(ValueError, match="with the same model, optimizer and strategy"):
         fit(tmp_path, text, lambda tokenizer: own_model(tokenizer, width=5))
-    with pytest.raises(ValueError, match="batches in a pass, this dataset has"):
+    with pytest.raises(ValueError, match="batches per pass to resume"):
         fit(tmp_path, (pairs[:40], tokenizer), own_model)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, time
-from keras_transformer.runs.resume_training import saved_by_signals
+from keras_transformer.runs.resume_training import save_on_signals
 
 class Training:
     def stop(self, status):
@@ -18,7 +18,7 @@ numbers = [int(number) for number in sys.argv[2:]]
 signal.signal(signal.SIGHUP, getattr(signal, sys.argv[1]))
 before = signal.getsignal(signal.SIGTERM)
 try:
-    with saved_by_signals(Training()):
+    with save_on_signals(Training()):
         for number in numbers:
             os.kill(os.getpid(), number)
             print("went on", flush=True)
@@ -49,7 +49,7 @@ def test_signals(numbers, status, said):
     assert len(process.stderr.splitlines()) == bool(numbers)
     if numbers:
         name = {1: "SIGHUP", 2: "SIGINT", 15: "SIGTERM"}[numbers[0]]
-        assert process.stderr.startswith(f"keras-transformer: {name}: the training is saved")
+        assert process.stderr.startswith(f"keras-transformer: {name}: saving the training")
 
 
 def test_nohup_is_respected():

@@ -13,7 +13,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.pairs import fingerprint
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.validation import validate_as
+from keras_transformer.runs.validation import validate_translator
 from keras_transformer.translation.corpus_scores import corpus_scores
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import toy_pairs, toy_tokenizer
@@ -128,10 +128,10 @@ def test_run_without_its_validation_set(tmp_path, capsys):
     config = dataclasses.replace(Run(run).read_config(), **texts)
     Run(run).write_config(config)
     for reason in ("cannot be read", "has changed"):
-        assert validate_as(Run(run), translator) == {}
+        assert validate_translator(Run(run), translator) == {}
         error = capsys.readouterr().err
-        assert error.startswith("The model was not validated: ") and reason in error
+        assert error.startswith("warning: the model was not validated: ") and reason in error
         valid.write_text("abc\tABC\n")
     (run / "data.json").write_text(json.dumps({"valid": fingerprint([("abc", "ABC")])}))
-    scores = validate_as(Run(run), translator)
+    scores = validate_translator(Run(run), translator)
     assert scores.keys() == {"val_loss", "val_bleu", "val_chrf"} and scores["val_loss"] > 0

@@ -293,7 +293,10 @@ MISTAKES = {
         "fixes max_output_length of its signature",
     ),
     "prefixes": ("translate {} --prefix {}/model.json", "which takes no prefixes"),
-    "precision": ("score {} --source x.tsv --precision float32", "leave out --precision"),
+    "precision": (
+        "score {} --source x.tsv --precision float32",
+        "--precision is for run directories",
+    ),
     "targets": ("align {} --source x.tsv", "aligns its own translations, not given ones"),
     "heads": ("align {} --source s --heads 0", "fixes layers and heads"),
     "map": ("attention {} a --output x.png --layer 0", "leave out --target, --kind, --layer and"),

@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from keras_transformer.inspection.files import FILES, SEAL, describe_files, write_sealed
-from keras_transformer.runs.run import MODEL, SEALED
+from keras_transformer.runs.run import CHECKSUMMED, MODEL
 from keras_transformer.serving.versions import CARD  # runs call theirs the same
 
 
@@ -18,7 +18,7 @@ def reseal(directory, change=None):
         change(fields)
     fields.pop(SEAL, None)
     if (directory / MODEL).exists():
-        names = [name for name in SEALED if (directory / name).is_file()]
+        names = [name for name in CHECKSUMMED if (directory / name).is_file()]
     else:
         names = [
             os.path.relpath(os.path.join(place, name), directory)

@@ -180,10 +180,10 @@ def test_runs_go_by_the_names_of_their_directories(tmp_path, monkeypatch):
 
 
 BAD_HISTORIES = {
-    "empty": ("", "holds no validation yet"),
-    "header": (",".join(COLUMNS) + "\n", "holds no validation yet"),
+    "empty": ("", "has no rows yet"),
+    "header": (",".join(COLUMNS) + "\n", "has no rows yet"),
     "columns": ("step,loss,val_loss\n1,2,3\n", "no column target_tokens, minutes, learning_rate:"),
-    "number": (",".join(COLUMNS) + "\n1,2,3,4,five,6\n", "is damaged: .*'five'"),
+    "number": (",".join(COLUMNS) + "\n1,2,3,4,five,6\n", "is corrupted: .*'five'"),
 }
 
 
@@ -203,12 +203,12 @@ def test_format_that_is_not_known(tmp_path):
 
 
 def test_run_without_history(tmp_path):
-    with pytest.raises(ValueError, match="has no history.csv to read: give the --output of a"):
+    with pytest.raises(ValueError, match="has no history.csv: give the --output of a"):
         kt.save_run_plot(tmp_path)
 
 
 def test_mean_of_checkpoints_has_no_history(tmp_path):
     for name in ("model.keras", "source.spm"):
         (tmp_path / name).write_text("")
-    with pytest.raises(ValueError, match="no history.csv, for a mean of checkpoints was not train"):
+    with pytest.raises(ValueError, match="no history.csv, as an average of checkpoints"):
         kt.save_run_plot(tmp_path)

@@ -264,7 +264,7 @@ def test_a_bad_line_in_the_middle(text, tmp_path):
         ({"valid_target": "/none"}, "--valid-source is missing"),
         ({"valid_fraction": 1.5}, "valid_fraction must be above 0 and below 1, received 1.5"),
         ({"valid_fraction": 0.1, "valid_source": "x.tsv"}, "leave out one of the two"),
-        ({"vocabulary_size": 7}, "vocabulary_size=7 is too small"),
+        ({"vocabulary_size": 7}, "vocabulary_size must be greater than"),
         ({"vocabulary_sample": 0}, "vocabulary_sample must be at least 1, received 0"),
         ({"model_type": "words"}, "model_type must be one of"),
         ({"seed": -1}, "seed must be at least 0"),

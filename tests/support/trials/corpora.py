@@ -194,9 +194,9 @@ CORPORA = {
     ),
 }
 CHECKPOINTS = {
-    "state": Trial("a state of a training that is none", junk_state, "is damaged", AVERAGE),
+    "state": Trial("a state of a training that is none", junk_state, "is corrupted", AVERAGE),
     "outside": Trial(
-        "a checkpoint outside", state(file="../model.keras"), "which is none of it", AVERAGE
+        "a checkpoint outside", state(file="../model.keras"), "is not a file of", AVERAGE
     ),
     "link": Trial("a checkpoint that is a link", state(), "is a link (ExternalLink)", AVERAGE),
 }

@@ -141,7 +141,7 @@ RUNS = {
     ),
     "halved": Trial("a halved model.keras", halve("model.keras"), SENTENCE),
     "empty": Trial("an empty model.keras", content("model.keras", b""), SENTENCE),
-    "directory": Trial("a directory model.keras", as_directory, "is no run directory"),
+    "directory": Trial("a directory model.keras", as_directory, "is not a run directory"),
     "cut": Trial("an HDF5 file cut off in a sound archive", archive(cut_weights), SENTENCE),
     "external link": Trial(
         "an HDF5 link to another file",
@@ -193,7 +193,7 @@ RUNS = {
         vocabulary(lambda model: setattr(model.pieces[270], "score", float("nan"))),
         "has the score nan",
     ),
-    "spm other": Trial("the vocabulary of another model", another, "it is another model's"),
+    "spm other": Trial("the vocabulary of another model", another, "it belongs to another model"),
     "card": Trial("a model.json that is none", card("{"), "is no JSON"),
     "card list": Trial("a list as model.json", card("[1]"), "no JSON object"),
     "card types": Trial(
@@ -203,7 +203,7 @@ RUNS = {
     "yaml tag": Trial(
         "a config.yaml that calls os.system",
         content("config.yaml", "format: !!python/object/apply:os.system ['touch executed']\n"),
-        "is not YAML: could not determine a constructor",
+        "is not valid YAML: could not determine a constructor",
     ),
     "yaml aliases": Trial("a config.yaml of aliases", content("config.yaml", ALIASES), "aliases"),
     "yaml size": Trial("a config.yaml of 9 MB", content("config.yaml", bytes(9 << 20)), "than"),
@@ -218,7 +218,7 @@ RUNS = {
     "examples": Trial(
         "an examples.json of wrong types",
         content("examples.json", '{"valid": [["a", 1]]}'),
-        "must hold pairs of sentences",
+        "must contain pairs of strings",
         "export {} models",
     ),
     "start": Trial(
@@ -231,11 +231,14 @@ RUNS = {
     "configuration": Trial(
         "a configuration with a tag, for a training",
         content("config.yaml", "epochs: !!python/name:os.system\n"),
-        "is not YAML",
+        "is not valid YAML",
         "train --config {}/config.yaml --output new",
     ),
     "history": Trial(
-        "a history.csv of words", content("history.csv", "a,b\nc,d\n"), "has no column", "plot {}"
+        "a history.csv of words",
+        content("history.csv", "a,b\nc,d\n"),
+        "must have the columns",
+        "plot {}",
     ),
     "scores": Trial(
         "a Lambda that scores",
