@@ -82,9 +82,9 @@ CALLS = {
     ),
     "value mask": (lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5)), OF_MASK),
     "query mask": (lambda: run("MultiHeadAttention", X, MEMORY, query_mask=mask(3, 6)), OF_MASK),
-    "masks that do not fit together": (
+    "masks that do not broadcast": (
         lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5), use_causal_mask=True),
-        "Masks of shapes .* do not fit together",
+        "Masks of shapes .* do not broadcast",
     ),
     "mask of the function": (
         lambda: kt.dot_product_attention(
@@ -107,7 +107,7 @@ CALLS = {
     "encoder mask of rank 3": (lambda: run("EncoderLayer", MEMORY, mask(3, 6, 5)), OF_MASK),
     "decoder x_mask": (
         lambda: run("Decoder", X, MEMORY, mask(3, 5)),
-        "Masks of shapes .* do not fit together",
+        "Masks of shapes .* do not broadcast",
     ),
     "decoder x_mask of another batch": (
         lambda: run("DecoderLayer", X, MEMORY, mask(2, 4)),
@@ -132,11 +132,11 @@ CALLS = {
     ),
     "too many learned positions": (
         lambda: run("PositionalEmbedding learned", np.ones((1, 10), int)),
-        "learned 9 positions",
+        "9 learned positions",
     ),
     "learned positions from a start": (
         lambda: run("PositionalEmbedding learned", np.ones((1, 2), int), start=8),
-        "learned 9 positions",
+        "9 learned positions",
     ),
     "source id": (lambda: run("Transformer", (SOURCE + 9, TARGET)), "received 21"),
     "target id": (lambda: run("Transformer", (SOURCE, TARGET + 9)), "received 19"),
@@ -146,7 +146,7 @@ CALLS = {
     ),
     "source and target one after the other": (
         lambda: run("Transformer", SOURCE, TARGET),
-        "received one tensor after another",
+        "received two separate tensors",
     ),
     "a dict": (
         lambda: run("Transformer", {"source": SOURCE, "target": TARGET}),
@@ -194,18 +194,18 @@ CALLS = {
         lambda: run("MultiHeadAttention", X[:1], MEMORY),
         "batches of 1, 3 and 3",
     ),
-    "no memory": (lambda: run("Decoder", X), "attends to a memory and received none"),
+    "no memory": (lambda: run("Decoder", X), "has cross-attention but received no memory"),
     "memory without cross-attention": (
         lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False)(X, memory=MEMORY),
-        "has no cross-attention and received a memory",
+        "has no cross-attention but received a memory",
     ),
     "memory in the mask's place": (
         lambda: kt.DecoderLayer(8, 2, 16, cross_attention=False)(X, MEMORY),
-        "has no cross-attention and received a memory",
+        "has no cross-attention but received a memory",
     ),
     "a state without a memory": (
         lambda: kt.Decoder(1, 8, 2, 16).initial_state(2),
-        r"attends to a memory and received none",
+        r"has cross-attention but received no memory",
     ),
     "a state of no batch": (
         lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False).initial_state(),
