@@ -136,11 +136,11 @@ def _parallel_microbatches(config):
 
 def _choose_precision(config, run, resume, strategy):
     """Replaces the precision `auto`: by the faster one on this machine, or the resumed run's."""
-    from keras_transformer.kernels.tensorflow.machine import choose
+    from keras_transformer.kernels.tensorflow.machine import choose_precision
 
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=run.read_config().precision)
-    chosen = PRECISIONS.index(choose(config.precision))
+    chosen = PRECISIONS.index(choose_precision(config.precision))
     chosen = int(broadcast_from_chief(strategy, {"precision": chosen})["precision"])
     return dataclasses.replace(config, precision=PRECISIONS[chosen])
 

@@ -102,6 +102,6 @@ def test_vectors_that_cover_nothing_leave_nothing(tmp_path):
         model_type="word", target_vectors=str(tmp_path / "v"), strategy="one"
     )  # fmt: skip
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="has a vector for none of the"):
+    with pytest.raises(ValueError, match="has no vector for any of the"):
         train(config, tmp_path / "run")
     assert sorted(tmp_path.iterdir()) == before

@@ -16,7 +16,7 @@ from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import read_pieces
 from keras_transformer.tokenizers.word_vectors import check_vectors
-from keras_transformer.training.cluster import cluster_of
+from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.utils import Path
 
 # Fields that may change when a run is resumed; texts if they are the same in another place.
@@ -51,7 +51,7 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     """
     if run.checked == (config, resume):
         return
-    cluster = cluster_of(config.strategy)
+    cluster = cluster_for_strategy(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
         _check_same(config, run.read_config())

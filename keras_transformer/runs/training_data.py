@@ -31,7 +31,7 @@ from keras_transformer.runs.streams import lasting_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.training import learn_vocabularies
-from keras_transformer.training.cluster import cluster_of
+from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.utils import Pairs, Path
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _prepared(config, run, resume, accept_changed_text):
     text = ParallelText(config.train_source, config.train_target)
     if sum(text_size(x) for pair in text.files for x in pair if x is not None) <= MAX_IN_MEMORY:
         return []
-    if cluster_of(config.strategy) is not None:
+    if cluster_for_strategy(config.strategy) is not None:
         raise ValueError(
             f"{config.train_source} is too large for each worker to read it into memory: prepare "
             "it first (keras-transformer prepare), and give all of them the corpus by --corpus."

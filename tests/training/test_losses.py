@@ -240,7 +240,7 @@ def test_wrong_labels_of_metrics(metric):
     wrong, metric = np.where(FEW == 2, 3, FEW), metric()
     with pytest.raises(ValueError, match="below 3, .*received the label 3"):
         metric(wrong, ONE_HOT)
-    with pytest.raises(ValueError, match=r"shape \(2, 4\): received labels of shape \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"shape \(2, 4\), received shape \(2, 1\)"):
         metric(FEW[:, :1], ONE_HOT)
     update = tf.function(metric.update_state, jit_compile=True)
     update(tf.constant(wrong), tf.constant(ONE_HOT))
