@@ -93,7 +93,7 @@ def initialize_embeddings(
     '3,210 of 7,996 (40.1%) of the vocabulary have a vector of 300 numbers'
     """
     words = _find_words(tokenizer)
-    found = read_vectors(path, words, least_width=embedding.d_model)
+    found = read_vectors(path, words, min_width=embedding.d_model)
     if not found.words:
         raise ValueError(
             f"{path} has no vector for any of the {tokenizer.vocabulary_size:,} pieces of the "

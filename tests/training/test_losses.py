@@ -156,7 +156,7 @@ def test_small_integer_types_hold_smaller_ids_than_the_vocabulary():
 
 @pytest.mark.parametrize("shape", [(B, T + 1), (B, T - 1), (B,), (B, 1), (B, T, 1)])
 def test_shapes_of_labels(shape):
-    message = f"shape ({B}, {T}): received labels of shape {shape}"
+    message = f"shape ({B}, {T}), received shape {shape}"
     with pytest.raises(ValueError, match=re.escape(message)):
         kt.SmoothedCrossEntropy(0.1)(np.ones(shape, "int32"), LOGITS)
 

@@ -20,9 +20,9 @@ import sentencepiece
 from keras_transformer import LIGHT
 from keras_transformer.data.text_files import Block
 from keras_transformer.inspection.vocabularies import count_ids
-from keras_transformer.tokenizers.saved import SUBWORD, ending, open_model
+from keras_transformer.tokenizers.saved import SUBWORD, file_extension, open_model
 from keras_transformer.tokenizers.ties import Ties
-from keras_transformer.tokenizers.vocabularies import from_model
+from keras_transformer.tokenizers.vocabularies import deserialize_pieces
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.saved import Saved
@@ -70,13 +70,13 @@ class Encoder:
     def __init__(self, models: tuple[bytes, bytes]) -> None:
         self._processors = [
             sentencepiece.SentencePieceProcessor(model_proto=model)
-            if ending(model) == SUBWORD
+            if file_extension(model) == SUBWORD
             else None
             for model in models
         ]
         self._ties = [processor and Ties(processor) for processor in self._processors]
         sizes = [
-            processor.vocab_size() if processor else count_ids(from_model(model)[0])
+            processor.vocab_size() if processor else count_ids(deserialize_pieces(model)[0])
             for processor, model in zip(self._processors, models, strict=True)
         ]
         self.dtype = np.min_scalar_type(max(sizes) - 1)
@@ -134,7 +134,7 @@ class ServedIds:
             self._tokenizers[side] = open_model(self._models[side])
         served = self._tokenizers[side]([lines[row] for row in rows])
         served_ids, splits = served.flat_values.numpy(), served.row_splits.numpy()
-        if ending(self._models[side]) != SUBWORD:
+        if file_extension(self._models[side]) != SUBWORD:
             ids = served_ids.astype(encoded.ids.dtype)
             return EncodedSide(ids, np.diff(splits), encoded.uncertain[:0])
         sentences = np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])

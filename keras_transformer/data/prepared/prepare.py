@@ -254,7 +254,7 @@ class CorpusWriter:
         for name in os.listdir(self.folder):
             os.remove(os.path.join(self.folder, name))
         for side, model in zip(saved.SIDES, models, strict=True):
-            self._write(side + saved.ending(model), model)
+            self._write(side + saved.file_extension(model), model)
         for number, name in enumerate(VALID if valid else ()):
             self._write(name, "".join(f"{pair[number]}\n" for pair in valid).encode())
         self._save()

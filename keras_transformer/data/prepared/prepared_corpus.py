@@ -87,7 +87,7 @@ class PreparedCorpus:
     @cached_property
     def tokenizers(self) -> "tuple[Saved, Saved]":
         """The tokenizers of source and target, one object if they are equal."""
-        Probe(saved.both(self.path)).answers()  # before native code reads them here
+        Probe(saved.require_paths(self.path)).answers()  # before native code reads them here
         return saved.load(self.path)
 
     @cached_property
