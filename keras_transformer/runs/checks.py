@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.data.corpora import check_names
+from keras_transformer.data.corpora import check_data_options
 from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.prepared.prepared_corpus import VALID, read_manifest
 from keras_transformer.data.text_files import ParallelText
@@ -60,7 +60,7 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     begun = resume and run.read_state() is not None
     if config.start_from is not None and not begun:
         _check_start(config, Run(config.start_from))
-    check_names(config)
+    check_data_options(config)
     _check_corpora(config)
     if not resume:
         check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.data.corpora import draw_rows, load_corpus, load_valid
+from keras_transformer.data.corpora import load_corpus, load_valid, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus
@@ -104,7 +104,7 @@ def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, s
     Returns:
         The source and the target tokenizer.
     """
-    rows = draw_rows(len(pairs), config.vocabulary_sample, config.seed)
+    rows = sample_rows(len(pairs), config.vocabulary_sample, config.seed)
     options = {name: getattr(config, name) for name in (*VOCABULARY, *VOCABULARIES)}
     joint = config.model.share_embeddings == "all"
     models = learn_vocabularies(lambda: (pairs[row] for row in rows), **options, joint=joint)
