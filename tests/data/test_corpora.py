@@ -83,7 +83,7 @@ def test_few_rows_are_all_taken(count, size):
 def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
     rows = sample_rows(10_007, 503, seed=1)
     assert len(set(rows.tolist())) == 503 and (np.diff(rows) > 0).all() and rows.max() < 10_007
-    monkeypatch.setattr(corpora, "AT_ONCE", 700)
+    monkeypatch.setattr(corpora, "CHUNK", 700)
     assert sample_rows(10_007, 503, seed=1).tolist() == rows.tolist()
     assert sample_rows(10_007, 503, seed=2).tolist() != rows.tolist()
 

@@ -52,7 +52,9 @@ def test_joined():
 
 
 def test_a_target_for_each_source():
-    with pytest.raises(ValueError, match="a target for each source, received 2 sources and 1 targ"):
+    with pytest.raises(
+        ValueError, match="one target for each source, received 2 sources and 1 tar"
+    ):
         EncodedPairs(Sentences.from_lists([[4], [5]]), Sentences.from_lists([[6]]))
 
 

@@ -107,7 +107,7 @@ def test_gzipped_files_that_are_damaged(tmp_path):
         path.write_bytes(damaged)
         message = message_of(read_lines, path)
         assert message.startswith(f"{path} cannot be read (") and reason in message
-        assert message.endswith("): it is truncated or corrupted, copy it again.")
+        assert message.endswith("): it is truncated or corrupted; copy it again.")
 
 
 @pytest.mark.parametrize("extension", ["txt", "en", "tsv"])
@@ -163,7 +163,7 @@ def test_a_table_needs_no_target(write, table):
     for other in (text, table):
         assert message_of(read_pairs, table, other, "--train-target") == f"{message}."
     assert message_of(read_pairs, text, table, "--train-target") == (
-        f"{message}, and give it as the source."
+        f"{message}, and pass this file as the source."
     )
     assert read_pairs(table) == [("a", "b", "")]
 
@@ -208,13 +208,13 @@ def test_patterns_that_do_not_fit(write, tmp_path):
         write(f"part-{number}.de", "a\n" * lines)
     assert message_of(read_pairs, none, targets) == f"No file matches {none}: check the pattern."
     one = write("one.de", "a\n" * 5)
-    expected = f"{sources} matches 2 files but {one} matches 1"
+    expected = f"{sources} matches 2 files, but {one} matches 1"
     assert message_of(read_pairs, sources, one).startswith(expected)
-    expected = f"{one} matches 1 file but {sources} matches 2"
+    expected = f"{one} matches 1 file, but {sources} matches 2"
     assert message_of(read_pairs, one, sources).startswith(expected)
     short, long = tmp_path / "part-2.en", tmp_path / "part-2.de"
-    assert message_of(read_pairs, sources, targets).startswith(
-        f"{short} has 2 lines and {long} has 3: {short} ends before line 3 of {long}"
+    assert message_of(read_pairs, sources, targets).endswith(
+        f"{short} has 2 lines and {long} has 3: {short} ends before line 3 of {long}."
     )
 
 

@@ -59,7 +59,7 @@ def test_formats_are_told_apart(name, packed, tmp_path):
     assert [word.decode() for word in found.words] == [WORDS[i] for i in rows]
     np.testing.assert_array_equal(found.rows, TABLE[rows])
     check_vectors(path, 5)
-    assert message_of(path, (), 6).startswith(" has vectors of 5 numbers, and the embedding is 6 ")
+    assert message_of(path, (), 6).startswith(" has vectors of 5 numbers, but the embedding is 6 ")
     with pytest.raises(ValueError, match="has vectors of 5 numbers"):
         check_vectors(path, 6)
 
