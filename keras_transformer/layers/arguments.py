@@ -145,8 +145,8 @@ def check_rows(**tensors: Tensor) -> None:
     rows = {name: number for name, number in rows.items() if number is not None}
     if len(set(rows.values())) > 1:
         raise ValueError(
-            f"{' and '.join(rows)} must have the same number of rows, received "
-            + " and ".join(map(str, rows.values()))
+            f"{', '.join(rows)} must have the same number of rows, received "
+            + ", ".join(map(str, rows.values()))
             + ": pass one target for each source."
         )
 

@@ -57,7 +57,7 @@ CONSTRUCTION = {
     "no length": (lambda: transformer(max_length=0), "max_length must be .* received 0"),
     "learned without length": (
         lambda: kt.PositionalEmbedding(9, 8, positions="learned"),
-        "Learned positions need max_length",
+        "requires max_length",
     ),
     "odd width": (lambda: kt.PositionalEmbedding(9, 7), "even d_model, received d_model=7"),
     "odd width of the function": (lambda: kt.sinusoidal_encoding(3, 7), "need an even d_model"),
@@ -158,11 +158,11 @@ CALLS = {
     ),
     "one source for several targets": (
         lambda: run("Transformer", (SOURCE[:1], TARGET)),
-        "1 row of source and 3 rows of target",
+        "source, target must have the same number of rows, received 1, 3",
     ),
     "memory of other sentences": (
         lambda: build("Transformer").decode(TARGET, np.ones((1, 6, 8), "float32"), SOURCE),
-        "1 row of memory",
+        "must have the same number of rows, received 3, 1, 3",
     ),
     "ids that are no integers": (
         lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),
@@ -188,11 +188,11 @@ CALLS = {
         lambda: kt.dot_product_attention(
             X[:, :, None], MEMORY[:, :, None], MEMORY[:, :5, None], mask=mask(1)
         ),
-        "Received 6 keys but 5 values",
+        "received 6 keys and 5 values",
     ),
     "queries of other rows": (
         lambda: run("MultiHeadAttention", X[:1], MEMORY),
-        "batches of 1, 3 and 3",
+        "same batch size, received 1, 3 and 3",
     ),
     "no memory": (lambda: run("Decoder", X), "has cross-attention but received no memory"),
     "memory without cross-attention": (
@@ -209,7 +209,7 @@ CALLS = {
     ),
     "a state of no batch": (
         lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False).initial_state(),
-        "needs the batch_size",
+        "needs batch_size or memory",
     ),
     "logits of another width": (
         lambda: build("PositionalEmbedding").logits(X[..., :6]),
