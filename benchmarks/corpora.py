@@ -81,13 +81,13 @@ def write_text(folder, pairs, kind):
 def write_ids(path, pairs, models):
     """A corpus of ids at random, written as `prepare` writes one."""
     from keras_transformer import __version__
-    from keras_transformer.data.prepared.prepare import CorpusWriter, being_written
+    from keras_transformer.data.prepared.prepare import CorpusWriter, lock_output
     from keras_transformer.data.prepared.prepared_corpus import FORMAT
 
     options = dict(vocabulary_size=VOCABULARY, model_type="bpe", lowercase=False, nfkc=True)
     prints = {"train": {"pairs": pairs, "sha256": ""}, "valid": {"pairs": 0, "sha256": ""}}
     request = {"format": FORMAT, "version": __version__, "options": options}
-    with being_written(path):
+    with lock_output(path):
         _write_ids(CorpusWriter(path, request | {"fingerprints": prints}), pairs, models)
 
 

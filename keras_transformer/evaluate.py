@@ -75,7 +75,7 @@ def find_detokenizing_losses(path: Path) -> str | None:
     from keras_transformer.runs.run import Run
     from keras_transformer.serving.versions import read_card, version_dir
     from keras_transformer.tokenizers import saved
-    from keras_transformer.tokenizers.vocabularies import detokenizing_loses, from_model
+    from keras_transformer.tokenizers.vocabularies import deserialize_pieces, detokenizing_loses
 
     if os.path.isfile(path):
         return None
@@ -83,9 +83,9 @@ def find_detokenizing_losses(path: Path) -> str | None:
         target = read_card(version_dir(path)).get("vocabulary", {}).get("target", {})
         return target.get("detokenizing_loses")
     model = saved.read(path)[1]
-    if saved.ending(model) == saved.SUBWORD:
+    if saved.file_extension(model) == saved.SUBWORD:
         return None
-    return detokenizing_loses(from_model(model)[1])
+    return detokenizing_loses(deserialize_pieces(model)[1])
 
 
 def evaluate(

@@ -1,6 +1,6 @@
-"""The four ids that every vocabulary starts with; the one module that everybody may import."""
+"""The four special ids that every vocabulary starts with; every module may import this one."""
 
-PAD = 0  # fills a batch up; never attended to, never scored
-UNK = 1  # a piece that the vocabulary does not have
-START = 2  # what the decoder reads first
-END = 3  # closes every source and every target
+PAD = 0  # padding; never attended to, never scored
+UNK = 1  # unknown piece
+START = 2  # the first input of the decoder
+END = 3  # the end of every source and target

@@ -140,7 +140,7 @@ def _choose_precision(config, run, resume, strategy):
     """Replaces the precision `auto` by the faster one here, or by that of the resumed run."""
     if resume and config.precision == "auto":
         return dataclasses.replace(config, precision=run.read_config().precision)
-    chosen = PRECISIONS.index(machine.choose(config.precision))
+    chosen = PRECISIONS.index(machine.choose_precision(config.precision))
     chosen = int(broadcast_from_chief(strategy, {"precision": chosen})["precision"])
     return dataclasses.replace(config, precision=PRECISIONS[chosen])
 

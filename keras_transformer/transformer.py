@@ -15,7 +15,7 @@ from keras import ops
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dense import Dense
 from keras_transformer.layers import arguments, decoder_step
-from keras_transformer.layers.changes import CHANGES, find_changes, make_changes
+from keras_transformer.layers.changes import CHANGES, apply_changes, find_changes
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
@@ -66,23 +66,26 @@ class Transformer(TokenTrainer):
         d_model: D, width of the model.
         num_heads: H, which must divide D.
         d_ff: Inner width of the feed-forward networks.
-        dropout: Share dropped in training, of sublayers' outputs and of the embeddings (§5.4).
+        dropout: Rate of dropout on sublayers' outputs and embeddings (§5.4).
         norm: `"post"` (the paper) or `"pre"`.
-        activation: Of the feed-forward networks.
-        positions: `"sinusoidal"` or `"learned"`, added to the embeddings; `"relative"`,
-            `"bucketed"`, `"rotary"` or `"disentangled"`, told to the self-attention of both stacks;
-            `"alibi"`, to that of the decoder, the encoder's being sinusoidal; or `"none"`.
-        max_distance: From which on all count as one: of `"relative"` (16 when left out),
-            `"bucketed"` and `"disentangled"` (128).
-        share_embeddings: `"none"`; `"target"`, the target embedding is the softmax's matrix too;
-            or `"all"`, one matrix for source, target and softmax (§3.4).
-        max_length: Longest sentence in tokens: bounds decoding; number of learned positions.
+        activation: Activation of the feed-forward networks.
+        positions: Positional encoding: `"sinusoidal"` or `"learned"`, added to the embeddings;
+            `"relative"`, `"bucketed"`, `"rotary"` or `"disentangled"`, relative positions in the
+            self-attention of encoder and decoder; `"alibi"`, in that of the decoder, with a
+            sinusoidal encoder; or `"none"`.
+        max_distance: Distance from which on all are treated alike, for `"relative"` (default 16),
+            `"bucketed"` and `"disentangled"` (default 128).
+        share_embeddings: `"none"`; `"target"`, the target embedding is also the output projection;
+            or `"all"`, source embedding, target embedding and output projection share one matrix
+            (§3.4).
+        max_length: Maximum length of a sentence in tokens: it limits decoding, and is the number
+            of learned positions.
 
     Call arguments:
         inputs: `(source, target)`, ids of shapes `(B, S)` and `(B, T)`, any integer dtype. The
             target starts with START; position t predicts token t + 1.
         return_attention_scores: Whether to return the attention weights too.
-        training: Whether to drop.
+        training: Whether to apply dropout.
 
     Returns:
         Logits, float32 `(B, T, V)`; with `return_attention_scores` also a dict of lists with one
@@ -90,13 +93,14 @@ class Transformer(TokenTrainer):
         `(B, H, T, S)`.
 
     Raises:
-        ValueError: If an argument is out of its range; if the inputs are no pair of ids with equal
-            numbers of rows.
+        ValueError: If an argument is out of range, or the inputs are not a pair of ids with the
+            same number of rows.
 
-    The model is built by whatever first asks for weights. A subclass that sets `encoder_class` and
-    `decoder_class` has others, whose `layer_class` may have other attention (`make_attention`),
-    feed-forward networks and normalisations. A part beside the whole, `model.encoder(x)`, takes a
-    subclass of `keras.Model` around both: a functional one Keras saves but does not load.
+    The model is built when its weights are first needed. To change its layers, subclass it and set
+    `encoder_class` and `decoder_class`; their `layer_class` can override `make_attention`,
+    `make_feed_forward` and `make_norm`. To use a sublayer such as `model.encoder` together with the
+    model, write a subclass of `keras.Model`: Keras saves a functional model of both but does not
+    load it.
 
     Example:
 
@@ -108,7 +112,7 @@ class Transformer(TokenTrainer):
 
     encoder_class = Encoder
     decoder_class = Decoder
-    # What `export` says that `serve` is called with: `(source, target)`.
+    # The inputs of `serve` in an export: `(source, target)`.
     input_signature = [(keras.layers.InputSpec("int32", (None, None)),) * 2]
 
     def __init__(
@@ -146,10 +150,10 @@ class Transformer(TokenTrainer):
         self.max_length = max_length
         self.max_distance = max_distance
 
-        self._make_layers()
-        self._pass_trainable_on()
+        self._create_layers()
+        self._propagate_trainable()
 
-    def _make_layers(self) -> None:
+    def _create_layers(self) -> None:
         stack: Config = {
             "num_layers": self.num_layers,
             "d_model": self.d_model,
@@ -167,30 +171,30 @@ class Transformer(TokenTrainer):
             "dropout": self.dropout,
             "dtype": self.dtype_policy,
         }
-        in_encoder: Config = {}  # positions that self-attention adds
-        in_decoder: Config = {}
+        encoder_positions: Config = {}  # arguments of self-attention
+        decoder_positions: Config = {}
         if self.positions in RELATIVE:
-            in_decoder = {"positions": self.positions, "max_distance": self.max_distance}
-            in_encoder = in_decoder
-        if self.positions == "alibi":  # sources have sinusoids; targets call with start=None
-            embedding["positions"], in_encoder = "sinusoidal", {}
+            decoder_positions = {"positions": self.positions, "max_distance": self.max_distance}
+            encoder_positions = decoder_positions
+        if self.positions == "alibi":  # the source is sinusoidal; the target has start=None
+            embedding["positions"], encoder_positions = "sinusoidal", {}
         self.target_embedding = PositionalEmbedding(self.target_vocabulary_size, **embedding)
         if self.share_embeddings == "all":
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
-        self.encoder = self.encoder_class(**stack, **in_encoder)
-        self.decoder = self.decoder_class(**stack, **in_decoder)
+        self.encoder = self.encoder_class(**stack, **encoder_positions)
+        self.decoder = self.decoder_class(**stack, **decoder_positions)
         self.output_projection = None
         if self.share_embeddings == "none":
             self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
 
-    # Building. No weight depends on the shape of the inputs, so the model can be built without any.
-    # It is built when something first needs weights, not in the constructor, since subclasses set
-    # sublayers after `super().__init__()`.
+    # Building. No weight depends on the shape of the inputs, so the model can be built without
+    # inputs. It is built when its weights are first needed, not in the constructor, since
+    # subclasses set sublayers after `super().__init__()`.
 
     def build_if_needed(self) -> None:
-        """Builds the model, if it is not built, in the scope of its strategy."""
+        """Builds the model in the scope of its strategy, unless it is built already."""
         if self.built:
             return
         with contextlib.ExitStack() as scopes:
@@ -201,25 +205,25 @@ class Transformer(TokenTrainer):
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         ids, embedded = (None, None), (None, None, self.d_model)
-        parts: dict[str, Shape] = {"target_embedding": ids, "source_embedding": ids}
-        parts |= {"encoder": embedded, "decoder": embedded, "output_projection": embedded}
-        for name, shape in parts.items():
-            part = getattr(self, name)
-            if part and not part.built:  # one may have been called by itself
-                part.build(shape)
+        shapes: dict[str, Shape] = {"target_embedding": ids, "source_embedding": ids}
+        shapes |= {"encoder": embedded, "decoder": embedded, "output_projection": embedded}
+        for name, shape in shapes.items():
+            layer = getattr(self, name)
+            if layer and not layer.built:  # it may have been called directly
+                layer.build(shape)
         self.built = True
-        self._pass_trainable_on()
+        self._propagate_trainable()
         if any(not layer.built for layer in self.layers):
-            # Only a call builds the layers that a subclass has added.
+            # Layers added by a subclass are built by a call.
             inputs = keras.tree.map_structure(
                 lambda spec: keras.KerasTensor(spec.shape, spec.dtype), self.input_signature
             )
-            # A subclass may take other inputs: then its first call builds them.
+            # A subclass may take different inputs: then its first call builds them.
             with contextlib.suppress(Exception):
                 self.compute_output_spec(*inputs)
 
-    def _pass_trainable_on(self):
-        """Freezes the parts of a model that was made with `trainable=False`, as Keras does not."""
+    def _propagate_trainable(self):
+        """Freezes the layers of a model created with `trainable=False`, which Keras does not."""
         if not self.trainable:
             for layer in self.layers:
                 layer.trainable = False
@@ -264,12 +268,12 @@ class Transformer(TokenTrainer):
         input_signature: Nested = None,
         **kwargs: Any,
     ) -> None:
-        """Exports the call, as `keras.Model.export` does, on `input_signature`.
+        """Exports `call`, see `keras.Model.export`; `input_signature` defaults to the class's.
 
-        `kt.export(translator, base)` exports a search from text to text.
+        To export a search from text to text, use `kt.export(translator, base)`.
         """
         self.build_if_needed()
-        # Keras would take ids for floats.
+        # By default, Keras would export float inputs.
         signature = self.input_signature if input_signature is None else input_signature
         super().export(filepath, format, verbose, signature, **kwargs)
 
@@ -290,7 +294,7 @@ class Transformer(TokenTrainer):
     softmax_inputs_of = call  # see TokenTrainer
 
     def encode(self, source: Tensor, training: bool = False) -> Tensor:
-        """Reads the source, ids `(B, S)`: the memory, shape `(B, S, D)`."""
+        """Encodes source ids `(B, S)`; returns the memory, shape `(B, S, D)`."""
         return self._encode(source, training)[0]
 
     def decode(
@@ -300,9 +304,9 @@ class Transformer(TokenTrainer):
 
         Args:
             target: Ids of shape `(B, T)`, START first.
-            memory: What `encode(source)` returned.
-            source: Ids of shape `(B, S)`, for their padding.
-            training: Whether to drop.
+            memory: The output of `encode(source)`.
+            source: Ids of shape `(B, S)`, from which the padding mask is computed.
+            training: Whether to apply dropout.
 
         Returns:
             Logits, float32 `(B, T, V)`.
@@ -313,13 +317,13 @@ class Transformer(TokenTrainer):
         """Computes the factors of the logits.
 
         Args:
-            inputs: As `call` has them.
-            training: Whether to drop.
+            inputs: See `call`.
+            training: Whether to apply dropout.
 
         Returns:
-            Tensors `(B, T, D')` in the compute dtype and `(V, D')` in that of the weights, the
-            second one transposed in the product: the decoder's output and the embedding, or, where
-            the output has weights and a bias of its own, both with one more column for the bias.
+            Tensors `(B, T, D')` in the compute dtype and `(V, D')` in that of the weights, to be
+            transposed for the product: the decoder's output and the embedding; with a separate
+            output projection, the latter's kernel, both with one more column for the bias.
         """
         source, target = arguments.check_pair(inputs)
         x = self._decode(target, self._encode(source, training)[0], source, training)[0]
@@ -330,11 +334,11 @@ class Transformer(TokenTrainer):
         return ops.concatenate([x, ops.ones_like(x[..., :1])], axis=-1), matrix
 
     def initial_state(self, source: Tensor, length: int | None = None) -> State:
-        """Prepares decoding token by token: encodes the source, projects the memory once.
+        """Prepares decoding token by token: encodes the source and projects the memory.
 
         Args:
             source: Ids of shape `(B, S)`.
-            length: Number of steps to make room for, as `Decoder.initial_state` has it.
+            length: Number of steps to allocate, see `Decoder.initial_state`.
 
         Returns:
             A nested structure of tensors, batch first, for `step`.
@@ -349,7 +353,7 @@ class Transformer(TokenTrainer):
         Args:
             ids: The token at `position`, shape `(B,)`; START at position 0.
             position: Python int or scalar integer tensor.
-            state: What `initial_state` or the step before returned.
+            state: The state from `initial_state` or from the previous step.
 
         Returns:
             Logits, float32 `(B, V)`, and the next state.
@@ -357,16 +361,16 @@ class Transformer(TokenTrainer):
         return self.make_step()(ids, position, state)
 
     def make_step(self, loop: str = "graph") -> Step:
-        """Returns a function that does what `step` does, as `Decoder.make_step` has it."""
+        """Returns a function that does the same as `step`, see `Decoder.make_step`."""
         self.build_if_needed()
         operations = STEP_OPERATIONS if loop == "graph" else None
-        step_of_decoder = self.decoder.make_step(loop, operations)
+        decoder_step_fn = self.decoder.make_step(loop, operations)
         project = decoder_step.make_logits(self.target_embedding, self.output_projection, loop)
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
             x = self._embed_target(ids, position)[:, 0]
-            x, state = step_of_decoder(x, position, state)
+            x, state = decoder_step_fn(x, position, state)
             return ops.cast(project(x), "float32"), state
 
         return step
@@ -393,10 +397,10 @@ class Transformer(TokenTrainer):
         arguments.check_rows(target=target, memory=memory, source=source)
         target = arguments.as_ids(target)
         x = self._embed_target(target, 0, training)
-        # A target is padded at its end, where causality hides it already. Saying that every
-        # position is a key keeps `step`, which has no mask to carry, equal at every position.
-        everything = ops.ones(ops.shape(target), dtype="bool")
-        masks = everything, padding_mask(arguments.as_ids(source))
+        # A target is padded at its end, which causality hides already. An all-True mask keeps
+        # `step`, which has no padding mask, equal at every position.
+        target_mask = ops.ones(ops.shape(target), dtype="bool")
+        masks = target_mask, padding_mask(arguments.as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
 
     def _embed_target(self, ids, start, training=None):
@@ -404,17 +408,17 @@ class Transformer(TokenTrainer):
         return self.target_embedding(ids, start=start, training=training)
 
     def _logits(self, x):
-        """Logits, float32 `(..., V)`."""
+        """Returns logits, float32 `(..., V)`."""
         project = self.output_projection or self.target_embedding.logits
         return ops.cast(project(x), "float32")
 
-    # Checking arrays, which a compiled step cannot.
+    # Checks of arrays, which a compiled step could not raise.
 
     def check_arrays(self, x: Nested, y: Nested = None) -> None:
-        """Refuses arrays of ids and labels outside the vocabularies."""
+        """Raises for arrays of ids and labels outside the vocabularies."""
         arguments.check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
-        own_call = type(self).call is not type(self).softmax_inputs_of
-        if y is not None and not own_call and isinstance(self.loss, SmoothedCrossEntropy):
+        overrides_call = type(self).call is not type(self).softmax_inputs_of
+        if y is not None and not overrides_call and isinstance(self.loss, SmoothedCrossEntropy):
             check_label_array(y, self.target_vocabulary_size)
 
     def predict(self, x: Nested, *args: Any, **kwargs: Any) -> Nested:
@@ -425,13 +429,14 @@ class Transformer(TokenTrainer):
         self.check_arrays(x)
         return super().predict_on_batch(x)
 
-    # Saving. Beside its arguments, a model keeps what was changed in it: frozen, quantized, LoRA.
+    # Saving. Besides its arguments, a configuration holds changes to layers: frozen, quantized,
+    # LoRA.
 
     def get_config(self) -> Config:
         config = super().get_config() | {"format": FORMAT}
         config |= {name: getattr(self, name) for name in ARGUMENTS}
         config["activation"] = keras.activations.serialize(self.activation)
-        self._pass_trainable_on()  # to layers that a subclass has added
+        self._propagate_trainable()  # to layers that a subclass has added
         changes = find_changes(self)
         return config | ({CHANGES: changes} if changes else {})
 
@@ -440,17 +445,17 @@ class Transformer(TokenTrainer):
         config = dict(config)
         check_format("The model's file", config.pop("format", None))
         changes = config.pop(CHANGES, None)
-        frozen = config.pop("frozen", None)  # how earlier versions named frozen parts
+        frozen = config.pop("frozen", None)  # earlier versions' key for frozen layers
         if frozen:
             paths = [name.replace(".", "/") for name in frozen]
             changes = {"parts": {path: {"trainable": False} for path in paths}}
         model = super().from_config(config)
         if changes:
-            make_changes(model, changes)
+            apply_changes(model, changes)
         return model
 
     # Some positional encodings have no weights. A file names them, unless they are added to the
-    # embeddings: otherwise it would load into a model with other ones.
+    # embeddings: otherwise a model with different ones could load it.
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
@@ -464,20 +469,19 @@ class Transformer(TokenTrainer):
             found = (np.asarray(entries.pop("positions")).astype("uint8").tobytes().decode(),)
         if self.positions not in found:
             raise ValueError(
-                f"The file has weights of a model whose positions are {' or '.join(found)}, this "
-                f"one has {self.positions}: make it with positions={found[0]!r}."
+                f"The file has weights of a model with positions={' or '.join(map(repr, found))}, "
+                f"but this model has positions={self.positions!r}: create it with those."
             )
         check_left_over(self, store)
         super().load_own_variables(entries)
 
 
 def freeze(model: Transformer, names: Iterable[str]) -> None:
-    """Freezes the weights of some parts of a model; call it before `compile`.
+    """Freezes layers of a model; call it before `compile`.
 
     Args:
         model: The model.
-        names: Some of `presets.FREEZABLE`: the stacks `encoder` and `decoder`, and
-            `source-embeddings`.
+        names: Names from `presets.FREEZABLE`: `encoder`, `decoder` and `source-embeddings`.
     """
     for name in names:
         getattr(model, {"source-embeddings": "source_embedding"}.get(name, name)).trainable = False
@@ -486,8 +490,8 @@ def freeze(model: Transformer, names: Iterable[str]) -> None:
 def freeze_embeddings(model: Transformer, sides: Iterable[str]) -> None:
     """Freezes embedding matrices, such as word vectors; call it before `compile`.
 
-    Learned positions, which are weights of the same layer, still learn. `presets` refuses to freeze
-    a matrix that is the softmax's too.
+    Learned positions, which are weights of the same layer, remain trainable. `presets` does not
+    allow freezing a matrix that is also the output projection.
 
     Args:
         model: The model, built.

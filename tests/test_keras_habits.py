@@ -338,7 +338,7 @@ MISTAKES = {
     "rows that differ": (lambda m: m.fit((SOURCE[:2], TARGET), Y), "same number of samples"),
     "beyond the learned": (
         lambda m: learned().predict((np.ones((3, 9), int), TARGET)),
-        "learned 8 positions, received ids that reach position 8",
+        "8 learned positions, received ids up to position 8",
     ),
 }
 

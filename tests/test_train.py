@@ -309,10 +309,10 @@ def test_whose_pairs_are_all_left_out(config, tmp_path, part):
     (tmp_path / "long.tsv").write_text(f"{'a ' * 99}\tb\n" * 27)
     changes = {f"{part}_source": str(tmp_path / "long.tsv"), f"{part}_target": None}
     purpose = {"train": "learn from", "valid": "validate by"}[part]
-    with pytest.raises(ValueError, match=f"is left to {purpose}: kept 0 of 27 pairs; dropped 27 "):
+    with pytest.raises(ValueError, match=f"remain to {purpose}: kept 0 of 27 pairs; dropped 27 "):
         train(dataclasses.replace(config, **changes), tmp_path / "run")
     model = dataclasses.replace(config.model, max_length=1)
-    with pytest.raises(ValueError, match="is left to learn from: kept 0 of 300 pairs; dropped"):
+    with pytest.raises(ValueError, match="remain to learn from: kept 0 of 300 pairs; dropped"):
         train(dataclasses.replace(config, model=model), tmp_path / "run")
 
 

@@ -22,7 +22,7 @@ def test_a_small_corpus_gets_the_largest_vocabulary(model_type, capsys):
     tokenizers, said = train_tokenizers(config, PAIRS), capsys.readouterr().err
     for side, tokenizer in enumerate(tokenizers):
         size = tokenizer.vocabulary_size
-        assert f"{size} ids instead of 9900, all that the text allows" in said
+        assert f"{size} ids instead of 9900, the maximum for this text" in said
         with pytest.raises(ValueError, match=f"at most {size} ids"):
             lines = [pair[side] for pair in PAIRS]
             kt.SubwordTokenizer.train(lines, size + 1, model_type)
@@ -38,7 +38,7 @@ def test_each_side_has_a_size_of_its_own(capsys):
     source, target = train_tokenizers(pieces, PAIRS)
     assert isinstance(source, kt.WordPieceTokenizer) and target.vocabulary_size == 27
     limit = source.vocabulary_size
-    said = f"{limit} ids instead of 99, all that the text allows"
+    said = f"{limit} ids instead of 99, the maximum for this text"
     assert 27 < limit < 99 and said in capsys.readouterr().err
     with pytest.raises(ValueError, match=f"at most {limit} ids"):
         kt.WordPieceTokenizer.train([pair[0] for pair in PAIRS], limit + 1)
@@ -102,6 +102,6 @@ def test_vectors_that_cover_nothing_leave_nothing(tmp_path):
         model_type="word", target_vectors=str(tmp_path / "v"), strategy="one"
     )  # fmt: skip
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="has a vector for none of the"):
+    with pytest.raises(ValueError, match="has no vector for any of the"):
         train(config, tmp_path / "run")
     assert sorted(tmp_path.iterdir()) == before

@@ -33,7 +33,7 @@ class BatchStream:
         weights: Positive numbers, the relative share of each corpus in a pass.
         tokens_per_batch: Budget: rows × padded length of the longer side.
         max_length: Pairs with a side longer than this, including END, or with an empty side are
-            dropped; how many and why is logged.
+            dropped, which is logged.
         boundaries: Ascending lengths that batches are padded to.
         seed: Non-negative int; None for pairs and batches in the order of their lengths.
         samplers: The `SubwordSampler`s of source and target; None uses the pieces of the corpora.
@@ -48,7 +48,7 @@ class BatchStream:
             unless a callback sets the position in `on_train_begin`.)
 
     Raises:
-        ValueError: If a corpus has no pair to learn from.
+        ValueError: If all pairs of a corpus are dropped.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class BatchStream:
         self.max_length = max_length
         self.repeat = repeat
         self.shard = shard
-        self.pairs = pairs = EncodedPairs.joined(corpora)
+        self.pairs = pairs = EncodedPairs.concatenate(corpora)
         purpose = "validate by" if seed is None else "learn from"  # only training is shuffled
-        kept = [_kept(corpus, max_length, purpose) for corpus in corpora]
+        kept = [_filter_pairs(corpus, max_length, purpose) for corpus in corpora]
         starts = np.cumsum([0, *map(len, corpora)])
-        self._rows = rows = _joined(kept, starts)
+        self._rows = rows = _concatenate_rows(kept, starts)
         planned = (np.arange(1, max_length + 1),) * 2
         if samplers and seed is not None:
             planned = planned_lengths(samplers, seed, pairs, rows, max_length)
@@ -99,7 +99,7 @@ class BatchStream:
         count = self.batches_in(number) if number >= 0 else 0
         if not (number >= 0 and 0 <= index <= count):
             raise ValueError(
-                f"A position is the number of a pass and of a batch in it, here at most {count}, "
+                f"position must be (pass, batch) with pass at least 0 and batch in 0 … {count}, "
                 f"received {tuple(position)}."
             )
         self._newest += 1
@@ -107,12 +107,14 @@ class BatchStream:
 
     def batches_in(self, number: int) -> int:
         """Returns the number of batches of a pass; over one corpus it is always the same."""
-        return self.batches_per_pass if self._planner.is_steady else len(self._plan(number))
+        return (
+            self.batches_per_pass if self._planner.has_constant_length else len(self._plan(number))
+        )
 
     def after(self, position: Position, count: int) -> Position:
         """Returns the position that is `count` batches after another."""
         number, index = position
-        if self._planner.is_steady:
+        if self._planner.has_constant_length:
             passes, index = divmod(index + count, self.batches_per_pass)
             return number + passes, index
         index += count
@@ -121,35 +123,35 @@ class BatchStream:
         return number, index
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch, ended in self.started():
-            self.end(ended)
+        for batch, ended in self.iterate():
+            self.finish(ended)
             yield batch
 
-    def started(self) -> Iterator[tuple[Batch, int]]:
+    def iterate(self) -> Iterator[tuple[Batch, int]]:
         """Iterates from `position` on, without moving it.
 
         The position is read when the first batch is requested.
 
         Returns:
-            Iterator of batches, each with -1, the last one with the argument of `end`, which the
+            Iterator of batches, each with -1, the last one with the argument of `finish`, which the
             caller calls when it hands out that batch.
         """
         self._newest += 1
-        me, (number, index) = self._newest, self._position
+        current, (number, index) = self._newest, self._position
         total = None if self.repeat else self.batches_per_pass
         for done in itertools.count(1) if total is None else range(1, total + 1):
             plan = self._plan(number)
             if index == len(plan):
                 number, index = number + 1, 0
                 plan = self._plan(number)
-            batch = self._gather(number, plan, index)
+            batch = self._make_batch(number, plan, index)
             number, index = (number, index + 1) if index + 1 < len(plan) else (number + 1, 0)
             del plan  # two at once would take twice the memory
-            if done == total and me == self._newest:
+            if done == total and current == self._newest:
                 self._end = number, index
-            yield batch, me if done == total else -1
+            yield batch, current if done == total else -1
 
-    def end(self, iterator: int) -> None:
+    def finish(self, iterator: int) -> None:
         """Moves `position` to the end of an iterator, if it is the newest.
 
         Args:
@@ -159,29 +161,29 @@ class BatchStream:
             self._position = self._end
 
     def _plan(self, number):
-        """The plan of a pass; the last one is kept."""
+        """Returns the plan of a pass; the latest one is cached."""
         planned = self._planned
         if planned is None or planned[0] != number:
             self._planned = planned = None
             planned = self._planned = number, self._planner.plan(number)
         return planned[1]
 
-    def _gather(self, number, plan, index):
-        """One batch of a pass, padded."""
+    def _make_batch(self, number, plan, index):
+        """Returns one batch of a pass, padded."""
         if self._sampled is None:
-            pairs, rows = self.pairs, self._rows[plan.drawn[plan.batch(index)[0]]]
+            pairs, rows = self.pairs, self._rows[plan.pairs[plan.batch(index)[0]]]
         else:
             pairs, rows = self._sampled.batch(number, plan, index)
         rows = rows[self.shard[0] :: self.shard[1]]
         if not len(rows):
-            nothing = np.full([1, self.boundaries[0]], PAD, np.int32)
-            return (nothing, nothing), nothing
+            padding = np.full([1, self.boundaries[0]], PAD, np.int32)
+            return (padding, padding), padding
         source, target = (side.gather(rows) for side in (pairs.source, pairs.target))
         inputs = self._pad(*source, end=True), self._pad(*target, start=True)
         return inputs, self._pad(*target, end=True)
 
     def _pad(self, ids, lengths, start=False, end=False):
-        """Sentences as rows, (B, length): with START before or END after them, then PAD."""
+        """Pads sentences to rows, (B, length), with START before or END after them."""
         length = self.boundaries[np.searchsorted(self.boundaries, lengths.max() + 1)]
         padded = np.full([len(lengths), length], PAD, np.int32)
         first = np.arange(len(lengths)) * length
@@ -193,17 +195,17 @@ class BatchStream:
         return padded
 
 
-def _kept(corpus, max_length, purpose):
-    """The numbers of the pairs that are used; what is dropped is logged."""
-    kept, summary = corpus.kept(max_length)
+def _filter_pairs(corpus, max_length, purpose):
+    """Returns the numbers of the pairs to use; logs how many are dropped."""
+    kept, summary = corpus.filter_by_length(max_length)
     logger.log(logging.WARNING if len(kept) < len(corpus) else logging.INFO, summary)
     if not len(kept):
-        raise ValueError(f"No sentence pair is left to {purpose}: {summary}.")
+        raise ValueError(f"No sentence pairs remain to {purpose}: {summary}.")
     return kept
 
 
-def _joined(kept, starts):
-    """Numbers of pairs in each corpus, as numbers in all corpora one after the other."""
+def _concatenate_rows(kept, starts):
+    """Returns the numbers of pairs in the concatenation of all corpora."""
     if len(kept) == 1:
         return kept[0]
     small = np.int32 if starts[-1] < 1 << 31 else np.int64

@@ -1,6 +1,6 @@
-"""The corpus that a configuration names, and the part of it that is held out for validation.
+"""Loads the corpus of a configuration, and splits off a validation set.
 
-What a seed draws from a corpus is the same in any process, wherever reading it begins.
+All random samples depend only on seed and corpus: they are the same in any process.
 """
 
 import zlib
@@ -14,34 +14,34 @@ from keras_transformer.presets import TrainConfig
 from keras_transformer.tokenizers.subword_sampling import mix_bits
 from keras_transformer.utils import Pairs
 
-AT_ONCE = 1 << 20  # rows considered at once
+CHUNK = 1 << 20  # rows considered at once
 
 
 def load_corpus(config: TrainConfig) -> Corpus:
-    """Reads the sentence pairs that a configuration names.
+    """Reads the sentence pairs of a configuration.
 
     Args:
         config: `TrainConfig`.
 
     Returns:
-        `Corpus`; for text files, without a test part.
+        `Corpus`; for text files, its `test` is empty.
 
     Raises:
-        ValueError: If files are missing or invalid, or none or only some of them are named.
+        ValueError: If files are missing or invalid, or options are missing.
     """
-    check_names(config)
+    check_data_options(config)
     if config.train_source is None:
         from keras_transformer.data.dates import LANGUAGES, dates
 
         return dates(config.languages or LANGUAGES)
     pairs = read_pairs(config.train_source, config.train_target)
     if config.valid_fraction is not None:
-        return Corpus(*cut_off(pairs, config.valid_fraction, config.seed), [])
+        return Corpus(*split_validation(pairs, config.valid_fraction, config.seed), [])
     return Corpus(pairs, load_valid(config), [])
 
 
 def load_valid(config: TrainConfig) -> list[Pair]:
-    """Reads the validation pairs, and no others if it can.
+    """Reads the validation pairs; the training pairs too only if necessary.
 
     Raises:
         ValueError: If files are missing or invalid.
@@ -51,35 +51,35 @@ def load_valid(config: TrainConfig) -> list[Pair]:
     return read_pairs(config.valid_source, config.valid_target)
 
 
-def check_names(config: TrainConfig) -> None:
-    """Checks that a configuration names all its data.
+def check_data_options(config: TrainConfig) -> None:
+    """Checks that the data options of a configuration are complete.
 
     Raises:
-        ValueError: If it names no data, or only some of the files.
+        ValueError: If one is missing.
     """
     if config.corpus:
         return
     if config.train_source is None:
         if config.valid_source or config.train_target or config.valid_fraction:
-            raise ValueError("--train-source is missing: name it along with the other files.")
+            raise ValueError("--train-source is missing: it is required with the other files.")
         if not (config.dates or config.languages):
             raise ValueError(
-                "There is nothing to train on: give text by --train-source and --train-target, a "
+                "Training data is missing: pass text files by --train-source and --train-target, a "
                 "prepared corpus by --corpus, or --dates for the built-in dates."
             )
     elif config.valid_source is None and config.valid_fraction is None:
         raise ValueError(
-            "--valid-source is missing: the best model is chosen by a second corpus; name one, or "
-            "have it cut off the first by --valid-fraction 0.02."
+            "--valid-source is missing: pass a validation set, by which the best model is chosen, "
+            "or split one off the training data by --valid-fraction 0.02."
         )
 
 
-def cut_off(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Splits a validation part off a corpus, so that no source is in both parts.
+def split_validation(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Splits a validation set off a corpus, so that no source is in both sets.
 
     Args:
         pairs: The corpus.
-        fraction, seed: See `ValidationCut`.
+        fraction, seed: See `ValidationSplit`.
 
     Returns:
         The training pairs and the validation pairs, in their order.
@@ -88,20 +88,19 @@ def cut_off(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pair], list[
         ValueError: If there are fewer than two distinct sources.
     """
     sources = [pair[0].encode(errors="replace") for pair in pairs]
-    cut = ValidationCut(fraction, seed, [sources] if sources else [])
+    split = ValidationSplit(fraction, seed, [sources] if sources else [])
     parts: tuple[list[Pair], list[Pair]] = ([], [])
-    for pair, drawn in zip(pairs, cut.draws(sources).tolist(), strict=True):
+    for pair, drawn in zip(pairs, split.is_held_out(sources).tolist(), strict=True):
         parts[drawn].append(Pair(*pair))
     return parts
 
 
-class ValidationCut:
-    """Decides which pairs are held out for validation, so that no source is in both parts.
+class ValidationSplit:
+    """Decides which pairs are held out for validation, so that no source is in both sets.
 
-    Each distinct source is drawn or not by a number that depends on the seed and its text alone: in
-    whatever order a corpus is read, and however much of it, the same sources are drawn. Their share
-    is close to `fraction`. If that leaves one part empty, in a small corpus, one source is moved
-    there.
+    Whether a source is held out depends on a hash of the seed and its text alone, not on the order
+    or size of the corpus. The share of held-out sources is close to `fraction`. If one set would be
+    empty, in a small corpus, one source is moved there.
 
     Args:
         fraction: Share of the distinct sources, above 0 and below 1.
@@ -121,21 +120,21 @@ class ValidationCut:
         for sources in blocks:
             draws = hash_texts(sources, seed)
             low, high = (
-                _with(draws, sources, draws[at]) for at in (draws.argmin(), draws.argmax())
+                _find_extremes(draws, sources, draws[at]) for at in (draws.argmin(), draws.argmax())
             )
             least = min(least or low[0], low[0])
             most = max(most or high[1], high[1])
         if least is None or most is None or least == most:
             raise ValueError(
-                "The corpus has only one distinct source sentence, so no validation part can be "
-                "cut off: give one by --valid-source."
+                "The corpus has only one distinct source sentence, so no validation set can be "
+                "split off: pass one by --valid-source."
             )
-        if least[0] >= self.bound:  # none would be drawn
+        if least[0] >= self.bound:  # none would be held out
             self._moved = least[1]
         elif most[0] < self.bound:  # all would be
             self._moved = most[1]
 
-    def draws(self, sources: Sequence[bytes]) -> np.ndarray:
+    def is_held_out(self, sources: Sequence[bytes]) -> np.ndarray:
         """Returns which pairs are held out, `(N,)` bool, by their sources."""
         drawn = hash_texts(sources, self.seed) < np.uint64(self.bound)
         if self._moved is not None:
@@ -143,20 +142,20 @@ class ValidationCut:
         return drawn
 
 
-def _with(draws, sources, draw):
-    """The first and the last, by their texts, of those sources that have the same number."""
+def _find_extremes(draws, sources, draw):
+    """Returns the first and the last text of the sources with the same hash."""
     texts = [sources[row] for row in np.flatnonzero(draws == draw)]
     return (int(draw), min(texts)), (int(draw), max(texts))
 
 
 class TrainingText:
-    """Parallel text without its validation part, never read as a whole.
+    """Parallel text without its validation set, read in blocks.
 
     The constructor reads the text once, for its fingerprint.
 
     Args:
         text: `ParallelText`.
-        valid_fraction: Share of its distinct sources to hold out, see `ValidationCut`; None for
+        valid_fraction: Share of its distinct sources to hold out, see `ValidationSplit`; None for
             none.
         seed: Non-negative int.
 
@@ -165,17 +164,19 @@ class TrainingText:
         valid: List of `Pair` held out.
 
     Raises:
-        ValueError: If files are missing or invalid, or no part can be held out.
+        ValueError: If files are missing or invalid, or no validation set can be split off.
     """
 
     def __init__(self, text: ParallelText, valid_fraction: float | None, seed: int) -> None:
         self._text = text
-        self._cut = None
+        self._split = None
         if valid_fraction is not None:
-            self._cut = ValidationCut(valid_fraction, seed, (block[0] for block in text.blocks()))
+            self._split = ValidationSplit(
+                valid_fraction, seed, (block[0] for block in text.blocks())
+            )
         self.valid: list[Pair] = []
         fingerprint = Fingerprint()
-        for (sources, targets), held_out in self._parts():
+        for (sources, targets), held_out in self._split_blocks():
             fingerprint.add(sources, targets)
             self.valid += [Pair(a.decode(), b.decode()) for a, b in zip(*held_out, strict=True)]
         self.fingerprint = fingerprint.value()
@@ -190,7 +191,7 @@ class TrainingText:
             rows: Only the pairs with these numbers, ascending; by default all.
         """
         start = 0
-        for (sources, targets), _ in self._parts():
+        for (sources, targets), _ in self._split_blocks():
             if rows is None:
                 yield sources, targets
                 continue
@@ -200,15 +201,15 @@ class TrainingText:
             yield [sources[row] for row in chosen], [targets[row] for row in chosen]
             start = end
 
-    def _parts(self) -> Iterator[tuple[Block, Block]]:
-        """Blocks of training pairs, each with the pairs held out."""
+    def _split_blocks(self) -> Iterator[tuple[Block, Block]]:
+        """Yields blocks of training pairs, each with the pairs held out."""
         for sources, targets in self._text.blocks():
-            if self._cut is None:
+            if self._split is None:
                 yield (sources, targets), ([], [])
                 continue
             held_out: Block = ([], [])
             kept: Block = ([], [])
-            drawn = self._cut.draws(sources).tolist()
+            drawn = self._split.is_held_out(sources).tolist()
             for source, target, away in zip(sources, targets, drawn, strict=True):
                 part = held_out if away else kept
                 part[0].append(source)
@@ -221,20 +222,20 @@ def hash_texts(texts: Sequence[bytes], seed: int) -> np.ndarray:
     return _hash(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)), seed)
 
 
-def draw_rows(count: int, size: int, seed: int) -> np.ndarray:
-    """Draws some of the numbers from 0 to `count` without replacement.
+def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
+    """Samples numbers below `count` without replacement.
 
     Args:
         count: Non-negative int.
-        size: How many to draw; if there are no more than that, all are returned.
+        size: Number of samples; all numbers are returned if `count` is not larger.
         seed: Non-negative int.
 
     Returns:
         Ascending int64, `(min(count, size),)`.
     """
     rows, draws = np.zeros(0, np.int64), np.zeros(0, np.uint64)
-    for start in range(0, count, AT_ONCE):
-        more = np.arange(start, min(start + AT_ONCE, count))
+    for start in range(0, count, CHUNK):
+        more = np.arange(start, min(start + CHUNK, count))
         rows = np.concatenate([rows, more])
         draws = np.concatenate([draws, _hash(more.astype(np.uint64), seed)])
         if len(rows) > size:
@@ -244,5 +245,5 @@ def draw_rows(count: int, size: int, seed: int) -> np.ndarray:
 
 
 def _hash(values, seed):
-    """Pseudorandom numbers for values `(N,)` uint64, others for each seed."""
+    """Returns pseudorandom numbers for values `(N,)` uint64 that depend on the seed."""
     return mix_bits(values + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64)))

@@ -40,24 +40,24 @@ def make_dataset(
 ) -> tf.data.Dataset:
     """Turns sentence pairs into batches for `model.fit`.
 
-    Every iteration is the next pass over the pairs, from `dataset.stream.position` on: (pass, batch
-    in it), which may be set. The batches there depend on it and the seed alone, in any process.
+    Every iteration is the next pass over the pairs, from `dataset.stream.position` on, which is
+    (pass, batch in it) and may be set. The batches depend only on it and the seed, in any process.
 
     Args:
         pairs: Any iterable of (source, target) strings, read once.
         source_tokenizer, target_tokenizer: `SubwordTokenizer`s, or others with the same call.
         tokens_per_batch: Budget: rows × padded length of the longer side, over all replicas.
-        max_length: Pairs with a longer side, including END, or an empty one are dropped; how many
-            and why is logged. By default 512, or as many as the budget holds.
+        max_length: Pairs with a longer side, including END, or an empty one are dropped, which is
+            logged. By default 512, or `tokens_per_batch` if that is less.
         shuffle: Whether the order of pairs of equal length and of the batches is random.
-        seed: Non-negative int, for everything random.
+        seed: Non-negative int, the seed of everything random.
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
         repeat: Whether an iteration never ends, but continues with the next pass.
-        subword_sampling: If positive, every pass segments the texts anew, by the tokenizers'
-            `sampler`, except for the few pairs that grow beyond what their batches hold.
-        corpus: Instead of pairs and tokenizers a `PreparedCorpus`, the path of one, or a list of
-            (corpus, weight): a mix, of which each pass has as many pairs as there are in all.
-        shard: (i, n): of each batch the rows i, i + n …; one row of PAD if that leaves none.
+        subword_sampling: If positive, the segmentation of texts is sampled again in every pass, by
+            the tokenizers' `sampler`, except for the few pairs that would not fit their batches.
+        corpus: Instead of pairs and tokenizers, a `PreparedCorpus`, the path of one, or a list of
+            (corpus, weight) to mix; a pass then has as many pairs as all corpora together.
+        shard: (i, n): the rows i, i + n … of each batch; one row of PAD if there are none.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
@@ -65,43 +65,43 @@ def make_dataset(
         target and END. Has a length unless it repeats, and a `stream`, the `BatchStream` it reads.
 
     Raises:
-        ValueError: If there are not either pairs with tokenizers or a corpus, no pair is left, the
-            budget is below `max_length`, or the last boundary is not between the two.
+        ValueError: Unless either pairs with tokenizers or a corpus are given; if all pairs are
+            dropped, the budget is below `max_length`, or the last boundary is not between both.
 
     Example:
 
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
-    >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles by itself
+    >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles already
     """
-    max_length, padded = _lengths(tokens_per_batch, max_length, boundaries)
-    corpora, weights, tokenizers = _read(pairs, (source_tokenizer, target_tokenizer), corpus)
+    max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
+    corpora, weights, tokenizers = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
     samplers = None
     if subword_sampling:
         if not shuffle:
             raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-        _check(tokenizers, ["sampler"])
+        _check_tokenizers(tokenizers, ["sampler"])
         samplers = [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
     order = seed if shuffle else None
     options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard)
     return stream_dataset(BatchStream(corpora, weights, *options))
 
 
-def _read(pairs, tokenizers, corpus):
-    """The corpora as ids, their weights, and their tokenizers."""
+def _open_data(pairs, tokenizers, corpus):
+    """Returns the corpora as ids, their weights, and their tokenizers."""
     if corpus is None:
         if pairs is None:
             raise ValueError(
-                "There is nothing to read: pass pairs and their tokenizers, or a corpus."
+                "Data is missing: pass pairs, source_tokenizer and target_tokenizer, or corpus."
             )
-        _check(tokenizers, ["__call__"])
+        _check_tokenizers(tokenizers, ["__call__"])
         return [encode_pairs(pairs, *tokenizers)], [1.0], tokenizers
     if any(given is not None for given in (pairs, *tokenizers)):
-        raise ValueError("A corpus has pairs and tokenizers already: leave out either it or these.")
+        raise ValueError("Pass either corpus, or pairs and tokenizers, received both.")
     opened, weights = open_corpora(corpus)
     return [one.pairs for one in opened], weights, opened[0].tokenizers
 
 
-def _check(tokenizers, members):
+def _check_tokenizers(tokenizers, members):
     for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
         check_tokenizer(side, tokenizer, members)
 
@@ -121,8 +121,8 @@ def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
     weights = [weight for _, weight in corpora]
     if not weights or not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise ValueError(
-            "A mix is one corpus or more with weights above 0, received "
-            f"{', '.join(f'{weight:g}' for weight in weights) or 'none'}."
+            "A mix must have at least one corpus, and weights above 0, received weights "
+            f"{', '.join(f'{weight:g}' for weight in weights) or '(none)'}."
         )
     opened = [
         corpus if isinstance(corpus, PreparedCorpus) else PreparedCorpus(corpus)
@@ -138,8 +138,8 @@ def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
     return opened, weights
 
 
-def _lengths(tokens_per_batch, max_length, boundaries):
-    """The maximum length and the bucket boundaries, default or checked."""
+def _check_lengths(tokens_per_batch, max_length, boundaries):
+    """Checks the maximum length and the bucket boundaries, or returns their defaults."""
     if max_length is None:
         max_length = min(512, tokens_per_batch)
     if tokens_per_batch < max_length:
@@ -158,7 +158,7 @@ def _lengths(tokens_per_batch, max_length, boundaries):
 
 
 def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
-    """Makes the dataset that reads a stream.
+    """Creates the dataset that reads a stream.
 
     Args:
         stream: `BatchStream`.
@@ -169,15 +169,15 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
     """
     ids, number = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int64)
     batches = tf.data.Dataset.from_generator(
-        stream.started, output_signature=(((ids, ids), ids), number)
+        stream.iterate, output_signature=(((ids, ids), ids), number)
     )
 
     def end(iterator):
-        stream.end(int(iterator))
+        stream.finish(int(iterator))
         return iterator
 
     def hand_out(batch, iterator):
-        # After the prefetching: a batch that was prepared may never be taken.
+        # After prefetching: a prefetched batch may never be consumed.
         ended = tf.cond(
             iterator < 0, lambda: iterator, lambda: tf.numpy_function(end, [iterator], tf.int64)
         )

@@ -1,8 +1,8 @@
-"""Written dates in many languages to ISO 8601: the built-in task.
+"""The built-in task: translates written dates in many languages to ISO 8601.
 
 `samedi 9 mai 1998` becomes `1998-05-09`. The strings come from CLDR through Babel, so the corpus
-needs no download, and an answer is right or wrong beyond dispute. Babel writes the Gregorian
-calendar and the digits 0-9 in every language.
+needs no download, and a translation is either right or wrong. Babel writes the Gregorian calendar
+and the digits 0-9 in every language.
 """
 
 import datetime
@@ -20,21 +20,21 @@ from babel.dates import format_date, get_date_format
 from keras_transformer.data.pairs import Corpus, Pair
 from keras_transformer.utils import counted
 
-# CLDR's lengths of a date. "short" is left out: its two-digit years have more than one reading.
+# CLDR's lengths of a date. "short" is omitted: its two-digit years are ambiguous.
 STYLES: tuple[Literal["medium", "long", "full"], ...] = ("medium", "long", "full")
 FIRST_YEAR, LAST_YEAR = 1900, 2099
 
-# Thirty languages in fourteen scripts. No month name of one means another month in another,
-# which costs Croatian its place: its "listopada" is October, the Polish one November.
+# Thirty languages in fourteen scripts. No month name of one language means a different month in
+# another. That excludes Croatian: its "listopada" is October, in Polish it is November.
 LANGUAGES = (
     *("en", "de", "fr", "es", "it", "pt", "nl", "sv", "fi", "pl", "cs", "hu", "tr", "vi"),
     *("ru", "uk", "el", "ar", "fa", "he", "hi", "bn", "ta", "th", "hy", "ka", "am"),
     *("ko", "ja", "zh"),
 )
 
-# Further locales, without territories, that LANGUAGES can be extended by, one or all of them: they
-# have formats of their own, and no month name or string of one means something else in another.
-# Of several that print every date alike, one is here; of two that clash, the less clashing one.
+# Further locales, without territories, to add to LANGUAGES, one or all of them: they have their own
+# formats, and no month name or string of one has a different meaning in another. The list has only
+# one of several locales that print all dates alike, and one of two that contradict each other.
 MORE_LANGUAGES = tuple(
     """
     aa ab af agq ak an as asa ast az az_Cyrl bal bal_Latn be bem bew bg blo bm bo br brx bs
@@ -56,32 +56,32 @@ def dates(
     test_size: int = 3_000,
     seed: int = 1,
 ) -> Corpus:
-    """Draws pairs of a written date and its ISO 8601 form.
+    """Samples pairs of a written date and its ISO 8601 form.
 
     The split is by date, not by string, because many languages print the same string for a date:
-    a date is in one of the three parts only. Since every string stands for one date, which is
-    checked, no validation or test string occurs in training. The validation and test parts use
-    each of their dates once and take the languages in turn; the defaults give 50 and 100 pairs a
-    language, so that one error in the test is one per cent of its language. Training draws each
-    combination of date, language and style at most once.
+    each date is in only one of training, validation and test set. Since every string stands for
+    one date, which is checked, no validation or test string occurs in training. The validation and
+    test sets use each of their dates once, with alternating languages; by default they have 50 and
+    100 pairs per language, so that one error in the test is one per cent of its language. The
+    training set has each combination of date, language and style at most once.
 
-    The same arguments give the same corpus in every process; another version of Babel may bring
-    another version of CLDR and with it other strings.
+    The same arguments give the same corpus in every process; another version of Babel may have
+    another version of CLDR with different strings.
 
     Args:
-        languages: iterable of strings, Babel's locale identifiers such as `"fr"` or `"pt_BR"`,
-            each of them once. `LANGUAGES + MORE_LANGUAGES` is fine.
-        train_size: int, the number of training pairs.
-        valid_size: int, the number of validation pairs.
-        test_size: int, the number of test pairs.
-        seed: int, what the drawing is seeded with.
+        languages: Babel's locale identifiers such as `"fr"` or `"pt_BR"`, without duplicates;
+            `LANGUAGES + MORE_LANGUAGES` is possible.
+        train_size: Number of training pairs.
+        valid_size: Number of validation pairs.
+        test_size: Number of test pairs.
+        seed: Seed of the sampling.
 
     Returns:
-        A `Corpus` whose pairs have the language, as it was given, for their group.
+        A `Corpus`. The group of a pair is its language.
 
     Raises:
-        ValueError: if a language is unknown, is repeated or has no date formats of its own, if
-            two languages write different dates alike, or if a size is out of range.
+        ValueError: If a language is unknown, is repeated or has no date formats of its own; if
+            two languages write different dates alike; or if a size is out of range.
 
     Example:
 
@@ -90,30 +90,30 @@ def dates(
     100
     """
     locales = parse_locales(languages)
-    days = _every_day()
+    days = _list_days()
     _check_sizes(train_size, valid_size, test_size, len(days), len(locales))
 
     generator = random.Random(seed)
     generator.shuffle(days)
     held_out = test_size + valid_size
     corpus = Corpus(
-        train=_draw_combinations(days[held_out:], locales, train_size, generator),
-        valid=_draw_once_each(days[test_size:held_out], locales, generator),
-        test=_draw_once_each(days[:test_size], locales, generator),
+        train=_sample_combinations(days[held_out:], locales, train_size, generator),
+        valid=_sample_each_day(days[test_size:held_out], locales, generator),
+        test=_sample_each_day(days[:test_size], locales, generator),
     )
     _check_one_target_each([*corpus.train, *corpus.valid, *corpus.test])
     return corpus
 
 
 def falls_back_to_root(language: str) -> bool:
-    """Tells whether a locale lacks date formats or month names of its own.
+    """Returns whether a locale lacks date formats or month names of its own.
 
-    Where CLDR has no data for a locale, it inherits those of the root, and 4 March 2011 is
-    printed as `2011 M03 4`: nothing in it is the language. A locale whose own pattern happens to
-    be the root's cannot be told from one that inherits it, and counts as falling back too.
+    If CLDR has no data for a locale, it inherits those of the root, and 4 March 2011 is printed as
+    `2011 M03 4`. A locale whose own pattern equals the root's cannot be distinguished from one that
+    inherits it, and is treated like it.
 
     Args:
-        language: string, one of Babel's locale identifiers.
+        language: One of Babel's locale identifiers.
 
     Returns:
         True if one of the three formats has the root's pattern or the root's month names.
@@ -141,36 +141,36 @@ def _month_names(field: str, locale: Locale) -> list[str]:
     return [format_date(day, field, locale=locale).casefold().rstrip(".") for day in firsts]
 
 
-def _every_day() -> list[datetime.date]:
+def _list_days() -> list[datetime.date]:
     first = datetime.date(FIRST_YEAR, 1, 1).toordinal()
     last = datetime.date(LAST_YEAR, 12, 31).toordinal()
     return [datetime.date.fromordinal(ordinal) for ordinal in range(first, last + 1)]
 
 
-def _write(day: datetime.date, language: str, locale: Locale, style: str) -> Pair:
+def _format_pair(day: datetime.date, language: str, locale: Locale, style: str) -> Pair:
     return Pair(format_date(day, style, locale=locale), day.isoformat(), language)
 
 
-def _draw_combinations(
+def _sample_combinations(
     days: list[datetime.date], locales: dict[str, Locale], size: int, generator: random.Random
 ) -> list[Pair]:
-    """Writes `size` different combinations of a day, a language and a style."""
+    """Samples `size` different combinations of a day, a language and a style."""
     languages = list(locales.items())
     pairs = []
-    # Combinations are drawn by number: there are millions of them, too many to write down.
+    # Combinations are sampled by number: there are millions of them, too many to list.
     for number in generator.sample(range(len(days) * len(languages) * len(STYLES)), size):
         number, style = divmod(number, len(STYLES))
         day, language = divmod(number, len(languages))
-        pairs.append(_write(days[day], *languages[language], STYLES[style]))
+        pairs.append(_format_pair(days[day], *languages[language], STYLES[style]))
     return pairs
 
 
-def _draw_once_each(
+def _sample_each_day(
     days: list[datetime.date], locales: dict[str, Locale], generator: random.Random
 ) -> list[Pair]:
-    """Writes every day once, in the languages by turns and in a style drawn at random."""
+    """Returns a pair for each day, with alternating languages and random styles."""
     turns = itertools.cycle(locales.items())
-    return [_write(day, *next(turns), generator.choice(STYLES)) for day in days]
+    return [_format_pair(day, *next(turns), generator.choice(STYLES)) for day in days]
 
 
 def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
@@ -180,31 +180,31 @@ def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
         The locale of each, in the order given.
 
     Raises:
-        ValueError: If one is unknown or named twice, or there is none.
+        ValueError: If one is unknown or repeated, or `languages` is empty.
     """
     if isinstance(languages, str):
         raise ValueError(
-            f"languages is the string {languages!r}; give a list, such as [{languages!r}]."
+            f"languages must be a list, such as [{languages!r}], received {languages!r}."
         )
     locales: dict[str, Locale] = {}
     for language in languages:
         locale = _parse_locale(language)
         if locale in locales.values():
-            raise ValueError(f"languages names {language!r} twice; name every locale once.")
+            raise ValueError(f"languages has {language!r} twice: pass every locale once.")
         locales[language] = locale
     if not locales:
-        raise ValueError("languages is empty; name at least one locale, such as 'fr'.")
+        raise ValueError("languages is empty: pass at least one locale, such as 'fr'.")
     return locales
 
 
 def _parse_locale(language: str) -> Locale:
-    advice = "take locales from LANGUAGES or MORE_LANGUAGES of keras_transformer.data.dates"
+    advice = "choose locales from LANGUAGES or MORE_LANGUAGES of keras_transformer.data.dates"
     try:
         locale = Locale.parse(language)
     except (TypeError, ValueError, UnknownLocaleError) as error:
         raise ValueError(
-            f"{language!r} is not a locale that Babel knows; expected an identifier such as 'fr' "
-            f"or 'pt_BR': {advice}."
+            f"{language!r} is not a locale of Babel, expected an identifier such as 'fr' or "
+            f"'pt_BR': {advice}."
         ) from error
     if falls_back_to_root(language):
         example = format_date(datetime.date(2011, 3, 4), "long", locale=locale)
@@ -221,33 +221,32 @@ def _check_sizes(
     sizes = {"train_size": train_size, "valid_size": valid_size, "test_size": test_size}
     for name, size in sizes.items():
         if not isinstance(size, numbers.Integral) or size < 1:
-            raise ValueError(f"{name} is {size!r}; expected a whole number of at least 1.")
+            raise ValueError(f"{name} must be a positive integer, received {size!r}.")
     num_left = num_days - valid_size - test_size
     if num_left < 1:
         raise ValueError(
-            f"valid_size and test_size are {valid_size} and {test_size}; every pair takes one of "
-            f"the {num_days} dates from {FIRST_YEAR} to {LAST_YEAR}, and training needs one too: "
-            f"ask for at most {num_days - 1} in all."
+            f"valid_size + test_size must be at most {num_days - 1}, since the {num_days} dates "
+            f"from {FIRST_YEAR} to {LAST_YEAR} are used once and training needs one too, received "
+            f"{valid_size} + {test_size}."
         )
     num_combinations = num_left * num_languages * len(STYLES)
     if train_size > num_combinations:
         raise ValueError(
-            f"train_size is {train_size}; the {counted(num_left, 'date')} left for training "
-            f"allow {counted(num_combinations, 'combination')} of date, language and style: ask "
-            "for no more, or "
-            "name more languages."
+            f"train_size must be at most {num_combinations:,}, the number of combinations of "
+            f"{counted(num_left, 'date')}, language and style, received {train_size:,}: reduce it "
+            "or pass more languages."
         )
 
 
 def _check_one_target_each(pairs: list[Pair]) -> None:
-    """Raises if a source string has two targets: nobody could say which is right."""
+    """Raises if a source string has two targets."""
     seen: dict[str, Pair] = {}
     for pair in pairs:
         first = seen.setdefault(pair.source, pair)
         if first.target != pair.target:
             raise ValueError(
-                f"{pair.source!r} is {first.target} in {first.group!r} and {pair.target} in "
-                f"{pair.group!r}; leave out one of these languages."
+                f"{pair.source!r} is {first.target} in {first.group!r} but {pair.target} in "
+                f"{pair.group!r}: omit one of these languages."
             )
 
 

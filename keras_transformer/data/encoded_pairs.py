@@ -15,7 +15,7 @@ Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
 # A `Tokenizer`, or a function like it: from lines, and whether to append END, to ragged ids.
 Tokenize: TypeAlias = Callable[[list[str], bool], Any]
 
-COUNTED = 1 << 24  # ids counted at once
+COUNT_CHUNK = 1 << 24  # ids counted at once
 CHUNK = 8192  # lines tokenized at once
 
 
@@ -33,7 +33,7 @@ class Sentences:
 
     Example:
 
-    >>> sentences = Sentences.of([[5, 6], [], [7]])
+    >>> sentences = Sentences.from_lists([[5, 6], [], [7]])
     >>> sentences.gather(np.array([2, 0]))
     (array([7, 5, 6], dtype=int32), array([1, 2]))
     """
@@ -41,20 +41,20 @@ class Sentences:
     def __init__(self, shards: Sequence[Shard]) -> None:
         # Views as plain arrays: indexing a numpy.memmap takes several times as long.
         self._shards = [(np.asarray(ids), np.asarray(offsets)) for ids, offsets in shards]
-        lengths = [_small(np.diff(offsets)) for _, offsets in self._shards]
+        lengths = [_shrink_dtype(np.diff(offsets)) for _, offsets in self._shards]
         self.lengths = np.concatenate(lengths) if lengths else np.zeros(0, np.uint16)
         self._first = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self._shards)])
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[int]]) -> "Sentences":
-        """Makes sentences from lists of ids."""
+    def from_lists(cls, rows: Iterable[Sequence[int]]) -> "Sentences":
+        """Creates sentences from lists of ids."""
         rows = list(rows)
         offsets = np.cumsum([0, *map(len, rows)])
         ids = np.fromiter((id for row in rows for id in row), np.int32, offsets[-1])
         return cls([(ids, offsets)])
 
     @classmethod
-    def joined(cls, parts: Sequence["Sentences"]) -> "Sentences":
+    def concatenate(cls, parts: Sequence["Sentences"]) -> "Sentences":
         """Concatenates sentences."""
         return cls([shard for part in parts for shard in part._shards])
 
@@ -65,8 +65,8 @@ class Sentences:
         """Returns the frequency of each id, `(V,)` int64."""
         counts = np.zeros(vocabulary_size, np.int64)
         for ids, _ in self._shards:
-            for start in range(0, len(ids), COUNTED):
-                part = np.bincount(ids[start : start + COUNTED], minlength=vocabulary_size)
+            for start in range(0, len(ids), COUNT_CHUNK):
+                part = np.bincount(ids[start : start + COUNT_CHUNK], minlength=vocabulary_size)
                 counts += part
         return counts
 
@@ -95,7 +95,7 @@ class Sentences:
 class EncodedPairs:
     """Sentence pairs as ids, without START and END.
 
-    All pairs of a corpus: `kept` selects those that are not too long for a model.
+    All pairs of a corpus: `filter_by_length` selects those that are not too long for a model.
 
     Args:
         source, target: `Sentences`, as many of both.
@@ -107,25 +107,25 @@ class EncodedPairs:
     def __init__(self, source: Sentences, target: Sentences) -> None:
         if len(source) != len(target):
             raise ValueError(
-                f"Expected a target for each source, received {counted(len(source), 'source')} "
+                f"Expected one target for each source, received {counted(len(source), 'source')} "
                 f"and {counted(len(target), 'target')}."
             )
         self.source = source
         self.target = target
 
     @classmethod
-    def joined(cls, corpora: Sequence["EncodedPairs"]) -> "EncodedPairs":
+    def concatenate(cls, corpora: Sequence["EncodedPairs"]) -> "EncodedPairs":
         """Concatenates the pairs of several corpora; returns a single one itself."""
         if len(corpora) == 1:
             return corpora[0]
         sides = ([corpus.source for corpus in corpora], [corpus.target for corpus in corpora])
-        return cls(*map(Sentences.joined, sides))
+        return cls(*map(Sentences.concatenate, sides))
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def kept(self, max_length: int) -> tuple[np.ndarray, str]:
-        """Finds the pairs that a model can learn from.
+    def filter_by_length(self, max_length: int) -> tuple[np.ndarray, str]:
+        """Finds the pairs that are neither empty nor too long.
 
         Args:
             max_length: Largest number of ids on either side, including END.
@@ -168,20 +168,20 @@ def encode_pairs(
     sides: tuple[list[Shard], list[Shard]] = ([], [])
     while chunk := list(itertools.islice(rest, CHUNK)):
         for number, tokenizer in enumerate(tokenizers):
-            sides[number].append(_encode([pair[number] for pair in chunk], tokenizer))
-    return EncodedPairs(*(_joined(shards) for shards in sides))
+            sides[number].append(_encode_lines([pair[number] for pair in chunk], tokenizer))
+    return EncodedPairs(*(_concatenate_shards(shards) for shards in sides))
 
 
-def _encode(lines, tokenizer):
-    """Some lines as a shard."""
+def _encode_lines(lines, tokenizer):
+    """Tokenizes lines into a shard."""
     ragged = tokenizer(lines, False)
     ids = ragged.flat_values.numpy()
     small = np.min_scalar_type(ids.max(initial=0)) if ids.min(initial=0) >= 0 else ids.dtype
     return ids.astype(small), ragged.row_splits.numpy()
 
 
-def _joined(shards):
-    """Sentences in one shard instead of many, which makes them faster to find."""
+def _concatenate_shards(shards):
+    """Concatenates shards into one, in which sentences are faster to find."""
     if not shards:
         return Sentences([])
     total = sum(int(offsets[-1]) for _, offsets in shards)
@@ -192,6 +192,6 @@ def _joined(shards):
     return Sentences([(np.concatenate([ids for ids, _ in shards]), offsets)])
 
 
-def _small(lengths):
-    """Lengths in the smallest type that holds those of most corpora."""
+def _shrink_dtype(lengths):
+    """Casts lengths to uint16 if they fit, else uint32."""
     return lengths.astype(np.uint16 if lengths.max(initial=0) < 1 << 16 else np.uint32)

@@ -1,4 +1,4 @@
-"""Sentence pairs, and the three parts of a corpus."""
+"""Sentence pairs, and a corpus with training, validation and test set."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ class Pair(NamedTuple):
     """A source text and its target text.
 
     Args:
-        source: string, the model's input.
-        target: string, the desired output.
-        group: string, what results are reported by, such as the language of the source. Empty in a
-            corpus without groups.
+        source: The model's input.
+        target: The desired output.
+        group: Results are reported by group, such as the language of the source. Empty in a corpus
+            without groups.
     """
 
     source: str
@@ -28,9 +28,9 @@ class Corpus:
     """Sentence pairs for training, validation and test.
 
     Args:
-        train: list of `Pair`, for the weights and the vocabularies.
-        valid: list of `Pair`, evaluated during training.
-        test: list of `Pair`, evaluated once, after training.
+        train: List of `Pair`, for the weights and the vocabularies.
+        valid: List of `Pair`, evaluated during training.
+        test: List of `Pair`, evaluated after training.
     """
 
     train: list[Pair]
@@ -39,7 +39,7 @@ class Corpus:
 
 
 class Fingerprint:
-    """The number of pairs, and a hash of them in their order, updated as they are read."""
+    """Computes the number of pairs, and a hash of them in their order."""
 
     def __init__(self) -> None:
         self._pairs = 0
@@ -59,6 +59,6 @@ class Fingerprint:
 def fingerprint(pairs: Pairs) -> dict[str, int | str]:
     """Returns the fingerprint of a list of pairs; see `Fingerprint.value`."""
     sides = ([pair[side].encode(errors="replace") for pair in pairs] for side in (0, 1))
-    made = Fingerprint()
-    made.add(*sides)
-    return made.value()
+    result = Fingerprint()
+    result.add(*sides)
+    return result.value()

@@ -9,8 +9,8 @@ from keras_transformer.data.encoded_pairs import EncodedPairs
 
 CHUNK = 1 << 20  # pairs whose keys are computed at once: temporaries stay small
 
-# What random numbers are for: each has numbers of its own for the same seed.
-ORDER_OF_PAIRS, ORDER_OF_BATCHES, GROWTH, ORDER_IN_BLOCK = range(4)
+# Purposes of random numbers: each uses different numbers for the same seed.
+PAIR_ORDER, BATCH_ORDER, GROWTH, BLOCK_ORDER = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,24 +18,24 @@ class BatchPlan:
     """The batches of one pass over a corpus, in their order.
 
     Attributes:
-        drawn: The pairs of the pass, `(N,)` integers: numbers of kept pairs, in the order drawn.
-        order: Places in `drawn`, sorted by length, `(N,)` integers.
+        pairs: The shuffled pairs of the pass, numbers of kept pairs, `(N,)` integers.
+        order: Places in `pairs`, sorted by length, `(N,)` integers.
         splits: Where in `order` each batch begins and the last one ends, `(n + 1,)`.
         lengths: The padded length of the longer side that each batch is planned with, `(n,)`.
-        turns: The numbers of the batches in the order of their turns, `(n,)`.
-        stretches: For each stretch of `drawn`: where it begins, the corpus it is drawn from, and
-            how often that corpus had been completed before, `(k, 3)`.
+        batch_order: The numbers of the batches in their order, `(n,)`.
+        segments: For each segment of `pairs`: where it begins, its corpus, and how often that
+            corpus had been completed before, `(k, 3)`.
     """
 
-    drawn: np.ndarray
+    pairs: np.ndarray
     order: np.ndarray
     splits: np.ndarray
     lengths: np.ndarray
-    turns: np.ndarray
-    stretches: np.ndarray
+    batch_order: np.ndarray
+    segments: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.turns)
+        return len(self.batch_order)
 
     def batch(self, index: int) -> tuple[np.ndarray, int]:
         """Returns a batch of the pass.
@@ -44,15 +44,15 @@ class BatchPlan:
             index: Its turn, from 0.
 
         Returns:
-            Places in `drawn`, `(B,)`, and the planned padded length of the longer side.
+            Places in `pairs`, `(B,)`, and the planned padded length of the longer side.
         """
-        number = self.turns[index]
+        number = self.batch_order[index]
         return self.order[self.splits[number] : self.splits[number + 1]], int(self.lengths[number])
 
     def cycles_of(self, places: np.ndarray) -> np.ndarray:
         """Returns the corpus of each place, and how often it had been completed, (B, 2)."""
-        stretches = np.searchsorted(self.stretches[:, 0], places, side="right") - 1
-        return self.stretches[stretches, 1:]
+        segments = np.searchsorted(self.segments[:, 0], places, side="right") - 1
+        return self.segments[segments, 1:]
 
 
 class BatchPlanner:
@@ -93,7 +93,7 @@ class BatchPlanner:
         self.seed = seed
         self._counts = counts
         self._first = np.cumsum([0, *counts])
-        self._shares = shares(len(kept), weights)
+        self._shares = divide_by_weights(len(kept), weights)
         source, target = (np.searchsorted(boundaries, lengths) for lengths in planned)
         # 16 bits if possible: NumPy sorts those in linear time, and stably.
         self._keys = np.empty(len(kept), np.min_scalar_type(len(boundaries) ** 2 - 1))
@@ -104,7 +104,7 @@ class BatchPlanner:
             )
 
     @property
-    def is_steady(self) -> bool:
+    def has_constant_length(self) -> bool:
         """Whether all passes have the same length: those over one corpus have the same pairs."""
         return len(self._counts) == 1
 
@@ -112,44 +112,44 @@ class BatchPlanner:
         """Plans a pass.
 
         Args:
-            number: Of the pass, from 0.
+            number: Number of the pass, from 0.
 
         Returns:
-            `BatchPlan`, whose `drawn` are places in `kept`.
+            `BatchPlan`, whose `pairs` are places in `kept`.
         """
-        drawn, stretches = self._draw(number)
-        order, splits, lengths = fill(self._keys[drawn], self.boundaries, self.budget)
-        order = order.astype(drawn.dtype)
-        turns = np.arange(len(lengths))
+        pairs, segments = self._select_pairs(number)
+        order, splits, lengths = fill_batches(self._keys[pairs], self.boundaries, self.budget)
+        order = order.astype(pairs.dtype)
+        batch_order = np.arange(len(lengths))
         if self.seed is not None:
-            np.random.default_rng([self.seed, ORDER_OF_BATCHES, number]).shuffle(turns)
-        return BatchPlan(drawn, order, splits, lengths, turns, stretches)
+            np.random.default_rng([self.seed, BATCH_ORDER, number]).shuffle(batch_order)
+        return BatchPlan(pairs, order, splits, lengths, batch_order, segments)
 
-    def _draw(self, number):
-        """The places in `kept` that a pass uses, and the corpus and cycle of each stretch."""
-        parts, stretches, total = [], [], 0
+    def _select_pairs(self, number):
+        """Returns the places in `kept` that a pass uses, and the corpus and cycle of segments."""
+        parts, segments, total = [], [], 0
         for corpus, (count, share) in enumerate(zip(self._counts, self._shares, strict=True)):
             begin, end = number * share, (number + 1) * share
             while begin < end:
                 cycle, start = divmod(begin, count)
                 stop = min(count, start + end - begin)
-                parts.append(self._cycle(corpus, cycle)[start:stop])
-                stretches.append((total, corpus, cycle))
+                parts.append(self._order_cycle(corpus, cycle)[start:stop])
+                segments.append((total, corpus, cycle))
                 total += stop - start
                 begin += stop - start
-        drawn = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return drawn, np.array(stretches, np.int64)
+        pairs = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return pairs, np.array(segments, np.int64)
 
-    def _cycle(self, corpus, cycle):
-        """The places of a corpus, in the order in which one cycle goes through it."""
+    def _order_cycle(self, corpus, cycle):
+        """Returns the places of a corpus, in the order of one cycle."""
         first, last = self._first[corpus : corpus + 2]
         places = np.arange(first, last, dtype=np.int32 if last < 1 << 31 else np.int64)
         if self.seed is not None:
-            np.random.default_rng([self.seed, ORDER_OF_PAIRS, cycle, corpus]).shuffle(places)
+            np.random.default_rng([self.seed, PAIR_ORDER, cycle, corpus]).shuffle(places)
         return places
 
 
-def shares(total: int, weights: Sequence[float]) -> list[int]:
+def divide_by_weights(total: int, weights: Sequence[float]) -> list[int]:
     """Divides a number by weights, rounded so that the shares add up to it.
 
     Args:
@@ -199,25 +199,27 @@ def sorting_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return longer * (longer + 1) + np.where(longer % 2, -difference, difference)
 
 
-def fill(
+def fill_batches(
     keys: np.ndarray, boundaries: np.ndarray, budget: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sorts pairs and splits them where the budget is full.
 
     Args:
         keys: `sorting_keys` of pairs, `(N,)`.
-        boundaries, budget: See `cut`.
+        boundaries, budget: See `split_by_budget`.
 
     Returns:
-        Places in `keys`, stably sorted, `(N,)` int64, and the results of `cut`.
+        Places in `keys`, stably sorted, `(N,)` int64, and the results of `split_by_budget`.
     """
     order = np.argsort(keys, kind="stable")
     last_keys = np.arange(1, len(boundaries) + 1) ** 2 - 1  # of each bucket
     ends = np.searchsorted(keys[order], last_keys.astype(keys.dtype), side="right")
-    return order, *cut(ends, boundaries, budget)
+    return order, *split_by_budget(ends, boundaries, budget)
 
 
-def cut(ends: np.ndarray, boundaries: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+def split_by_budget(
+    ends: np.ndarray, boundaries: np.ndarray, budget: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Splits sorted pairs where the budget is full.
 
     Args:

@@ -1,7 +1,7 @@
-"""Text files, read a block at a time: lines, and sentence pairs.
+"""Reads lines and sentence pairs from text files, in blocks.
 
-Files may be gzipped, whatever their names. Only a newline ends a line: the other separators that
-str.splitlines knows may occur inside a sentence, and would misalign all that follows. A byte order
+Files may be gzipped, whatever their names. Only a newline ends a line: the other separators of
+str.splitlines may occur inside a sentence, and would misalign all following lines. A byte order
 mark and carriage returns before newlines are removed.
 """
 
@@ -93,22 +93,22 @@ class ParallelText:
             for path in sources:
                 if not is_table(path):
                     raise ValueError(
-                        f"{path} has no target file beside it: name one, or give a .tsv file with "
-                        "both."
+                        f"The target file of {path} is missing: pass one, or a .tsv file with both "
+                        "columns."
                     )
             self.files: list[tuple[str, str | None]] = [(path, None) for path in sources]
             return
         targets = _find_files(target)
         for path in filter(is_table, (*sources, *targets)):
-            advice = f"leave out {option}"
+            advice = f"omit {option}"
             if path not in sources:
-                advice += ", and give it as the source"
-            raise ValueError(f"{path} holds both columns: {advice}.")
+                advice += ", and pass this file as the source"
+            raise ValueError(f"{path} has both source and target: {advice}.")
         if len(sources) != len(targets):
             raise ValueError(
-                f"{source} matches {counted(len(sources), 'file')} but {target} matches "
-                f"{len(targets)}: every source file needs a target file, in the order of their "
-                "names."
+                f"{source} matches {counted(len(sources), 'file')}, but {target} matches "
+                f"{len(targets)}: each source file must have a target file; files are paired in "
+                "the order of their names."
             )
         self.files = list(zip(sources, targets, strict=True))
 
@@ -118,13 +118,13 @@ class ParallelText:
                 yield Pair(source.decode(), target.decode())
 
     def blocks(self) -> Iterator[Block]:
-        """Reads the pairs, some thousands at a time."""
+        """Reads the pairs in blocks of some thousands."""
         for source, target in self.files:
-            yield from _columns(source) if target is None else _side_by_side(source, target)
+            yield from _read_table(source) if target is None else _read_parallel(source, target)
 
 
-def _columns(path):
-    """The two columns of a table."""
+def _read_table(path):
+    """Yields the two columns of a table."""
     count = 0
     for lines in iterate_lines(path):
         rows = [line.split(b"\t") for line in lines]
@@ -139,8 +139,8 @@ def _columns(path):
         yield sources, targets
 
 
-def _side_by_side(source_path, target_path):
-    """The lines of two files, as many of each at a time."""
+def _read_parallel(source_path, target_path):
+    """Yields the lines of two files, equally many of each."""
     readers = iterate_lines(source_path), iterate_lines(target_path)
     count, waiting = 0, ([], [])
     while True:
@@ -160,14 +160,14 @@ def _side_by_side(source_path, target_path):
     if counts[0] != counts[1]:
         short, other = sorted(zip(counts, (source_path, target_path), strict=True))
         raise ValueError(
-            f"{source_path} has {counted(counts[0], 'line')} but {target_path} has {counts[1]:,}: "
-            f"{short[1]} ends where {other[1]} still has line {short[0] + 1}; parallel files must "
-            "have the same number of lines."
+            "Parallel files must have the same number of lines, but "
+            f"{source_path} has {counted(counts[0], 'line')} and {target_path} has {counts[1]:,}: "
+            f"{short[1]} ends before line {short[0] + 1} of {other[1]}."
         )
 
 
 def is_table(path: Path) -> bool:
-    """Whether the name of a file is that of a table: `.tsv` or `.tsv.gz`."""
+    """Returns whether a file is a table, by its name: `.tsv` or `.tsv.gz`."""
     return os.fspath(path).lower().removesuffix(".gz").endswith(".tsv")
 
 
@@ -190,8 +190,8 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
         ValueError: If the file is missing, empty, corrupted or not UTF-8.
     """
     count = 0
-    with _reading(path) as file:
-        for text in _whole_lines(file):
+    with _open_text(path) as file:
+        for text in _read_whole_lines(file):
             lines = text.split(b"\n")
             _check_utf8(text, lines, path, count)
             if b"\r" in text:
@@ -203,25 +203,25 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
 
 
 def _find_files(pattern):
-    """The files that a name or a pattern such as `part-*.en.gz` matches, sorted by name."""
+    """Returns the files that match a name or a pattern such as `part-*.en.gz`, sorted by name."""
     pattern = os.fspath(pattern)
     if not glob.has_magic(pattern) or os.path.exists(pattern):
         return [pattern]
     names = sorted(glob.glob(pattern))
     if not names:
-        raise ValueError(f"{pattern} matches no file: check the pattern.")
+        raise ValueError(f"No file matches {pattern}: check the pattern.")
     return names
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file; what is wrong with it becomes a ValueError of one sentence."""
+def _open_text(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file; replaces its errors by a ValueError of one sentence."""
     try:
         with open(path, "rb") as file:
             yield cast(IO[bytes], gzip.open(file)) if _is_gzipped(file, path) else file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
-            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted, copy "
+            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted; copy "
             "it again."
         ) from error
     except OSError as error:
@@ -229,12 +229,12 @@ def _reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _is_gzipped(file, path):
-    """Whether a file, or a pipe, begins like a gzipped one or has the name of one."""
+    """Returns whether a file or pipe is gzipped, by its first bytes or its name."""
     return file.peek(2)[:2] == GZIPPED or os.fspath(path).endswith(".gz")
 
 
-def _whole_lines(file):
-    """Blocks of a file that end where lines do, without the last newline."""
+def _read_whole_lines(file):
+    """Yields blocks of whole lines of a file, without the last newline."""
     parts, first = [], True
     while block := file.read(BLOCK):
         if first:

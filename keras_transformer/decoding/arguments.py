@@ -26,18 +26,18 @@ def check_arguments(
         ValueError: If `max_length` is not positive or more than the state has room for; the state
             does not have B rows; or the prefix is not B rows of at most `max_length` ids.
     """
-    steps, rows = _known(max_length), _known(batch_size)
+    steps, rows = _static_value(max_length), _static_value(batch_size)
     if steps is not None and steps < 1:
         raise ValueError(f"max_length must be at least 1, received {steps}.")
     for tensor in tf.nest.flatten(state):
-        found = _size(tensor, 0)
+        found = _static_size(tensor, 0)
         if found is not None and rows is not None and found != rows:
             raise ValueError(
                 f"The state has {counted(found, 'row')}, but batch_size is {rows}: pass the number "
                 "of rows that the state was created for."
             )
     if isinstance(state, Mapping) and "positions" in state:
-        room = _size(state["positions"], 1)
+        room = _static_size(state["positions"], 1)
         if room is not None and steps is not None and steps > room:
             raise ValueError(
                 f"The state has room for {counted(room, 'position')}, but max_length is {steps}: "
@@ -54,7 +54,7 @@ def check_ids(prefix: Tensor, vocabulary_size: int | None) -> None:
     Raises:
         ValueError: If one is negative, or V or more.
     """
-    ids = _known(tf.convert_to_tensor(prefix))
+    ids = _static_value(tf.convert_to_tensor(prefix))
     if ids is None or not ids.size or vocabulary_size is None:
         return
     if ids.min() < 0 or ids.max() >= vocabulary_size:
@@ -68,7 +68,7 @@ def _check_prefix(prefix, rows, steps):
     if isinstance(prefix, tf.RaggedTensor):
         raise ValueError("The prefix is ragged: pad it, as prefix.to_tensor(0) does.")
     prefix = tf.convert_to_tensor(prefix)
-    height, width = _size(prefix, 0), _size(prefix, 1)
+    height, width = _static_size(prefix, 0), _static_size(prefix, 1)
     if prefix.shape.rank not in (None, 2) or not (prefix.dtype.is_integer or width == 0):
         raise ValueError(
             "The prefix must be integer ids of shape (B, P), received "
@@ -86,12 +86,12 @@ def _check_prefix(prefix, rows, steps):
         )
 
 
-def _known(value: Any) -> Any:
+def _static_value(value: Any) -> Any:
     """Returns a number or array if its value is known, else None."""
     return tf.get_static_value(value) if tf.is_tensor(value) else value
 
 
-def _size(tensor, axis):
+def _static_size(tensor, axis):
     """Returns the static size of an axis, or None if it is unknown."""
     shape = tf.TensorShape(tensor.shape)
     return shape[axis] if shape.rank is not None and shape.rank > axis else None

@@ -21,7 +21,7 @@ from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
 NEVER = float("-inf")  # the log-probability of an empty hypothesis
-PART = 100  # logits of which only the maximum is compared at first
+BLOCK_SIZE = 100  # logits of which only the maximum is compared at first
 
 
 class Hypotheses(NamedTuple):
@@ -87,15 +87,15 @@ def beam_search(
         outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
     check_arguments(state, batch_size, max_length, prefix)
-    normalise = functools.partial(rank_by, length_penalty=length_penalty)
+    rank = functools.partial(ranking_score, length_penalty=length_penalty)
     enough = beam_patience * beam_size
     options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, enough=enough)
-    options |= dict(normalise=normalise, constraint=prefix_constraint(prefix))
+    options |= dict(rank=rank, constraint=prefix_constraint(prefix))
     alive, ended, steps = _search(step, state, batch_size, max_length, **options)
     # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
     # In other rows none of them ranks above the ended ones, which come first in ties.
-    cut = alive._replace(score=normalise(alive.log_prob, steps))
-    best = _best(beam_size, ended, cut)
+    unfinished = alive._replace(score=rank(alive.log_prob, steps))
+    best = _select_best(beam_size, ended, unfinished)
     return best.tokens, best.lengths, best.log_prob
 
 
@@ -112,51 +112,49 @@ def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
         )
 
 
-def rank_by(log_prob: Tensor, length: int | Tensor, length_penalty: float) -> Tensor:
+def ranking_score(log_prob: Tensor, length: int | Tensor, length_penalty: float) -> Tensor:
     """Returns the score for ranking, log_prob / ((5 + length) / 6)^α, END counted."""
     return log_prob / ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
 
 
-def _search(
-    step, state, batch_size, max_length, beam_size, normalise, constraint, fixed_shapes, enough
-):
+def _search(step, state, batch_size, max_length, beam_size, rank, constraint, fixed_shapes, enough):
     """Returns the N unfinished hypotheses, the N best that have ended, and the number of steps."""
 
     def running(outputs):
         _, alive, ended, _ = outputs
-        bound = normalise(alive.log_prob[:, 0], max_length)  # the best score still possible
+        bound = rank(alive.log_prob[:, 0], max_length)  # the best score still possible
         return ended.score[:, -1] < bound
 
     def advance(position, rows, outputs, state):
         last, alive, ended, count = outputs
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
         check_beam_size(beam_size, logits.shape[-1])
-        demanded = None
+        required = None
         if constraint:
-            demanded = constraint(position, logits.shape[-1])
-            demanded = tf.gather(demanded, tf.repeat(rows, beam_size))
-        log_prob, beam, token = _extend(logits, alive.log_prob, demanded, fixed_shapes)
+            required = constraint(position, logits.shape[-1])
+            required = tf.gather(required, tf.repeat(rows, beam_size))
+        log_prob, beam, token = _extend(logits, alive.log_prob, required, fixed_shapes)
         tokens = tf.gather(alive.tokens, beam, batch_dims=1)
         tokens = append(tokens, token, position if fixed_shapes else None)
         lengths = tf.fill(tf.shape(token), position + 1)
         ends = tf.equal(token, END)
-        new = tf.where(ends, normalise(log_prob, position + 1), NEVER)
+        new = tf.where(ends, rank(log_prob, position + 1), NEVER)
         # Hypotheses that end below the N best are kept, but not counted: they may be nonsense.
         count += tf.math.count_nonzero(new[:, :beam_size] > NEVER, axis=1, dtype=tf.int32)
         if not fixed_shapes:
             padding = tf.fill(tf.shape(ended.lengths), PAD)
             ended = ended._replace(tokens=append(ended.tokens, padding))
-        ended = _best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
+        ended = _select_best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
         still = tf.where(ends, NEVER, log_prob)
         # If words are long, all ended hypotheses may be worse than that of greedy search.
-        ahead = normalise(tf.reduce_max(still, axis=1), position + 1) > ended.score[:, 0]
+        ahead = rank(tf.reduce_max(still, axis=1), position + 1) > ended.score[:, 0]
         over = (tf.cast(count, tf.float32) >= enough) & tf.logical_not(ahead)
         still = tf.where(over[:, tf.newaxis], NEVER, still)
         chosen = tf.math.top_k(still, beam_size).indices
         alive = Hypotheses(tokens, lengths, still, still).pick(chosen)
         last, parents = (tf.gather(x, chosen, batch_dims=1) for x in (token, beam))
         parents += tf.range(tf.size(rows))[:, tf.newaxis] * beam_size
-        state = _reorder(state, next_state, tf.reshape(parents, [-1]))
+        state = _reorder_state(state, next_state, tf.reshape(parents, [-1]))
         return (last, alive, ended, count), state
 
     # Only one of the N beams of a row is alive at first: N equal ones would remain equal.
@@ -178,7 +176,7 @@ def _search(
     return alive, ended, steps
 
 
-def _extend(logits, log_prob, demanded, compiled):
+def _extend(logits, log_prob, required, compiled):
     """Returns the 2N best extensions of a row's N beams by one token, best first.
 
     At most N of them can end, so at least N remain that do not.
@@ -186,7 +184,7 @@ def _extend(logits, log_prob, demanded, compiled):
     Args:
         logits: `(B·N, V)`.
         log_prob: float32 `(B, N)`, of the beams.
-        demanded: int32 `(B·N,)`, PAD if any token may follow; or None.
+        required: int32 `(B·N,)`, PAD if any token may follow; or None.
         compiled: Whether the graph is compiled by XLA.
 
     Returns:
@@ -194,13 +192,13 @@ def _extend(logits, log_prob, demanded, compiled):
     """
     num_beams, vocabulary_size = log_prob.shape[1], logits.shape[-1]
     allowed_logits = logits = tf.cast(logits, tf.float32)
-    if demanded is not None:
-        demanded = demanded[:, tf.newaxis]
-        allowed = tf.equal(demanded, PAD) | tf.equal(demanded, tf.range(vocabulary_size))
+    if required is not None:
+        required = required[:, tf.newaxis]
+        allowed = tf.equal(required, PAD) | tf.equal(required, tf.range(vocabulary_size))
         allowed_logits = tf.where(allowed, logits, NEVER)
     width = min(2 * num_beams, vocabulary_size)
     best_logits, tokens = _top_k(allowed_logits, width)
-    best = tokens[:, 0] if demanded is None else tf.argmax(logits, axis=-1, output_type=tf.int32)
+    best = tokens[:, 0] if required is None else tf.argmax(logits, axis=-1, output_type=tf.int32)
     total = logsumexp(logits, best, compiled)[:, tf.newaxis]
     gains = tf.reshape(best_logits - total, [-1, num_beams, width])
     sums = tf.reshape(log_prob[:, :, tf.newaxis] + gains, [-1, num_beams * width])
@@ -215,17 +213,19 @@ def _top_k(logits, count):
     None of the best is in a part of the vocabulary whose maximum ranks below those of `count`
     others.
     """
-    padded = tf.pad(logits, [[0, 0], [0, -logits.shape[1] % PART]], constant_values=NEVER)
-    if padded.shape[1] <= count * PART:
+    padded = tf.pad(logits, [[0, 0], [0, -logits.shape[1] % BLOCK_SIZE]], constant_values=NEVER)
+    if padded.shape[1] <= count * BLOCK_SIZE:
         return tf.math.top_k(logits, count)
-    parts = tf.reshape(padded, [-1, padded.shape[1] // PART, PART])
-    best = tf.sort(tf.math.top_k(tf.reduce_max(parts, axis=2), count).indices, axis=1)
-    candidates = tf.reshape(tf.gather(parts, best, batch_dims=1), [-1, count * PART])
+    blocks = tf.reshape(padded, [-1, padded.shape[1] // BLOCK_SIZE, BLOCK_SIZE])
+    best = tf.sort(tf.math.top_k(tf.reduce_max(blocks, axis=2), count).indices, axis=1)
+    candidates = tf.reshape(tf.gather(blocks, best, batch_dims=1), [-1, count * BLOCK_SIZE])
     logits, index = tf.math.top_k(candidates, count)
-    return logits, tf.gather(best, index // PART, batch_dims=1) * PART + index % PART
+    return logits, tf.gather(
+        best, index // BLOCK_SIZE, batch_dims=1
+    ) * BLOCK_SIZE + index % BLOCK_SIZE
 
 
-def _best(count, first, second):
+def _select_best(count, first, second):
     """Returns the best of both for each row; in ties, those of `first`.
 
     So the empty hypotheses that the search starts with stay unless there is a better one.
@@ -234,7 +234,7 @@ def _best(count, first, second):
     return both.pick(tf.math.top_k(both.score, count).indices)
 
 
-def _reorder(before, after, rows):
+def _reorder_state(before, after, rows):
     """Returns the state of the beams that were kept.
 
     Tensors that a step returns unchanged are not copied: the keys and values of the memory, by far

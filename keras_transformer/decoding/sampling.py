@@ -36,7 +36,7 @@ def greedy_search(
     Returns:
         `tokens`, int32 `(B, T)` with T ≤ `max_length`: each row up to and including its END, then
         PAD; `lengths`, int32 `(B,)`, END included; and `log_prob`, float32 `(B,)`: the sum of the
-        tokens' natural-log probabilities, prefix and END included, not normalised by length.
+        tokens' natural-log probabilities, prefix and END included, not normalized by length.
 
     Raises:
         ValueError: If `max_length` is not positive, less than P, or more than the state has room
@@ -107,27 +107,27 @@ def sample(
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     numbers: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, (int, float))}
     SearchConfig(sample=True, **numbers)  # raises if one is out of range
-    draws = _uniform(seed, batch_size, max_length)  # (B, max_length)
+    uniform = _random_uniform(seed, batch_size, max_length)  # (B, max_length)
 
     def choose(logits, position, rows):
-        scores, order = tf.math.top_k(logits, _width(top_k, logits.shape[-1]))  # (A, K)
-        weights = tf.exp((scores - scores[:, :1]) / _column(temperature, tf.float32, rows))
+        scores, order = tf.math.top_k(logits, _num_candidates(top_k, logits.shape[-1]))  # (A, K)
+        weights = tf.exp((scores - scores[:, :1]) / _as_column(temperature, tf.float32, rows))
         rank = tf.range(tf.shape(scores)[1])
-        limit = _column(top_k, tf.int32, rows)
+        limit = _as_column(top_k, tf.int32, rows)
         kept = tf.cumsum(tf.where((rank < limit) | tf.equal(limit, 0), weights, 0.0), axis=-1)
         # The first rank at which the share is reached, and the first beyond the draw.
-        last = _count(kept < _column(top_p, tf.float32, rows) * kept[:, -1:])
+        last = _count_true(kept < _as_column(top_p, tf.float32, rows) * kept[:, -1:])
         last = tf.minimum(last, tf.shape(scores)[1] - 1)
         total = tf.gather(kept, last, batch_dims=1)
-        draw = tf.gather(draws[:, position], rows)
-        drawn = _count(kept <= (draw * total)[:, tf.newaxis])
-        drawn = tf.minimum(drawn, last)  # if rounding left the draw beyond all
-        return tf.gather(order, drawn, batch_dims=1), order[:, 0]
+        draw = tf.gather(uniform[:, position], rows)
+        rank_index = _count_true(kept <= (draw * total)[:, tf.newaxis])
+        rank_index = tf.minimum(rank_index, last)  # if rounding left the draw beyond all
+        return tf.gather(order, rank_index, batch_dims=1), order[:, 0]
 
     return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
 
 
-def _uniform(seed, batch_size, max_length):
+def _random_uniform(seed, batch_size, max_length):
     """Draws all random numbers before the first step: `(B, max_length)` in [0, 1)."""
     seed = tf.convert_to_tensor(seed)
     if seed.shape.rank == 0:
@@ -140,18 +140,18 @@ def _uniform(seed, batch_size, max_length):
     )[:-1]
 
 
-def _width(top_k, vocabulary_size):
+def _num_candidates(top_k, vocabulary_size):
     """Returns the number of sorted logits that can be sampled."""
     if not isinstance(top_k, int):  # a tensor, known only when the graph runs
         return vocabulary_size
     return min(top_k or vocabulary_size, vocabulary_size)
 
 
-def _column(value, dtype, rows):
+def _as_column(value, dtype, rows):
     """Returns a number as `(1, 1)`, or those of some rows as `(A, 1)`."""
     value = tf.reshape(tf.cast(value, dtype), [-1, 1])
     return value if value.shape[0] == 1 else tf.gather(value, rows)
 
 
-def _count(condition):
+def _count_true(condition):
     return tf.reduce_sum(tf.cast(condition, tf.int32), axis=-1)

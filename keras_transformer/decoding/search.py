@@ -61,7 +61,7 @@ def search(
             fixed_shapes=fixed_shapes,
             beam_patience=config.beam_patience,
         )
-    drawn = sample(
+    outputs = sample(
         *arguments,
         temperature=config.temperature,
         top_k=config.top_k,
@@ -70,4 +70,4 @@ def search(
         prefix=prefix,
         fixed_shapes=fixed_shapes,
     )
-    return tuple(tf.expand_dims(tensor, 1) for tensor in drawn)
+    return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)

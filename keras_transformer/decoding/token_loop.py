@@ -44,19 +44,21 @@ def shrinking_loop(
     Returns:
         The final outputs, tensors `(B, …)`, and the number of steps taken.
     """
-    place = tf.TensorShape([])
-    of_outputs, of_state = tf.nest.map_structure(_invariant, (outputs, state))
-    shapes = None if fixed_shapes else (place, of_outputs, of_state)
+    scalar = tf.TensorShape([])
+    output_shapes, state_shapes = tf.nest.map_structure(_shape_invariant, (outputs, state))
+    shapes = None if fixed_shapes else (scalar, output_shapes, state_shapes)
     repeat = functools.partial(_repeat, running, advance, max_length, shapes)
 
     def shrink(position, rows, whole, outputs, state):
         position, outputs, state = repeat(rows, position, outputs, state)
-        whole = tf.nest.map_structure(lambda old, new: _put(old, rows, new), whole, outputs)
-        left = tf.where(running(outputs))  # (A, 1)
-        beams = tf.reshape(left * beam_size + tf.range(beam_size, dtype=left.dtype), [-1])
-        left = tf.reshape(left, [-1])
+        whole = tf.nest.map_structure(
+            lambda old, new: _scatter_rows(old, rows, new), whole, outputs
+        )
+        remaining = tf.where(running(outputs))  # (A, 1)
+        beams = tf.reshape(remaining * beam_size + tf.range(beam_size, dtype=remaining.dtype), [-1])
+        remaining = tf.reshape(remaining, [-1])
         rows, outputs = tf.nest.map_structure(
-            lambda tensor: tf.gather(tensor, left), (rows, outputs)
+            lambda tensor: tf.gather(tensor, remaining), (rows, outputs)
         )
         state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, beams), state)
         return position, rows, whole, outputs, state
@@ -69,7 +71,13 @@ def shrinking_loop(
         lambda position, rows, *_: (tf.size(rows) > 0) & (position < max_length),
         shrink,
         (tf.constant(0), rows, outputs, outputs, state),
-        shape_invariants=(place, tf.TensorShape([None]), of_outputs, of_outputs, of_state),
+        shape_invariants=(
+            scalar,
+            tf.TensorShape([None]),
+            output_shapes,
+            output_shapes,
+            state_shapes,
+        ),
         maximum_iterations=max_length,  # shows in the graph that the loop ends
     )
     return outputs, steps
@@ -79,8 +87,8 @@ def _repeat(running, advance, max_length, shapes, rows, position, outputs, state
     """Takes steps while half of the rows can change; with fixed shapes, while any can."""
 
     def proceed(position, outputs, state):
-        left = tf.math.count_nonzero(running(outputs), dtype=tf.int32)
-        enough = 2 * left > tf.size(rows) if shapes else left > 0
+        remaining = tf.math.count_nonzero(running(outputs), dtype=tf.int32)
+        enough = 2 * remaining > tf.size(rows) if shapes else remaining > 0
         return enough & (position < max_length)
 
     def body(position, outputs, state):
@@ -89,7 +97,7 @@ def _repeat(running, advance, max_length, shapes, rows, position, outputs, state
     return tf.while_loop(proceed, body, (position, outputs, state), shape_invariants=shapes)
 
 
-def _put(whole, rows, part):
+def _scatter_rows(whole, rows, part):
     """Grows the axes of `whole`, `(B, …)`, to those of `part`, `(A, …)`, and assigns its rows."""
     growth = tf.shape(part)[1:] - tf.shape(whole)[1:]
     whole = tf.pad(whole, tf.pad(growth[:, tf.newaxis], [[1, 0], [1, 0]]))
@@ -97,7 +105,7 @@ def _put(whole, rows, part):
     return tf.ensure_shape(whole, [None, *part.shape[1:]])
 
 
-def _invariant(tensor):
+def _shape_invariant(tensor):
     """Returns the shape that a tensor has throughout the loop."""
     return tf.TensorShape([None, *(None if size == 0 else size for size in tensor.shape[1:])])
 
@@ -147,8 +155,8 @@ def decode_tokens(
         logits = tf.cast(logits, tf.float32)
         chosen, best = choose(logits, position, rows)
         if constraint:
-            demanded = tf.gather(constraint(position, logits.shape[-1]), rows)
-            chosen = tf.where(tf.equal(demanded, PAD), chosen, demanded)
+            required = tf.gather(constraint(position, logits.shape[-1]), rows)
+            chosen = tf.where(tf.equal(required, PAD), chosen, required)
         total = logsumexp(logits, best, fixed_shapes)
         gain = tf.gather(logits, chosen, batch_dims=1) - total
         last = tf.where(outputs.ended, PAD, chosen)
@@ -204,11 +212,11 @@ def prefix_constraint(
     width = tf.shape(ids)[1]
     ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # read past the end
 
-    def demanded(position, vocabulary_size):
+    def required(position, vocabulary_size):
         check_ids(prefix, vocabulary_size)
         return tf.gather(ids, tf.minimum(position, width), axis=1)
 
-    return demanded
+    return required
 
 
 def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Tensor:

@@ -83,7 +83,7 @@ def _check_table(table):
 
 
 def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
-    """Reads what `to_model` writes, and refuses all else.
+    """Reads what `serialize_pieces` writes, and refuses all else.
 
     Args:
         model: A serialised vocabulary.

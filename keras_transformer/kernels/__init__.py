@@ -1,4 +1,4 @@
-"""The layers' computations, made faster: tuning is done here, not in the paper's layers."""
+"""Faster implementations of the layers' computations: all tuning is here, none in the layers."""
 
 import os
 

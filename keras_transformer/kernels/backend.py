@@ -21,17 +21,17 @@ def values_of(tensor: Tensor) -> np.ndarray | None:
         return None  # traced by JAX
 
 
-def require_tensorflow(what: str) -> None:
-    """Checks that Keras has the TensorFlow backend.
+def require_tensorflow(feature: str) -> None:
+    """Checks that Keras uses the TensorFlow backend.
 
     Args:
-        what: The name of the feature that needs it.
+        feature: The name of the feature that needs it.
 
     Raises:
-        ValueError: If Keras has another backend.
+        ValueError: If Keras uses another backend.
     """
     if not IS_TENSORFLOW:
         raise ValueError(
-            f"{what} needs Keras' TensorFlow backend, this is {keras.backend.backend()}: set "
-            "KERAS_BACKEND=tensorflow before Keras is imported; a saved model loads there too."
+            f"{feature} needs Keras' TensorFlow backend, this is {keras.backend.backend()}: set "
+            "KERAS_BACKEND=tensorflow before importing Keras; it loads models saved on any backend."
         )

@@ -13,17 +13,19 @@ from keras import ops
 from keras_transformer.kernels.products import is_exact, multiply
 from keras_transformer.utils import Tensor
 
-# XLA packs the second factor of a product anew each time. It is faster to make that the rows:
-FEWEST_ROWS = 16  # from so many rows on,
-VOCABULARY = 8  # or where the kernel is so many times as wide as high, by columns in memory already
+# XLA repacks the second factor of a product each time. Transposing the product is faster with at
+# least MIN_ROWS_TRANSPOSED rows, or with a kernel whose width / height is at least
+# MIN_ASPECT_TRANSPOSED, which lies by columns in memory already.
+MIN_ROWS_TRANSPOSED = 16
+MIN_ASPECT_TRANSPOSED = 8
 MIN_FLOAT = -3.4e38  # about float32's and bfloat16's lowest number
 
 
-class _KeepsLora(keras.layers.Layer):
-    """Saves the matrices of LoRA too, under their names.
+class _SavesLora(keras.layers.Layer):
+    """Saves the matrices of LoRA too, by name.
 
     Keras saves their product, added to the kernel, and loads zeros, whose gradients are zeros: LoRA
-    would never learn again. What has no LoRA loads what Keras saves.
+    would never learn again. A layer without LoRA loads the merged kernel, as in Keras.
     """
 
     def save_own_variables(self, store: Any) -> None:
@@ -40,8 +42,8 @@ class _KeepsLora(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dense(_KeepsLora, keras.layers.Dense):
-    """`keras.layers.Dense` whose products are rounded as `multiply` rounds them.
+class Dense(_SavesLora, keras.layers.Dense):
+    """`keras.layers.Dense` with the products of `kernels.products.multiply`.
 
     Arguments, weights, LoRA and quantization are those of `keras.layers.Dense`.
 
@@ -53,7 +55,7 @@ class Dense(_KeepsLora, keras.layers.Dense):
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        y = _by_rows(inputs, *matrix_and_bias(self))
+        y = _project_flattened(inputs, *matrix_and_bias(self))
         y = y if self.activation is None else self.activation(y)
         return ops.reshape(y, (*ops.shape(inputs)[:-1], self.units))
 
@@ -63,21 +65,21 @@ class Dense(_KeepsLora, keras.layers.Dense):
         type_check: bool = True,
         config: keras.quantizers.QuantizationConfig | None = None,
     ) -> None:
-        # Keras refuses subclasses, which might compute something else. This one does not.
+        # Keras does not quantize subclasses, which might compute something else. This one does not.
         super().quantize(mode, type_check=False, config=config)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EinsumDense(_KeepsLora, keras.layers.EinsumDense):
-    """`keras.layers.EinsumDense` as one product of matrices, as `Dense` makes it.
+class EinsumDense(_SavesLora, keras.layers.EinsumDense):
+    """`keras.layers.EinsumDense` computed as one matrix product, see `Dense`.
 
     Arguments, weights, LoRA and quantization are those of `keras.layers.EinsumDense`; the equation
-    has to sum over the input's last axes and the kernel's first, as `"btd,dhk->bthk"` and
-    `"bthk,hkd->btd"` do.
+    must sum over the input's last axes and the kernel's first, like `"btd,dhk->bthk"` and
+    `"bthk,hkd->btd"`.
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        y = _by_rows(inputs, *matrix_and_bias(self))
+        y = _project_flattened(inputs, *matrix_and_bias(self))
         y = y if self.activation is None else self.activation(y)
         summed = _summed_axes(self)
         return ops.reshape(y, (*ops.shape(inputs)[:-summed], *self.kernel.shape[summed:]))
@@ -95,13 +97,13 @@ class EinsumDense(_KeepsLora, keras.layers.EinsumDense):
 
 
 def matrix_and_bias(dense: Dense | EinsumDense) -> tuple[Tensor, Tensor | None]:
-    """The weights of a `Dense` or `EinsumDense` as they are now, in the compute dtype.
+    """Returns the current weights of a `Dense` or `EinsumDense`, in the compute dtype.
 
     Args:
         dense: The layer, built and not quantized.
 
     Returns:
-        A matrix `(D, D')` and a vector `(D',)`, None where there is no bias.
+        A matrix `(D, D')` and a vector `(D',)`, or None without a bias.
     """
     kernel = ops.cast(dense.kernel, dense.compute_dtype)
     if len(kernel.shape) > 2:
@@ -116,40 +118,40 @@ def projection(
 ) -> Callable[[Tensor], Tensor]:
     """Returns the function `x ↦ x W + b`.
 
-    In a loop over few rows, a product takes about as long as bringing W to the processor, and how
-    W is laid out matters: that is done once, before the loop.
+    In a loop over few rows, a product takes about as long as reading W from memory, so the memory
+    layout of W matters. It is changed once, before the loop:
 
-    - `"graph"`: bfloat16 units read pairs of inputs side by side. W lies by columns: a fifth to a
-      third less for 32 rows.
-    - `"xla"`: the product is `(Wᵀ xᵀ)ᵀ`: a third less for 32 rows.
+    - `"graph"`: W is stored by columns, because bfloat16 units read pairs of neighbouring inputs.
+      That takes a fifth to a third less time for 32 rows.
+    - `"xla"`: the product is `(Wᵀ xᵀ)ᵀ`, which takes a third less time for 32 rows.
 
     Args:
         kernel: W, shape `(D, D')`.
         bias: b, shape `(D',)`; or None.
-        loop: What runs the loop that the function is for: `"graph"` (TensorFlow's executor),
-            `"xla"`, or None where there is no loop.
+        loop: The runtime of the loop: `"graph"` (TensorFlow's executor), `"xla"`, or None without
+            a loop.
 
     Returns:
         Function from a tensor of shape `(..., D)`, in `"xla"` `(N, D)`, in the kernel's dtype to
         one of `(..., D')`.
 
     Raises:
-        ValueError: If `loop` is something else.
+        ValueError: If `loop` is unknown.
     """
     if loop not in (None, "graph", "xla"):
         raise ValueError(f'loop must be None, "graph" or "xla", received {loop!r}.')
     dtype = keras.backend.standardize_dtype(kernel.dtype)
     if loop and not is_exact(dtype):
-        return _in_single(kernel, bias, loop)
+        return _project_in_float32(kernel, bias, loop)
     if loop == "xla":
-        return _by_columns(kernel, bias)
+        return _project_transposed(kernel, bias)
     if loop == "graph" and dtype == "bfloat16":
         columns = ops.transpose(kernel)
-        if bias is None:  # only beside a bias does TensorFlow keep how it lays out frozen weights
+        if bias is None:  # TensorFlow caches the layout of frozen weights only with a bias
             bias = ops.zeros((kernel.shape[1],), kernel.dtype)
 
         def product(x):
-            return ops.matmul(x, ops.transpose(columns))  # TensorFlow makes one product of it
+            return ops.matmul(x, ops.transpose(columns))  # TensorFlow fuses both
     else:
 
         def product(x):
@@ -157,15 +159,15 @@ def projection(
 
         if loop == "graph" and bias is not None:
             minus_bias = ops.negative(bias)
-            # TensorFlow fuses a sum with the product, which for few rows takes longer than both.
+            # TensorFlow would fuse a sum with the product, which is slower for few rows.
             return lambda x: ops.subtract(product(x), minus_bias)
 
-    # `ops.add` of a vector is a bias to Keras, which TensorFlow fuses with the product.
+    # Keras makes `ops.add` of a vector a bias, which TensorFlow fuses with the product.
     return product if bias is None else lambda x: ops.add(product(x), bias)
 
 
-def _in_single(kernel, bias, loop):
-    """The projection in a loop where products of half precision are not exact: see `multiply`."""
+def _project_in_float32(kernel, bias, loop):
+    """Returns the projection for a loop if products of half precision are not exact."""
     dtype = kernel.dtype
     product = projection(ops.cast(kernel, "float32"), loop=loop)
 
@@ -176,26 +178,26 @@ def _in_single(kernel, bias, loop):
     return project
 
 
-def _by_columns(kernel, bias):
-    """The projection for XLA's loops, where that is the faster way."""
+def _project_transposed(kernel, bias):
+    """Returns the projection for a loop compiled by XLA."""
     height, width = kernel.shape
-    columns, by_rows = ops.transpose(kernel), projection(kernel, bias)
+    columns, plain_projection = ops.transpose(kernel), projection(kernel, bias)
 
     def project(x):
-        if width < VOCABULARY * height and (x.shape[0] or 0) < FEWEST_ROWS:
-            return by_rows(x)
+        if width < MIN_ASPECT_TRANSPOSED * height and (x.shape[0] or 0) < MIN_ROWS_TRANSPOSED:
+            return plain_projection(x)
         y = ops.matmul(columns, ops.transpose(x))
-        # Something between product and transposition, or XLA swaps the factors back.
+        # Without an operation between product and transposition, XLA would swap the factors back.
         y = ops.maximum(y, MIN_FLOAT) if bias is None else y + ops.expand_dims(bias, 1)
         return ops.transpose(y)
 
     return project
 
 
-def _by_rows(x, kernel, bias):
-    """`x W + b` of all positions as one matrix: `(N, D')`.
+def _project_flattened(x, kernel, bias):
+    """Computes `x W + b` of all positions as one matrix, `(N, D')`.
 
-    Then product, bias and activation are one operation to TensorFlow.
+    TensorFlow then fuses product, bias and activation.
     """
     return projection(kernel, bias)(ops.reshape(ops.cast(x, kernel.dtype), (-1, kernel.shape[0])))
 

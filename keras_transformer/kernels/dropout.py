@@ -1,4 +1,4 @@
-"""Dropout that draws few random bits."""
+"""Dropout that needs few random bits."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from keras_transformer.utils import Config, Tensor
 class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout` at half the cost (Srivastava et al., 2014).
 
-    It draws one random byte for each entry, where Keras draws four. So `rate` is rounded to a
-    multiple of 1/256, and the remaining entries are scaled by the exact share that is kept:
-    expectations do not change. If rounding would change `rate` by more than 2 % (near 0 or 1),
-    Keras' own dropout is used.
+    It generates one random byte for each entry, where Keras generates four. So `rate` is rounded to
+    a multiple of 1/256, and the remaining entries are scaled accordingly: expectations do not
+    change. If rounding would change `rate` by more than 2 % (near 0 or 1), Keras' own dropout is
+    used.
 
     Args:
         rate: Fraction of the entries to drop in training.

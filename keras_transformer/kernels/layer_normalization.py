@@ -37,7 +37,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return self.as_function()(x)
 
     def as_function(self) -> Callable[[Tensor], Tensor]:
-        """Returns a function that does what `call` does, with the weights as they are now."""
+        """Returns a function that does the same as `call`, with the current weights."""
         gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
 
         def normalise(x):

@@ -1,6 +1,6 @@
 """Matrix products; those in half precision are rounded once, to nearest, from float32.
 
-Shapes: N rows, K what is summed over, M columns.
+Shapes: N rows, K summed axis, M columns.
 """
 
 import contextlib
@@ -16,30 +16,30 @@ from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.utils import Tensor
 
 HALF = "bfloat16", "float16"
-_chosen: contextvars.ContextVar[Any] = contextvars.ContextVar("chosen", default=None)
+_forced: contextvars.ContextVar[Any] = contextvars.ContextVar("forced", default=None)
 
 
 @contextlib.contextmanager
-def multiplying(way: str) -> Iterator[None]:
-    """A context in which products of half precision are computed in a given way.
+def use_product(method: str) -> Iterator[None]:
+    """A context in which products of half precision are computed by a given method.
 
     Args:
-        way: `"matrices"`, by the machine's own matrix products, or `"single"`, in float32 and
+        method: `"matmul"`, by the machine's own matrix products, or `"float32"`, in float32 and
             rounded.
     """
-    token = _chosen.set({"matrices": _by_matrices, "single": SINGLE}[way])
+    token = _forced.set({"matmul": _multiply_by_matmul, "float32": IN_FLOAT32}[method])
     try:
         yield
     finally:
-        _chosen.reset(token)
+        _forced.reset(token)
 
 
 def multiply(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = False) -> Tensor:
     """Multiplies two matrices, or two batches of matrices.
 
-    Products in half precision are as exact on every machine as those of bfloat16 units: if this
-    machine's own are not (`rounds_to_nearest`), they are computed in float32 and rounded. So are
-    their gradients, which TensorFlow computes by products of the same kinds.
+    Products in half precision are as exact on every machine as those of bfloat16 units: if the
+    machine's own products are not (`rounds_to_nearest`), they are computed in float32 and rounded.
+    The same holds for their gradients, which TensorFlow computes by the same kinds of products.
 
     Args:
         x: Float tensor `(..., N, K)`; with `transpose_x`, `(..., K, N)`.
@@ -51,59 +51,61 @@ def multiply(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool 
         Tensor `(..., N, M)` in their dtype.
     """
     dtype = keras.backend.standardize_dtype(x.dtype)
-    way = _way(dtype)
-    if way is SINGLE:
+    method = _select_product(dtype)
+    if method is IN_FLOAT32:
         x, y = ops.cast(x, "float32"), ops.cast(y, "float32")
-        return ops.cast(_by_einsum(x, y, transpose_x, transpose_y), dtype)
-    return way(x, y, transpose_x, transpose_y)
+        return ops.cast(_multiply_by_einsum(x, y, transpose_x, transpose_y), dtype)
+    return method(x, y, transpose_x, transpose_y)
 
 
 def is_exact(dtype: str) -> bool:
     """Returns whether products of this dtype are exact without float32."""
-    return _way(dtype) is not SINGLE
+    return _select_product(dtype) is not IN_FLOAT32
 
 
-def _by_einsum(x, y, transpose_x, transpose_y):
+def _multiply_by_einsum(x, y, transpose_x, transpose_y):
     if len(y.shape) == 2 and not transpose_x and not transpose_y:
         return ops.matmul(x, y)
     # With a transposed factor, oneDNN's batched product takes up to a tenth less time than that of
     # matrices. It is written as an einsum, because a separate transposition may be carried out.
     if len(x.shape) == 2:
         x, y = ops.expand_dims(x, 0), ops.expand_dims(y, 0)
-        return ops.squeeze(_by_einsum(x, y, transpose_x, transpose_y), 0)
+        return ops.squeeze(_multiply_by_einsum(x, y, transpose_x, transpose_y), 0)
     batch = "abcdefg"[: len(x.shape) - 2]
-    of_x, of_y = "kn" if transpose_x else "nk", "mk" if transpose_y else "km"
-    return ops.einsum(f"{batch}{of_x},{batch}{of_y}->{batch}nm", x, y)
+    x_axes, y_axes = "kn" if transpose_x else "nk", "mk" if transpose_y else "km"
+    return ops.einsum(f"{batch}{x_axes},{batch}{y_axes}->{batch}nm", x, y)
 
 
-def _by_matrices(x, y, transpose_x, transpose_y):
+def _multiply_by_matmul(x, y, transpose_x, transpose_y):
     return ops.matmul(
         ops.swapaxes(x, -1, -2) if transpose_x else x,
         ops.swapaxes(y, -1, -2) if transpose_y else y,
     )
 
 
-SINGLE = "single"  # in float32, then rounded
+IN_FLOAT32 = "float32"  # in float32, then rounded
 
 
-def _way(dtype):
-    """Returns the fastest exact way: one of the functions above, or `SINGLE`."""
+def _select_product(dtype):
+    """Returns the fastest exact method: one of the functions above, or `IN_FLOAT32`."""
     if dtype not in HALF or not IS_TENSORFLOW:
-        return _by_einsum
-    return _chosen.get() or _exact_way(dtype)
+        return _multiply_by_einsum
+    return _forced.get() or _select_exact_product(dtype)
 
 
 @functools.cache
-def _exact_way(dtype):
+def _select_exact_product(dtype):
     from keras_transformer.kernels.tensorflow.rounding import rounds_to_nearest
 
-    if not rounds_to_nearest(dtype, _by_matrices):
-        return SINGLE
-    return _by_einsum if rounds_to_nearest(dtype, _by_einsum) else _by_matrices
+    if not rounds_to_nearest(dtype, _multiply_by_matmul):
+        return IN_FLOAT32
+    if rounds_to_nearest(dtype, _multiply_by_einsum):
+        return _multiply_by_einsum
+    return _multiply_by_matmul
 
 
 class AttentionOperations(NamedTuple):
-    """The operations of attention in a loop; `kernels.tensorflow.products` has faster ones."""
+    """The operations of attention in a decoding loop; `kernels.tensorflow.products` has others."""
 
     multiply: Callable[..., Tensor] = multiply
     softmax: Callable[[Tensor], Tensor] = ops.softmax

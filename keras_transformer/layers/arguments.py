@@ -12,7 +12,7 @@ from keras import ops
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.utils import Inputs, Shape, Tensor, counted
 
-# Arguments of Keras' attention that this package's lacks, and the values that change nothing.
+# Arguments of Keras' attention that this package's does not support, and the values to accept.
 UNSUPPORTED = {
     "attention_axes": (None, 1, (1,), [1]),
     "sliding_window": (None,),
@@ -78,7 +78,7 @@ def check_ids(ids: Tensor, vocabulary_size: int) -> None:
 
 
 def check_id_arrays(arrays: Any, vocabulary_sizes: Sequence[int]) -> None:
-    """Applies `check_ids` to arrays, for which a compiled step would report less or nothing.
+    """Applies `check_ids` to arrays before a compiled step, which could not raise a clear error.
 
     Args:
         arrays: As many ids `(B, T)` as there are vocabularies; anything else is ignored.
@@ -94,10 +94,10 @@ def check_id_arrays(arrays: Any, vocabulary_sizes: Sequence[int]) -> None:
 
 
 def nan_unless(valid: Tensor) -> Tensor:
-    """Returns float32 numbers to add, of the shape of `valid`: 0, or NaN where it is False.
+    """Returns float32 numbers of the shape of `valid`: 0 where it is True, else NaN.
 
-    For graphs, which cannot raise everywhere. It is not a constant, at which TensorFlow's
-    `enable_check_numerics` would stop.
+    Graphs add them, because they cannot raise on every device. They are not constants, since
+    TensorFlow's `enable_check_numerics` rejects a constant NaN.
     """
     return ops.sqrt(ops.cast(valid, "float32") - 1.0)
 
@@ -124,9 +124,7 @@ def check_pair(inputs: Any, return_attention_scores: Any = False) -> Inputs:
         if isinstance(inputs, dict):
             received += f" of {', '.join(map(repr, inputs))}"
         elif not isinstance(inputs, (tuple, list)):
-            received = "one tensor" + (
-                "" if _is_bool(return_attention_scores) else " after another"
-            )
+            received = "one tensor" if _is_bool(return_attention_scores) else "two separate tensors"
         elif len(inputs) != 2:
             received += f" of {len(inputs)}"
         raise ValueError(
@@ -138,7 +136,7 @@ def check_pair(inputs: Any, return_attention_scores: Any = False) -> Inputs:
 
 
 def check_rows(**tensors: Tensor) -> None:
-    """Checks that tensors have equally many rows, as far as these are known.
+    """Checks that tensors have the same number of rows, as far as it is known.
 
     Raises:
         ValueError: If they differ.
@@ -147,8 +145,8 @@ def check_rows(**tensors: Tensor) -> None:
     rows = {name: number for name, number in rows.items() if number is not None}
     if len(set(rows.values())) > 1:
         raise ValueError(
-            "Each row belongs to one sentence, received "
-            + " and ".join(f"{counted(number, 'row')} of {name}" for name, number in rows.items())
+            f"{', '.join(rows)} must have the same number of rows, received "
+            + ", ".join(map(str, rows.values()))
             + ": pass one target for each source."
         )
 
@@ -157,7 +155,7 @@ def check_rows(**tensors: Tensor) -> None:
 
 
 def check_named_arguments(layer: keras.layers.Layer) -> None:
-    """Checks that the `call` of a layer names its arguments, so that Keras can see the masks.
+    """Checks that the `call` of a layer names its arguments: Keras finds masks by name.
 
     Raises:
         ValueError: If it takes `*args` or `**kwargs`.
@@ -165,26 +163,26 @@ def check_named_arguments(layer: keras.layers.Layer) -> None:
     kinds = {parameter.kind for parameter in inspect.signature(layer.call).parameters.values()}
     if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         raise ValueError(
-            f"{type(layer).__name__}.call takes *args or **kwargs, among which Keras cannot find "
-            "the masks: write out the arguments of the method that it overrides."
+            f"{type(layer).__name__}.call takes *args or **kwargs, in which Keras cannot find the "
+            "masks: name the arguments of the method that it overrides."
         )
 
 
 def check_supported(**given: object) -> None:
-    """Checks the arguments in `UNSUPPORTED`, which Keras' attention has and ours does not.
+    """Checks the arguments in `UNSUPPORTED`.
 
     Raises:
-        ValueError: If one would change something.
+        ValueError: If one is not a default of Keras.
     """
     for name, value in given.items():
         if value not in UNSUPPORTED[name]:
             raise ValueError(
-                f"kt.MultiHeadAttention has no {name}, received {value!r}: leave it out, or use "
-                "keras.layers.MultiHeadAttention."
+                f"kt.MultiHeadAttention does not support {name}, received {value!r}: omit it, or "
+                "use keras.layers.MultiHeadAttention."
             )
 
 
-def last_dim(output_shape: int | Sequence[int] | None) -> int | None:
+def parse_output_shape(output_shape: int | Sequence[int] | None) -> int | None:
     """Reads `output_shape` in Keras' notation: None, an int, or a tuple of one int.
 
     Raises:
@@ -197,8 +195,8 @@ def last_dim(output_shape: int | Sequence[int] | None) -> int | None:
     if isinstance(output_shape, tuple | list) and len(output_shape) == 1:
         return int(output_shape[0])
     raise ValueError(
-        f"output_shape must be an int or a tuple of one int, received {output_shape!r}: reshape "
-        "the output for more axes."
+        f"output_shape must be an int or a tuple of one int, received {output_shape!r}: to get "
+        "more axes, reshape the output."
     )
 
 
@@ -212,27 +210,27 @@ def check_lengths(value_shape: Shape, key_shape: Shape) -> None:
     known = None not in (*values, *keys)
     if len(values) != len(keys) or (known and values != keys):
         raise ValueError(
-            "The axes of value and key between the first and the last must be equal, received "
-            f"shapes {tuple(value_shape)} and {tuple(key_shape)}: every value needs a key."
+            "value and key must have the same length, received shapes "
+            f"{tuple(value_shape)} and {tuple(key_shape)}."
         )
 
 
 def check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Checks that heads `(B, H, T, K)` belong together, as far as their shapes are known.
+    """Checks that the shapes of heads `(B, H, T, K)` match, as far as they are known.
 
     Raises:
         ValueError: If the batch sizes, or the lengths of keys and values, differ.
     """
     if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
         raise ValueError(
-            f"Received {counted(key.shape[2], 'key')} but {counted(value.shape[2], 'value')}: "
-            "every key needs a value."
+            "There must be one value for each key, received "
+            f"{counted(key.shape[2], 'key')} and {counted(value.shape[2], 'value')}."
         )
     sizes = {x.shape[0] for x in (query, key, value)} - {None}
     if len(sizes) > 1:
         raise ValueError(
-            f"Queries, keys and values come in batches of {query.shape[0]}, {key.shape[0]} and "
-            f"{value.shape[0]}: pass each query the keys and values of its own row."
+            "query, key and value must have the same batch size, received "
+            f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]}."
         )
 
 
@@ -271,7 +269,7 @@ def check_padding_mask(mask: Tensor | None) -> None:
 
 
 def check_encoder_mask(mask: Tensor, x: Tensor) -> None:
-    """Checks that a mask is one of rank 2 for inputs `(B, S, D)`, as far as shapes are known.
+    """Checks that a mask has the shape `(B, S)` of inputs `(B, S, D)`, as far as it is known.
 
     Raises:
         ValueError: If it has another shape than `(B, S)`.
@@ -279,9 +277,8 @@ def check_encoder_mask(mask: Tensor, x: Tensor) -> None:
     pairs = zip(mask.shape, x.shape[:2], strict=False)
     if len(mask.shape) != 2 or any(None not in (m, n) and m not in (1, n) for m, n in pairs):
         raise ValueError(
-            f"An encoder's mask must have shape (batch, length), received {tuple(mask.shape)} for "
-            f"inputs {tuple(x.shape)}: a mask of single queries and keys has shape (batch, "
-            "queries, keys)."
+            f"An encoder's mask must have shape (batch, length), or (batch, queries, keys) to mask "
+            f"each pair, received {tuple(mask.shape)} for inputs {tuple(x.shape)}."
         )
 
 
@@ -291,39 +288,39 @@ def check_memory(
     memory: Tensor | None,
     x_mask: Tensor | None = None,
 ) -> None:
-    """Checks that a decoder receives the encoder's output if, and only if, it attends to it.
+    """Checks that a decoder receives the encoder's output if and only if it has cross-attention.
 
     Raises:
-        ValueError: If it is missing, or passed without need.
+        ValueError: If the memory is missing or unexpected.
     """
     if cross_attention and memory is None:
         raise ValueError(
-            f"{layer.name!r} attends to a memory and received none: call it with (x, memory), or "
-            "create it with cross_attention=False."
+            f"{layer.name!r} has cross-attention but received no memory: call it with (x, memory), "
+            "or create it with cross_attention=False."
         )
     if not cross_attention and (memory is not None or len(getattr(x_mask, "shape", ())) == 3):
         raise ValueError(
-            f"{layer.name!r} has no cross-attention and received a memory: call it with (x, x_mask)"
-            " alone."
+            f"{layer.name!r} has no cross-attention but received a memory: call it with "
+            "(x, x_mask)."
         )
 
 
 def check_inherits_call(layer: keras.layers.Layer, base: type[keras.layers.Layer]) -> None:
-    """Checks that a layer's full pass is the one that decoding step by step follows.
+    """Checks that step-by-step decoding computes the same as a layer's `call`.
 
     Args:
-        layer: A part of the decoder.
-        base: The class that defines the `call` expected of it.
+        layer: The decoder or one of its sublayers.
+        base: The class whose `call` decoding reproduces.
 
     Raises:
-        ValueError: If the layer is of another class, or overrides `call`.
+        ValueError: If the layer is not a `base`, or overrides `call`.
     """
     if not isinstance(layer, base) or type(layer).call is not base.call:
         method = "attend" if hasattr(base, "attend") else "make_attention"
         raise ValueError(
-            f"{type(layer).__name__} ({layer.name!r}) has a call of its own, which decoding "
-            f"step by step would not follow: override {method} of {base.__name__} instead, or "
-            "decode with the whole prefix."
+            f"{type(layer).__name__} ({layer.name!r}) does not use {base.__name__}.call, so it "
+            f"cannot be decoded step by step: override {method} of {base.__name__} instead, or "
+            "decode the whole prefix each time."
         )
 
 

@@ -63,7 +63,7 @@ class MultiHeadAttention(AttendingLayer):
     with another kind of attention overrides `attend`, which training and step-by-step decoding
     share.
 
-    Keras' layer has some features that this one lacks. It raises an error for:
+    These features of Keras' layer are not supported and raise an error:
 
     - `attention_axes` other than 1, so inputs must have rank 3;
     - `sliding_window`: pass an `attention_mask` instead;
@@ -160,7 +160,7 @@ class MultiHeadAttention(AttendingLayer):
         self.num_heads, self.key_dim, self.value_dim = sizes
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = arguments.last_dim(output_shape)
+        self.output_dim = arguments.parse_output_shape(output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.output_initializer = keras.initializers.get(
@@ -241,8 +241,8 @@ class MultiHeadAttention(AttendingLayer):
             value: Tensor of shape `(B, S, H, K')`.
             mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
             training: Whether to apply dropout.
-            position_bias: What relative positions add after rotation; passed only if the layer has
-                `positions`.
+            position_bias: The bias of relative positions, its rotation already applied; passed
+                only if the layer has `positions`.
 
         Returns:
             Tensor of shape `(B, T, H, K')`; and the attention weights, shape `(B, H, T, S)`.

@@ -1,7 +1,7 @@
-"""What sublayers keep when a layer is saved, loaded or cloned.
+"""What Keras does not preserve when a layer is saved, loaded or cloned.
 
-`KeepsChanges` keeps what was changed inside a layer, such as LoRA; `Shareable` keeps shared what
-several layers share; `find_parts` lists what a layer consists of.
+`KeepsChanges` preserves changes made to sublayers, such as LoRA. `Shareable` preserves the sharing
+of a sublayer by several layers. `find_parts` lists the layers and variables in a layer.
 """
 
 import functools
@@ -24,8 +24,8 @@ KERNEL = ("kernel", "_kernel", "kernel_scale", "kernel_zero", "g_idx")
 class FreezesSublayers(keras.layers.Layer):
     """Base of layers whose sublayers are not trainable if the layer is not.
 
-    Keras applies `trainable=False` to the weights of a layer, but not to the sublayers that it
-    creates in `__init__` or `build`: these would be trained in functional models.
+    Keras applies `trainable=False` to the weights of a layer, but not to sublayers created in
+    `__init__` or `build`: functional models would train these.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -56,7 +56,7 @@ class KeepsChanges(FreezesSublayers):
         changes = config.pop(CHANGES, None)
         layer = super().from_config(config)
         if changes:
-            make_changes(layer, changes)
+            apply_changes(layer, changes)
         return layer
 
 
@@ -68,9 +68,9 @@ def find_changes(root: keras.layers.Layer) -> Config | None:
         if not isinstance(part, (keras.layers.Layer, keras.Variable)):
             continue
         parent = parent_path(path, flags)
-        change = _conversion(part)
+        change = _get_conversion(part)
         flags[path] = part.trainable
-        if part.trainable != (flags[parent] and not _is_fixed(path, parts[parent])):
+        if part.trainable != (flags[parent] and not _is_frozen(path, parts[parent])):
             change["trainable"] = part.trainable
         if path and path in saved and change:
             found[path] = change
@@ -80,8 +80,8 @@ def find_changes(root: keras.layers.Layer) -> Config | None:
     return {"parts": found, **({"build": build} if build else {})}
 
 
-def _conversion(part):
-    """Returns the quantization and LoRA of a layer, as keys of its change."""
+def _get_conversion(part):
+    """Returns the quantization and LoRA of a layer, as entries of its change."""
     change = {}
     config = getattr(part, "quantization_config", None)
     if config:
@@ -93,11 +93,11 @@ def _conversion(part):
     return change
 
 
-def _is_fixed(path, layer):
+def _is_frozen(path, layer):
     """Returns whether quantization or LoRA has frozen a variable of a layer."""
     if path.rpartition("/")[2] not in KERNEL:
         return False
-    change = _conversion(layer)
+    change = _get_conversion(layer)
     return "lora_rank" in change or change.get("quantization") not in (None, "float8")
 
 
@@ -105,11 +105,11 @@ def _builds_itself(root):
     return hasattr(root, "build_if_needed")
 
 
-def make_changes(root: keras.layers.Layer, changes: Config) -> None:
-    """Builds a layer and applies the changes that another one of its kind had.
+def apply_changes(root: keras.layers.Layer, changes: Config) -> None:
+    """Builds a layer and applies the changes that `find_changes` returned for another one.
 
     Raises:
-        ValueError: If it lacks a changed part, or a change cannot be applied.
+        ValueError: If a changed sublayer or variable is missing, or a change cannot be applied.
     """
     if _builds_itself(root):
         root.build_if_needed()
@@ -117,14 +117,14 @@ def make_changes(root: keras.layers.Layer, changes: Config) -> None:
         root.build_from_config(changes.get("build"))
     changes = changes["parts"]
     for path, part in find_parts(root)[0].items():
-        _convert(part, path, changes.get(path, {}))
+        _convert_sublayer(part, path, changes.get(path, {}))
     parts = find_parts(root)[0]
     flags: dict[str, bool] = {}
     for path in changes:
         if not isinstance(parts.get(path), (keras.layers.Layer, keras.Variable)):
             raise ValueError(
                 f"The configuration of {root.name!r} changes {path!r}, which is not one of its "
-                "layers or variables: load it with the classes that it was saved with."
+                "layers or variables: load it with the same classes as it was saved with."
             )
     for path, part in parts.items():
         if isinstance(part, (keras.layers.Layer, keras.Variable)):
@@ -137,7 +137,7 @@ def make_changes(root: keras.layers.Layer, changes: Config) -> None:
             flags[path] = trainable
 
 
-def _convert(part, path, change):
+def _convert_sublayer(part, path, change):
     """Quantizes a sublayer and enables LoRA."""
     config, rank = change.get("quantization"), change.get("lora_rank")
     needed = {"quantize": config, "enable_lora": rank}
@@ -145,7 +145,7 @@ def _convert(part, path, change):
         if value and not callable(getattr(part, method, None)):
             raise ValueError(
                 f"The configuration changes {path!r} by {method}, which {type(part).__name__} "
-                "does not have: load it with the classes that it was saved with."
+                "does not have: load it with the same classes as it was saved with."
             )
     if config and not part.quantization_mode:
         part.quantize(config=keras.saving.deserialize_keras_object(config))
@@ -157,27 +157,27 @@ def _convert(part, path, change):
 
 
 def find_parts(root: keras.layers.Layer) -> tuple[dict[str, Any], set[str]]:
-    """Finds all layers, variables and other objects with a state inside a layer.
+    """Finds all layers, variables and other stateful objects inside a layer.
 
     Args:
         root: The layer; its path is "".
 
     Returns:
-        {path: part}, every layer before what it contains; and the paths under which Keras saves
-        weights: for a part that is found several times, the first path in the order in which Keras
-        visits attributes.
+        {path: part}, every layer before its contents; and the paths under which Keras saves
+        weights: for a part with several paths, the first one in the order in which Keras visits
+        attributes.
     """
     parts: dict[str, Any] = {}
     saved: dict[int, str] = {}
 
     def visit(path, part):
         if isinstance(part, (list, tuple, dict)):
-            for name, item in _items(part):
+            for name, item in _iterate_container(part):
                 visit(f"{path}/{name}", item)
         elif _is_part(part):
             known = id(part) in saved
             saved.setdefault(id(part), path)
-            for name, value in _attributes(part):
+            for name, value in _iterate_attributes(part):
                 if not known or isinstance(value, keras.Variable):
                     visit(f"{path}/{name}" if path else name, value)
             parts[path] = part
@@ -198,11 +198,11 @@ def _is_part(value):
     return isinstance(value, keras.Variable) or hasattr(type(value), "load_own_variables")
 
 
-def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the attributes that not every layer has, in the order of Keras' saving."""
+def _iterate_attributes(layer: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes that not every layer has, in the order in which Keras saves them."""
     if not isinstance(layer, keras.layers.Layer):
         return
-    names = {*dir(layer)} - _of_every_layer()
+    names = {*dir(layer)} - _base_layer_attributes()
     if isinstance(layer, keras.Model):
         names -= {*dir(keras.Model)} - {"layers"}
     for name in sorted(names, key=lambda name: f"~{name}" if name.startswith("_") else name):
@@ -213,11 +213,11 @@ def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
 
 
 @functools.cache
-def _of_every_layer():
+def _base_layer_attributes():
     return {*dir(keras.layers.Layer(name="any"))}
 
 
-def _items(container: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_container(container: Any) -> Iterator[tuple[str, Any]]:
     """Yields the parts in a container, under the names that Keras gives them."""
     counts: dict[str, int] = {}
     for item in container.values() if isinstance(container, dict) else container:
@@ -258,9 +258,7 @@ class Shareable(FreezesSublayers):
         config = keras.saving.serialize_keras_object(self)
         if self.users > 1:
             if self._share_id is None:
-                self._share_id = (
-                    uuid.uuid4().int % 2**53
-                )  # the largest integer that JSON keeps exact
+                self._share_id = uuid.uuid4().int % 2**53  # JSON keeps integers up to this exact
             config |= {"shared_object_id": self._share_id, "shared_by": owner.name}
         return config
 
@@ -276,13 +274,13 @@ _COPIES = _Copies()
 
 
 def deserialize_shared(config: Config) -> Any:
-    """Creates the layer that `serialize_for` has described, or finds the copy to be shared."""
-    made: Any = keras.saving.deserialize_keras_object(config)
+    """Creates a layer from the result of `serialize_for`, or returns the copy to be shared."""
+    layer: Any = keras.saving.deserialize_keras_object(config)
     owner = config.get("shared_by")
-    if owner is None or keras.saving.deserialize_keras_object(config) is made:
-        return made  # not shared, or Keras keeps it shared while it loads a file
+    if owner is None or keras.saving.deserialize_keras_object(config) is layer:
+        return layer  # not shared, or Keras keeps it shared while it loads a file
     copy = _COPIES.by_id.get(config["shared_object_id"])
     if copy is None or owner in copy._copied_for:
-        copy = _COPIES.by_id[config["shared_object_id"]] = made
+        copy = _COPIES.by_id[config["shared_object_id"]] = layer
     copy._copied_for |= {owner}
     return copy

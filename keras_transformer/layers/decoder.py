@@ -251,7 +251,7 @@ class Decoder(Stack):
         for layer in self.layers:
             x, *weights = layer(x, *inputs, return_attention_scores=True, training=training)
             scores.append(weights)
-        x = self.finish(x)
+        x = self.apply_final_norm(x)
         return (x, *map(list, zip(*scores, strict=True))) if return_attention_scores else x
 
     def initial_state(
@@ -261,7 +261,7 @@ class Decoder(Stack):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> State:
-        """Prepares decoding position by position: projects the memory once, if there is one.
+        """Prepares decoding position by position; projects the memory, if there is one.
 
         Args:
             batch_size: B, an int or a scalar integer tensor; defaults to that of the memory.
@@ -276,11 +276,11 @@ class Decoder(Stack):
 
         Raises:
             ValueError: If the memory is missing, or passed without cross-attention; or if this
-                layer or one of its sublayers overrides `call`, which a step would not follow.
+                layer or one of its sublayers overrides `call`, which `step` does not use.
         """
         check_memory(self, self.cross_attention, memory)
         if batch_size is None and memory is None:
-            raise ValueError("A state needs the batch_size that it is for, received None.")
+            raise ValueError("initial_state needs batch_size or memory, received neither.")
         if not self.built:
             self.build((None, None, self.d_model))
         check_inherits_call(self, Decoder)
@@ -305,13 +305,14 @@ class Decoder(Stack):
         return self.make_step()(x, position, state)
 
     def make_step(self, loop: str = "graph", operations: AttentionOperations | None = None) -> Step:
-        """Returns a function that does the same as `step`, for loops.
+        """Returns a function that does the same as `step`, for use in a loop.
 
-        Kernels are joined, cast and laid out once, now: the function uses the current weights.
+        Kernels are concatenated, cast and transposed once, now: the function uses the current
+        weights.
 
         Args:
-            loop: What runs the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
-            operations: Other operations of attention, if they are faster in that loop.
+            loop: The runtime of the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
+            operations: Operations of attention that are faster in that loop.
         """
         return decoder_step.DecoderStep(self, loop, operations or AttentionOperations())
 

@@ -2,8 +2,8 @@
 
 A full pass computes all positions at once; decoding only knows the next one. Keys and values, which
 a pass over the whole prefix would compute again and again, are cached in a state. The products of
-one position are small, and moving weights to the processor takes most of the time: so the kernels
-are joined and laid out once, before the loop.
+one position are small, and reading the weights from memory takes most of the time: so the kernels
+are concatenated and transposed once, before the loop.
 
 The classes here mirror those of the layers: `DecoderStep` is a `Decoder`, `LayerStep` a
 `DecoderLayer` and `AttentionStep` a `MultiHeadAttention`. They read the weights of the layers, and
@@ -83,7 +83,7 @@ class DecoderStep:
 
     Args:
         decoder: A built `Decoder`.
-        loop: What runs the loop of steps: `"graph"` (TensorFlow's executor) or `"xla"`.
+        loop: The runtime of the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
         operations: `multiply` and `softmax` of attention in that loop.
 
     Call arguments:
@@ -96,10 +96,10 @@ class DecoderStep:
     """
 
     def __init__(self, decoder: Stack, loop: str, operations: AttentionOperations) -> None:
-        self.finish = decoder.finish
+        self.apply_final_norm = decoder.apply_final_norm
         self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
-        # Layers may share a scheme of relative positions: each is computed once.
+        # Layers may share a scheme of relative positions: each bias is computed once.
         self.compute_bias = {
             id(scheme): scheme.make_bias(operations.multiply, loop=True)
             for scheme in self.schemes
@@ -107,11 +107,11 @@ class DecoderStep:
         }
 
     def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
-        append, past_mask = _grow, None
+        append, past_mask = _append_position, None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "positions" in state:
             x = _check_position(x, position, ops.shape(state["positions"])[1])
-            append = functools.partial(_fill, position)
+            append = functools.partial(_write_position, position)
             past_mask = key_mask(ops.less_equal(state["positions"], position))
         else:
             num_keys = num_keys + 1
@@ -127,7 +127,7 @@ class DecoderStep:
             memory_mask = state.get("memory_mask")
             x, cached = layer.step(x, cached, append, past_mask, bias, memory, memory_mask)
             past.append(cached)
-        return self.finish(x), state | {"past": past}
+        return self.apply_final_norm(x), state | {"past": past}
 
 
 class LayerStep:
@@ -161,9 +161,9 @@ class LayerStep:
             past: Cached keys and values of the self-attention, `(B, H, t, K)`.
             append: Function from cached and new keys or values `(B, H, 1, K)` to both.
             past_mask: Mask of the cached positions that are filled, `(B, 1, 1, t)`, or None.
-            bias: Relative positions of the self-attention.
-            memory: Keys and values of the cross-attention, `(B, H, S, K)`, if there is one.
-            memory_mask: Its mask, `(B, 1, 1, S)`.
+            bias: Position bias of the self-attention.
+            memory: Keys and values of the cross-attention, `(B, H, S, K)`, or None.
+            memory_mask: Its mask, `(B, 1, 1, S)`, or None.
 
         Returns:
             Tensor of shape `(B, D)`, and keys and values with this position.
@@ -171,7 +171,7 @@ class LayerStep:
 
         def attend_self(y):
             query, key, value = self.self_attention.project(y)
-            query, key = _rotate(bias, query), _rotate(bias, key)
+            query, key = _rotate_heads(bias, query), _rotate_heads(bias, key)
             key, value = append(past[0], key), append(past[1], value)
             return self.self_attention.attend(query, key, value, past_mask, bias), (key, value)
 
@@ -190,12 +190,12 @@ class LayerStep:
 
 
 class AttentionStep:
-    """One query of a `MultiHeadAttention`, projected by one product for all `names`.
+    """One query of a `MultiHeadAttention`, with its projections as one matrix product.
 
     Args:
         attention: The layer.
         loop, operations: See `DecoderStep`.
-        names: What `project` returns, of `"query"`, `"key"` and `"value"`.
+        names: The projections to compute: `"query"`, `"key"` and `"value"`, or some of them.
     """
 
     def __init__(
@@ -212,28 +212,30 @@ class AttentionStep:
         scale = 1.0 if self.overrides_attend else query_scale(attention.key_dim)
         self.scales = [scale if name == "query" else 1.0 for name in names]
         self.denses = [getattr(attention, f"{name}_dense") for name in names]
-        self.joined: Callable[[Tensor], Tensor] | None = None
+        self.fused_projection: Callable[[Tensor], Tensor] | None = None
         if all(map(_is_plain, self.denses)):
             matrices, biases = zip(*map(matrix_and_bias, self.denses), strict=True)
-            self.joined = projection(self._join(matrices), self._join(biases), loop)
+            self.fused_projection = projection(
+                self._concatenate(matrices), self._concatenate(biases), loop
+            )
             self.widths = [matrix.shape[1] for matrix in matrices]
         self.output = make_projection(attention.output_dense, loop)
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Projects `(B, D)` to heads `(B, H, 1, K)`, one tensor for each name."""
-        if self.joined is None:
+        if self.fused_projection is None:
             return [
                 ops.transpose(scale * dense(ops.expand_dims(x, 1)), (0, 2, 1, 3))
                 for dense, scale in zip(self.denses, self.scales, strict=True)
             ]
         heads, widths = self.attention.num_heads, self.widths
-        parts = [self.joined(x)]
+        projected = [self.fused_projection(x)]
         if len(widths) > 1:
             ends = [sum(widths[:i]) for i in range(1, len(widths))]
             # A number of equal sections takes fewer operations than their ends.
             sections = len(widths) if len(set(widths)) == 1 else ends
-            parts = ops.split(parts[0], sections, axis=-1)
-        return [ops.reshape(x, (-1, heads, 1, x.shape[-1] // heads)) for x in parts]
+            projected = ops.split(projected[0], sections, axis=-1)
+        return [ops.reshape(x, (-1, heads, 1, x.shape[-1] // heads)) for x in projected]
 
     def attend(
         self,
@@ -259,7 +261,7 @@ class AttentionStep:
         x = ops.reshape(x, (-1, 1, attention.num_heads, attention.value_dim))
         return ops.squeeze(attention.output_dense(x), 1)
 
-    def _join(self, weights):
+    def _concatenate(self, weights):
         """Concatenates the kernels or biases of the projections, the query's scaled."""
         if weights[0] is None:
             return None
@@ -283,7 +285,7 @@ def make_logits(
 
 
 def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:
-    """Returns a layer's `x ↦ x W + b`, with W laid out for a loop, without its activation.
+    """Returns a layer's `x ↦ x W + b` for a loop, without its activation.
 
     Args:
         dense: `Dense` or `EinsumDense`.
@@ -297,7 +299,7 @@ def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor],
 
 
 def _is_plain(dense):
-    """Returns whether a layer's output depends on nothing but its kernel and bias."""
+    """Returns whether a layer's output depends on its kernel and bias only."""
     return type(dense) in (Dense, EinsumDense) and dense.quantization_mode is None
 
 
@@ -316,8 +318,8 @@ def _make_norm(norm):
     return norm.as_function() if type(norm) is LayerNormalization else norm
 
 
-def _rotate(bias, heads):
-    """Rotates heads `(B, H, 1, K)` as `(B, 1, H, K)`, which is the same in memory."""
+def _rotate_heads(bias, heads):
+    """Rotates heads `(B, H, 1, K)` as `(B, 1, H, K)`, which has the same memory layout."""
     if bias.rotate is NO_BIAS.rotate:
         return heads
     batch, num_heads, _, width = ops.shape(heads)
@@ -326,7 +328,7 @@ def _rotate(bias, heads):
 
 
 def _check_position(x, position, length):
-    """Refuses a position beyond the state's length; in graphs, returns NaN instead of `x`."""
+    """Raises if a position is beyond the state's length; in graphs, returns NaN instead of `x`."""
     number = position if isinstance(position, numbers.Integral) else values_of(position)
     if number is None or not isinstance(length, int):
         # Keys and values beyond the length would overwrite the last ones.
@@ -334,17 +336,17 @@ def _check_position(x, position, length):
         return x + ops.cast(nan_unless(valid), x.dtype)
     if not 0 <= number < length:
         raise ValueError(
-            f"There is no position {number} in a state of length {length}, numbered from 0: create "
-            "it with a larger length."
+            f"position must be in 0 … {length - 1}, since the state has length={length}, received "
+            f"{number}: create the state with a larger length."
         )
     return x
 
 
-def _grow(cached, new):
+def _append_position(cached, new):
     """Appends one position to keys or values."""
     return ops.concatenate((cached, new), axis=2)
 
 
-def _fill(position, cached, new):
-    """Fills one position of keys or values that are already allocated."""
+def _write_position(position, cached, new):
+    """Writes one position of keys or values that are already allocated."""
     return ops.slice_update(cached, (0, 0, position, 0), new)

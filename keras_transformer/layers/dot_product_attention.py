@@ -20,14 +20,14 @@ from keras_transformer.utils import Tensor
 MASKED_SCORE = -1e9
 
 
-def _unchanged(x, *others):
+def _return_first(x, *others):
     return x
 
 
 class PositionBias(NamedTuple):
-    """What a scheme of relative positions does in one attention; by default, nothing.
+    """Three functions by which a scheme of relative positions changes attention.
 
-    Three functions, for T queries and S keys:
+    The defaults change nothing. For T queries and S keys:
 
     - `rotate(heads)`: changes projected queries or keys `(B, T, H, K)`. Each key is rotated once;
       decoding stores it rotated.
@@ -37,9 +37,9 @@ class PositionBias(NamedTuple):
       `(B, H, T, S)`, after dropout in training.
     """
 
-    rotate: Callable[[Tensor], Tensor] = _unchanged
-    add_scores: Callable[[Tensor, Tensor, Tensor], Tensor] = _unchanged
-    add_values: Callable[[Tensor, Tensor], Tensor] = _unchanged
+    rotate: Callable[[Tensor], Tensor] = _return_first
+    add_scores: Callable[[Tensor, Tensor, Tensor], Tensor] = _return_first
+    add_values: Callable[[Tensor, Tensor], Tensor] = _return_first
 
 
 NO_BIAS = PositionBias()
@@ -66,7 +66,7 @@ def dot_product_attention(
         mask: Boolean, True = may attend, of a shape that broadcasts to `(B, H, T, S)`.
         dropout: Rate of dropout on the attention weights.
         seed: Int or `keras.random.SeedGenerator` for the dropout.
-        position_bias: What a scheme of relative positions adds to scores and output.
+        position_bias: How a scheme of relative positions changes scores and output.
 
     Returns:
         The output, shape `(B, T, H, K')`, and the weights before dropout, shape `(B, H, T, S)`,

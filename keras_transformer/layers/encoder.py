@@ -159,7 +159,7 @@ class Encoder(Stack):
                 use_causal_mask=use_causal_mask,
             )
             scores.append(weights)
-        x = self.finish(x)
+        x = self.apply_final_norm(x)
         return (x, scores) if return_attention_scores else x
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:

@@ -76,7 +76,7 @@ def combine(*masks: Tensor | None) -> Tensor | None:
     (1, 1, 3, 3)
     """
     given = [as_boolean(mask) for mask in masks if mask is not None]
-    return functools.reduce(_both, given) if given else None
+    return functools.reduce(_combine_two, given) if given else None
 
 
 def as_boolean(mask: Tensor) -> Tensor:
@@ -104,13 +104,12 @@ def as_boolean(mask: Tensor) -> Tensor:
     return ops.cast(mask, "bool")
 
 
-def _both(mask, other):
-    """Combines two masks."""
+def _combine_two(mask, other):
     sizes = zip(reversed(mask.shape), reversed(other.shape), strict=False)
     if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in sizes):
         raise ValueError(
-            f"Masks of shapes {tuple(mask.shape)} and {tuple(other.shape)} do not fit together: "
-            "the axes must be those of the queries and keys."
+            f"Masks of shapes {tuple(mask.shape)} and {tuple(other.shape)} do not broadcast "
+            "together: their last axes must be those of the queries and keys."
         )
     return ops.logical_and(mask, other)
 
@@ -135,7 +134,7 @@ def join_masks(
         Boolean tensor that broadcasts to `(B, H, T, S)`, or None if no mask was given.
 
     Raises:
-        ValueError: If the shapes do not fit together, as far as they are known.
+        ValueError: If the shapes do not broadcast together, as far as they are known.
     """
     for given in (query_mask, value_mask, key_mask):
         check_padding_mask(given)
@@ -154,7 +153,7 @@ def join_masks(
 
 
 def key_mask(mask: Tensor | None) -> Tensor | None:
-    """Gives a mask of the keys axes for heads and queries.
+    """Adds axes for heads and queries to a mask of the keys.
 
     Args:
         mask: Boolean tensor of shape `(B, S)`, or None.
@@ -179,6 +178,7 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
 def without_mask(x: Tensor) -> Tensor:
     """Returns a tensor without the mask that Keras attaches to it.
 
-    Keras would pass that mask on to every layer called with `x`, beside the masks passed by name.
+    Keras would pass that mask to every layer called with `x`, in addition to the masks passed by
+    name.
     """
     return ops.copy(x)

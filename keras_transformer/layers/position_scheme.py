@@ -73,7 +73,7 @@ class Positions(Shareable):
         width: int | None,
         policy: keras.DTypePolicy,
     ) -> None:
-        """Builds the scheme for an attention layer, unless another one that shares it has done so.
+        """Builds the scheme for an attention layer, unless another layer has built it already.
 
         Args:
             num_heads, key_dim, value_dim: H, K and K' of the attention layer.
@@ -81,7 +81,8 @@ class Positions(Shareable):
             policy: Its dtype policy, which the scheme adopts.
 
         Raises:
-            ValueError: If the sizes do not fit the scheme, or the layer that it was built for.
+            ValueError: If the sizes are invalid for the scheme, or differ from those of the layer
+                that it was built for.
         """
         self.users += 1
         sizes = num_heads, key_dim, value_dim, width
@@ -92,8 +93,8 @@ class Positions(Shareable):
             self.built = True
         elif self.built_for != sizes:
             raise ValueError(
-                f"{self.name!r} was built for an attention of {_in_words(self.built_for)}, received"
-                f" one of {_in_words(sizes)}: create a {type(self).__name__} for each."
+                f"{self.name!r} was built for attention with {_describe_sizes(self.built_for)}, "
+                f"received {_describe_sizes(sizes)}: create one {type(self).__name__} for each."
             )
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
@@ -103,7 +104,7 @@ class Positions(Shareable):
         """Does nothing: only an attention layer knows the sizes, and calls `prepare`."""
 
     def add_table(self, name: str, shape: Shape, initializer: Any) -> keras.Variable:
-        """Adds a weight that Keras never casts, whichever layer reads it."""
+        """Adds a weight that Keras never casts automatically."""
         return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
 
     def load_own_variables(self, store: Any) -> None:
@@ -111,14 +112,14 @@ class Positions(Shareable):
         if len(store.keys()) != expected:
             raise ValueError(
                 f"The file has {counted(len(store.keys()), 'weight')} for {self.name!r} "
-                f"({type(self).__name__}), expected {expected}: the model that wrote it has other "
-                "positions."
+                f"({type(self).__name__}), expected {expected}: it was saved by a model with "
+                "different positions."
             )
         super().load_own_variables(store)
 
 
 def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | Tensor:
-    """Returns R, the number of distances that occur; 0 if there is neither query nor key."""
+    """Returns R, the number of distances that occur; 0 without queries and keys."""
     return _at_least_0(num_queries + num_keys - 1)
 
 
@@ -137,11 +138,11 @@ def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Te
     return ops.arange(count_distances(num_queries, num_keys), dtype="int32") - last
 
 
-def spread(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+def distances_to_keys(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
     """Rearranges values by distance to values by key, by shifting each row by one more.
 
     Huang et al. (2018), "Music Transformer", §3.4.1, for any T and S: it needs no lookup, and its
-    gradient is `gather`.
+    gradient is `keys_to_distances`.
 
     Args:
         x: Tensor `(..., T, R)`, in the order of `distances`; or `(..., 1, R)`, the same for all
@@ -163,15 +164,15 @@ def spread(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tens
     return x[..., :num_keys]
 
 
-def gather(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
-    """Rearranges values by key to values by distance, with 0 for distances that a row lacks.
+def keys_to_distances(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """Rearranges values by key to values by distance, with 0 for distances missing in a row.
 
     Args:
         x: Tensor `(..., T, S)`.
         num_queries, num_keys: T and S.
 
     Returns:
-        Tensor `(..., T, R)`; `spread` is the inverse.
+        Tensor `(..., T, R)`; `distances_to_keys` is the inverse.
     """
     if isinstance(num_queries, int) and num_queries == 1:
         return x
@@ -190,7 +191,7 @@ def _pad_last(x, before, after):
     return ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(before, after)])
 
 
-def _in_words(sizes):
+def _describe_sizes(sizes):
     num_heads, key_dim, value_dim, width = sizes
     return (
         f"{num_heads} heads, key_dim={key_dim}, value_dim={value_dim} and inputs of width {width}"

@@ -1,4 +1,4 @@
-"""Token embedding and position encoding.
+"""Token embedding and positional encoding.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -66,7 +66,7 @@ def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEmbedding(KeepsChanges):
-    """Embeds token ids, scales them by √D and adds their positions.
+    """Embeds token ids, scales them by √D and adds positional encodings.
 
     The embedding can also serve as the output projection (`logits`): "Attention Is All You Need",
     §3.4, shares one matrix between both embeddings and the softmax.
@@ -121,8 +121,8 @@ class PositionalEmbedding(KeepsChanges):
         check_positions(positions, d_model=d_model if positions == "sinusoidal" else None)
         if positions == "learned" and not max_length:
             raise ValueError(
-                "Learned positions need max_length, the number of positions to learn; received "
-                f"max_length={max_length}."
+                "positions='learned' requires max_length, the number of positions to learn, "
+                f"received max_length={max_length}."
             )
         self.supports_masking = True
         self.vocabulary_size = vocabulary_size
@@ -133,10 +133,10 @@ class PositionalEmbedding(KeepsChanges):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, ids_shape: Shape | None = None) -> None:
-        # With this deviation the scaled embedding has unit variance, like the positions, and the
-        # logits of a shared softmax start small.
+        # With this deviation the scaled embedding has unit variance, like the positional encoding,
+        # and the logits of a shared softmax start small.
         initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-        # Never cast by Keras, which does so depending on whether a model calls the layer.
+        # No autocast: Keras would cast or not, depending on whether a model calls the layer.
         self.embeddings = self.add_weight(
             shape=(self.vocabulary_size, self.d_model),
             initializer=initializer,
@@ -175,7 +175,7 @@ class PositionalEmbedding(KeepsChanges):
         scale = math.sqrt(self.d_model) + nan_unless(ops.less(rows, self.vocabulary_size))
         x = ops.cast(x, "float32") * ops.expand_dims(scale, -1)
         if self.positions in ABSOLUTE and start is not None:
-            x = x + self._encode(rows, start)
+            x = x + self._encode_positions(rows, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -230,8 +230,8 @@ class PositionalEmbedding(KeepsChanges):
             "dropout": self.dropout,
         }
 
-    def _encode(self, ids, start):
-        """Returns the encoding of the positions, float32 `(T, D)`."""
+    def _encode_positions(self, ids, start):
+        """Returns the positional encodings, float32 `(T, D)`."""
         length = ops.shape(ids)[1]
         if self.positions == "sinusoidal":
             return sinusoidal_encoding(length, self.d_model, start)
@@ -239,9 +239,9 @@ class PositionalEmbedding(KeepsChanges):
         known = first is not None and isinstance(length, int)
         if known and not 0 <= first <= self.max_length - length:
             raise ValueError(
-                f"This layer has learned {self.max_length} positions, received ids that reach "
-                f"position {first if first < 0 else first + length - 1}: shorten them or build "
-                "with a larger max_length."
+                f"This layer has {self.max_length} learned positions, received ids up to position "
+                f"{first if first < 0 else first + length - 1}: shorten the sequence or increase "
+                "max_length."
             )
         first = ops.cast(start, "int32")
         table = ops.cast(self.position_embeddings, "float32")

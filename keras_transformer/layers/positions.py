@@ -23,8 +23,8 @@ from keras_transformer.layers.position_scheme import (
     Positions,
     count_distances,
     distances,
-    gather,
-    spread,
+    distances_to_keys,
+    keys_to_distances,
 )
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.presets import check_positions
@@ -81,11 +81,11 @@ class RelativePositions(Positions):
                 *batch, width = ops.shape(query)
                 product = multiply(ops.reshape(query, (1, -1, width)), keys[None], transpose_y=True)
                 product = ops.reshape(product, (*batch, count))  # (B, H, T, R)
-                return scores + ops.cast(spread(product, *lengths), "float32")
+                return scores + ops.cast(distances_to_keys(product, *lengths), "float32")
 
             def add_values(output, weights):
                 rows = math.prod(ops.shape(output)[:-1])
-                weights = ops.reshape(gather(weights, *lengths), (1, rows, count))
+                weights = ops.reshape(keys_to_distances(weights, *lengths), (1, rows, count))
                 return output + ops.reshape(multiply(weights, values[None]), ops.shape(output))
 
             return PositionBias(add_scores=add_scores, add_values=add_values)
@@ -98,11 +98,12 @@ class RelativePositions(Positions):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BucketedPositions(Positions):
-    """Adds to scores a number for each bucket of distances and head (Raffel et al., 2020, §2.1).
+    """Adds a learned bias for each head and bucket of distances (Raffel et al., 2020, §2.1).
 
-    The scheme of T5. Small distances have a bucket each, larger ones share wider and wider buckets,
-    and all from `max_distance` on share the last one. All layers of a stack share one table. T5
-    omits the factor 1/√K in the products of queries and keys; this layer keeps it.
+    This is the scheme of T5. Each small distance has its own bucket; larger distances share wider
+    and wider buckets, and all from `max_distance` on share the last one. All layers of a stack
+    share one table. T5 omits the factor 1/√K in the products of queries and keys; this layer keeps
+    it.
 
     Args:
         num_buckets: Number of buckets; if `bidirectional`, half of them for each direction.
@@ -111,8 +112,8 @@ class BucketedPositions(Positions):
             not, they share the bucket of distance 0, and a causal mask must hide them.
 
     Raises:
-        ValueError: If there are too few buckets, or `max_distance` is one of the distances that
-            have a bucket each.
+        ValueError: If there are too few buckets, or `max_distance` is one of the distances with
+            their own bucket.
 
     Example:
 
@@ -149,7 +150,7 @@ class BucketedPositions(Positions):
             index = distances(num_queries, num_keys, start)
             index = ops.clip(index, -self.max_distance, self.max_distance) + self.max_distance
             bias = ops.expand_dims(ops.take(biases, index, axis=1), 1)  # (H, 1, R)
-            bias = spread(bias, num_queries, num_keys)  # (H, T, S)
+            bias = distances_to_keys(bias, num_queries, num_keys)  # (H, T, S)
             return PositionBias(add_scores=lambda scores, query, key: scores + bias)
 
         return compute_bias
@@ -174,27 +175,27 @@ def buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndar
     Raises:
         ValueError: See `BucketedPositions`.
     """
-    ways = 2 if bidirectional else 1
-    each_way, left_over = divmod(num_buckets, ways)
-    exact = each_way // 2  # number of distances that have a bucket each
-    if exact < 1 or left_over:
+    directions = 2 if bidirectional else 1
+    per_direction, remainder = divmod(num_buckets, directions)
+    exact = per_direction // 2  # number of distances with their own bucket
+    if exact < 1 or remainder:
         raise ValueError(
-            f"num_buckets must be at least {2 * ways}"
+            f"num_buckets must be at least {2 * directions}"
             f"{' and even, half for each direction' if bidirectional else ''}, received "
             f"{num_buckets}."
         )
     if max_distance <= exact:
         raise ValueError(
-            f"max_distance must be more than {exact}, as so many of {num_buckets} buckets hold one "
-            f"distance each, received {max_distance}: increase it or use fewer buckets."
+            f"max_distance must be more than {exact}, the number of distances with their own "
+            f"bucket, received {max_distance}: increase it or decrease num_buckets={num_buckets}."
         )
     distance = np.arange(-max_distance, max_distance + 1)
     backwards = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
     share = np.log(np.maximum(backwards, 1) / exact) / math.log(max_distance / exact)
     # 1e-9, so that rounding errors do not truncate a whole number to the one below.
-    wide = exact + (share * (each_way - exact) + 1e-9).astype("int32")
-    found = np.where(backwards < exact, backwards, np.minimum(wide, each_way - 1))
-    return (found + (each_way * (distance > 0) if bidirectional else 0)).astype("int32")
+    wide = exact + (share * (per_direction - exact) + 1e-9).astype("int32")
+    bucket = np.where(backwards < exact, backwards, np.minimum(wide, per_direction - 1))
+    return (bucket + (per_direction * (distance > 0) if bidirectional else 0)).astype("int32")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -205,7 +206,7 @@ class RotaryPositions(Positions):
     `p · 10000^(-2i/K)` radians, so that the product of query and key depends on their distance.
     Pairs are adjacent entries, as in the paper; some implementations pair an entry with the one
     half a head later, which differs in the order of the columns of W^Q and W^K only. Angles are
-    float32 in every precision. There are no weights and no largest distance.
+    float32 in every precision. The scheme has no weights and no maximum distance.
 
     Raises:
         ValueError: If the width of a head is odd.
@@ -228,12 +229,13 @@ class RotaryPositions(Positions):
         self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
     ) -> ComputeBias:
         def compute_bias(num_queries, num_keys, start):
-            turns_of_step = self._turns(1, start) if loop else None  # the same for all layers
+            # In a loop, all layers share those of the one position.
+            angles = self._compute_angles(1, start) if loop else None
 
             def rotate(heads):
                 shape, x = ops.shape(heads), ops.cast(heads, "float32")
-                cosines, sines = turns_of_step or self._turns(shape[1], start)
-                # A matrix product, for swapping entries takes six times as long.
+                cosines, sines = angles or self._compute_angles(shape[1], start)
+                # A matrix product, since swapping entries takes six times as long.
                 turned = multiply(ops.reshape(x, (-1, shape[-1])), self.quarter_turn)
                 x = x * cosines + ops.reshape(turned, shape) * sines
                 return ops.cast(x, heads.dtype)
@@ -242,12 +244,12 @@ class RotaryPositions(Positions):
 
         return compute_bias
 
-    def _turns(self, length, start):
+    def _compute_angles(self, length, start):
         """Returns cosines and sines `(T, 1, K)`, float32, each twice for the entries of a pair."""
         width = len(self.quarter_turn)
-        turns = sinusoidal_encoding(length, width, start)
-        turns = ops.reshape(turns, (length, 1, width // 2, 2))
-        return [ops.repeat(turns[..., i], 2, axis=-1) for i in (1, 0)]
+        encoding = sinusoidal_encoding(length, width, start)
+        encoding = ops.reshape(encoding, (length, 1, width // 2, 2))
+        return [ops.repeat(encoding[..., i], 2, axis=-1) for i in (1, 0)]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -314,27 +316,28 @@ class DisentangledPositions(Positions):
         self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
     ) -> ComputeBias:
         table = ops.cast(self.table.distances, self.compute_dtype)
-        look_up = self._project(table) if loop else None
+        projected_table = self._project(table) if loop else None
 
         def compute_bias(num_queries, num_keys, start):
             lengths = num_queries, num_keys
             index = self.max_distance - distances(*lengths, start)
             index = ops.clip(index, 0, 2 * self.max_distance - 1)
             if loop:
-                rows = [ops.take(x, index, axis=1) for x in look_up]
-            else:  # only few of all distances occur
+                rows = [ops.take(x, index, axis=1) for x in projected_table]
+            else:  # only a few of the distances occur
                 rows = self._project(ops.take(table, index, axis=0))
             position_keys, position_queries = rows  # (H, R, K)
 
             def add_scores(scores, query, key):
-                content_to_position = spread(_by_heads(query, position_keys, multiply), *lengths)
+                product = _multiply_heads(query, position_keys, multiply)
+                content_to_position = distances_to_keys(product, *lengths)
                 if isinstance(num_queries, int) and num_queries == 1:
-                    both = ops.cast(key, "float32") * ops.cast(position_queries, "float32")
-                    position_to_content = ops.expand_dims(ops.sum(both, axis=-1), 2)
+                    product = ops.cast(key, "float32") * ops.cast(position_queries, "float32")
+                    position_to_content = ops.expand_dims(ops.sum(product, axis=-1), 2)
                 else:
-                    product = _by_heads(key, ops.flip(position_queries, axis=1), multiply)
-                    turned = spread(product, *reversed(lengths))  # (B, H, S, T)
-                    position_to_content = ops.transpose(turned, (0, 1, 3, 2))
+                    product = _multiply_heads(key, ops.flip(position_queries, axis=1), multiply)
+                    product = distances_to_keys(product, *reversed(lengths))  # (B, H, S, T)
+                    position_to_content = ops.transpose(product, (0, 1, 3, 2))
                 for term in (content_to_position, position_to_content):
                     scores = scores + ops.cast(term, "float32")
                 return scores / math.sqrt(3)
@@ -370,7 +373,7 @@ class DistanceTable(Shareable):
         self.built = True
 
 
-def _by_heads(x, rows, multiply):
+def _multiply_heads(x, rows, multiply):
     """Multiplies `(B, H, N, K)` with `(H, R, K)`, head by head: `(B, H, N, R)`."""
     batch, heads, length, width = ops.shape(x)
     by_heads = ops.reshape(ops.transpose(x, (1, 0, 2, 3)), (heads, batch * length, width))
@@ -383,10 +386,10 @@ def _by_heads(x, rows, multiply):
 class AlibiPositions(Positions):
     """Lowers scores in proportion to the distance (Press et al., 2022, §3).
 
-    By `m_h · |i - j|`, with slopes m_h = 2^(-8h/H) for h = 1 … H; if H is not a power of two, those
-    of the next lower power and then every other one of the next higher, as in the authors' code.
-    For causal attention only: an encoder could not distinguish a sentence from its reverse.
-    There are no weights and no largest distance.
+    It subtracts `m_h · |i - j|`, with slopes m_h = 2^(-8h/H) for h = 1 … H; if H is not a power of
+    two, those of the next lower power and then every other one of the next higher, as in the
+    authors' code. For causal attention only: an encoder could not distinguish a sentence from its
+    reverse. The scheme has no weights and no maximum distance.
 
     Example:
 
@@ -404,7 +407,7 @@ class AlibiPositions(Positions):
     ) -> ComputeBias:
         def compute_bias(num_queries, num_keys, start):
             distance = ops.cast(distances(num_queries, num_keys, start), "float32")
-            bias = spread(-self.slopes * ops.abs(distance), num_queries, num_keys)  # (H, T, S)
+            bias = distances_to_keys(-self.slopes * ops.abs(distance), num_queries, num_keys)
             return PositionBias(add_scores=lambda scores, query, key: scores + bias)
 
         return compute_bias
@@ -413,8 +416,8 @@ class AlibiPositions(Positions):
 def slopes(num_heads: int) -> list[float]:
     """Returns m_h of each head, steepest first if H is a power of two."""
     power = 2 ** math.floor(math.log2(num_heads))
-    found = [2 ** (-8 * head / power) for head in range(1, power + 1)]
-    return found if power == num_heads else [*found, *slopes(2 * power)[0::2]][:num_heads]
+    exact = [2 ** (-8 * head / power) for head in range(1, power + 1)]
+    return exact if power == num_heads else [*exact, *slopes(2 * power)[0::2]][:num_heads]
 
 
 CLASSES: dict[str, type[Positions]] = {
@@ -442,17 +445,17 @@ def make_positions(
         **kwargs: Arguments of every layer, such as `dtype`.
 
     Returns:
-        A `Positions`; None if attention needs none.
+        A `Positions`; None if `positions` does not change attention.
 
     Raises:
-        ValueError: If the name is unknown, or the other arguments do not fit the scheme.
+        ValueError: If the name is unknown, or an argument is invalid for the scheme.
     """
     scheme: Any = deserialize_shared(positions) if isinstance(positions, dict) else positions
     if scheme is None or isinstance(scheme, Positions):
         if max_distance is not None:
             raise ValueError(
-                f"max_distance={max_distance} goes with the name of a scheme, received "
-                f"{scheme!r}: pass a name, or pass max_distance to the scheme's own class."
+                f"max_distance={max_distance} needs positions given by name, received {scheme!r}: "
+                "pass a name, or pass max_distance to the class of the scheme."
             )
         return scheme
     check_positions(scheme, max_distance)
@@ -460,9 +463,9 @@ def make_positions(
         return None
     if scheme == "alibi" and bidirectional:
         raise ValueError(
-            "alibi is for causal attention, as bidirectional attention could not distinguish a "
-            "sentence from its reverse: pass it to a Decoder, or pass an AlibiPositions to "
-            "attention with a causal mask."
+            'positions="alibi" is for causal attention: with it, bidirectional attention could not '
+            "distinguish a sentence from its reverse. Pass it to a Decoder, or pass an "
+            "AlibiPositions to attention with a causal mask."
         )
     if scheme in MAX_DISTANCES and max_distance is not None:
         kwargs["max_distance"] = max_distance

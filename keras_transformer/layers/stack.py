@@ -1,4 +1,4 @@
-"""What encoder and decoder share: a layer with residual connections, and a stack of such layers."""
+"""Base classes of encoder and decoder: a layer with residual connections, and a stack of layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ class ResidualBlock(AttendingLayer):
 
     Raises:
         ValueError: If a size is not a positive integer, `num_heads` does not divide `d_model`,
-            `norm` is unknown, or `positions` do not suit the layer.
+            `norm` is unknown, or `positions` are not valid for the layer.
     """
 
     num_sublayers: int  # set by the subclass
@@ -65,8 +65,8 @@ class ResidualBlock(AttendingLayer):
         d_model, num_heads, d_ff, depth = check_sizes(**sizes)
         if d_model % num_heads:
             raise ValueError(
-                f"num_heads={num_heads} does not divide d_model={d_model}: every head takes an "
-                "equal share of the width, so choose a divisor."
+                f"num_heads={num_heads} does not divide d_model={d_model}: choose a divisor, since "
+                "all heads have the same width."
             )
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: d_model})
@@ -121,8 +121,8 @@ class ResidualBlock(AttendingLayer):
             if not isinstance(self.self_attention, MultiHeadAttention):
                 raise ValueError(
                     f"{type(self.self_attention).__name__} does not accept "
-                    f"{type(self.positions).__name__}: make_attention must return a "
-                    "kt.MultiHeadAttention, or leave out positions."
+                    f"{type(self.positions).__name__}: return a kt.MultiHeadAttention from "
+                    "make_attention, or omit positions."
                 )
             self.self_attention.positions = self.positions
 
@@ -138,8 +138,8 @@ class ResidualBlock(AttendingLayer):
         Args:
             x: Tensor of shape `(..., D)`.
             norm: The layer normalization that belongs to the sublayer, or an equal function.
-            sublayer: Function from `x` to its output and something to return: attention weights,
-                or cached keys and values.
+            sublayer: Function from `x` to its output and a second result: attention weights, or
+                cached keys and values.
             training: Whether to apply dropout.
 
         Returns:
@@ -154,9 +154,9 @@ class ResidualBlock(AttendingLayer):
         replaced = [name for name, created in self._created.items() if current[name] != created]
         if replaced:
             raise ValueError(
-                f"{replaced[0]} of {self.name!r} was replaced, which a configuration cannot "
-                "describe: to save it, override make_attention, make_feed_forward or make_norm in "
-                "a registered subclass."
+                f"{replaced[0]} of {self.name!r} was replaced by assignment, which get_config "
+                "cannot serialize: override make_attention, make_feed_forward or make_norm in a "
+                "registered subclass instead."
             )
         return super().get_config() | {
             "d_model": self.d_model,
@@ -170,7 +170,7 @@ class ResidualBlock(AttendingLayer):
         }
 
     def _sublayer_ids(self):
-        """Returns the identity of each sublayer, by the name of its attribute."""
+        """Returns the `id` of each sublayer by the name of its attribute."""
         attributes = vars(self).items()
         return {name: id(value) for name, value in attributes if isinstance(value, keras.Layer)}
 
@@ -193,14 +193,15 @@ class ResidualBlock(AttendingLayer):
 
 
 class Stack(AttendingLayer):
-    """Base of `Encoder` and `Decoder`: N equal layers on top of each other.
+    """Base of `Encoder` and `Decoder`: a stack of N layers with the same arguments.
 
     Args:
         num_layers: N.
         d_model, num_heads, d_ff, dropout, norm, activation: Arguments of each layer.
         layer_kwargs: Other arguments of each layer, by name.
         positions: Scheme of relative positions of the self-attention: its name or a `Positions`.
-            The layers share it, except for weights that each layer has for itself.
+            The layers share it, except for weights that belong to one layer, see
+            `Positions.for_layer`.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
 
     Raises:
@@ -229,7 +230,7 @@ class Stack(AttendingLayer):
         if scheme and not isinstance(positions, str):
             scheme.users += 1
             positions = scheme
-        # Hidden from Keras in a function: the layers below hold the weights.
+        # In a function, so that Keras does not track it: the layers below hold the weights.
         self._positions = lambda: positions
         self.max_distance = max_distance
         (self.num_layers,) = check_sizes(num_layers=num_layers)
@@ -263,7 +264,7 @@ class Stack(AttendingLayer):
             self.final_norm.build(shapes[0])
         self.built = True
 
-    def finish(self, x: Tensor) -> Tensor:
+    def apply_final_norm(self, x: Tensor) -> Tensor:
         """Normalizes the output of the last layer if the layers are pre-norm."""
         return self.final_norm(x) if self.final_norm else x
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.data.corpora import check_names
+from keras_transformer.data.corpora import check_data_options
 from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.prepared.prepared_corpus import VALID, read_manifest
 from keras_transformer.data.text_files import ParallelText
@@ -16,7 +16,7 @@ from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import read_pieces
 from keras_transformer.tokenizers.word_vectors import check_vectors
-from keras_transformer.training.cluster import cluster_of
+from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.utils import Path
 
 # Fields that may change when a run is resumed; text files may also be in another place.
@@ -50,7 +50,7 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     """
     if run.checked == (config, resume):
         return
-    cluster = cluster_of(config.strategy)
+    cluster = cluster_for_strategy(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
         _check_unchanged(config, run.read_config())
@@ -59,7 +59,7 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     has_checkpoint = resume and run.read_state() is not None
     if config.start_from is not None and not has_checkpoint:
         _check_start_from(config, Run(config.start_from))
-    check_names(config)
+    check_data_options(config)
     _check_corpora(config)
     if not resume:
         check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))

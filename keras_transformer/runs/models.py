@@ -76,7 +76,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     description = run.inspect()
     import keras
 
-    from keras_transformer.kernels.tensorflow.machine import choose
+    from keras_transformer.kernels.tensorflow.machine import choose_precision
     from keras_transformer.training.divergence import check_weights
     from keras_transformer.transformer import Transformer
     from keras_transformer.translation.translator import Translator
@@ -90,7 +90,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
         raise ValueError(f"{name} must contain a Transformer, received {type(model).__name__}.")
     check_weights(model, name)
     translator = Translator(model, *saved.load(run))
-    translator = translator.in_precision(choose(precision, model.dtype_policy.name))
+    translator = translator.in_precision(choose_precision(precision, model.dtype_policy.name))
     translator.card = description
     return translator
 

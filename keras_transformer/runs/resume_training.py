@@ -255,7 +255,7 @@ class ResumeTraining(keras.callbacks.Callback):
             return
         count, before = done - self.step, self._total_steps
         if divergence.has_diverged(logs):
-            self._stop_diverged(divergence.of_step(done, self.epoch + 1), count)
+            self._stop_diverged(divergence.describe_step(done, self.epoch + 1), count)
         self.step, self._total_steps, self._logs = done, before + count, dict(logs or {})
         self._position = stream.after(self._position, count)
         # A worker that receives a signal cannot save without the others.
@@ -270,7 +270,7 @@ class ResumeTraining(keras.callbacks.Callback):
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Stops if the validation loss is not finite."""
         if divergence.has_diverged(logs):
-            self._stop_diverged(divergence.of_validation(self.epoch + 1))
+            self._stop_diverged(divergence.describe_validation(self.epoch + 1))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Saves the end of an epoch if it is due."""

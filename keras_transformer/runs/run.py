@@ -124,7 +124,7 @@ class Run(os.PathLike[str]):
         names = [MODEL, *map(os.path.basename, saved.paths(self)), CONFIG, DATA]
         files.check_files(self, self.read_scores(), MODEL_SCORES, filter(self.has, names))
         description = self.describe()
-        model, vocabularies = self.file(MODEL), saved.both(self)
+        model, vocabularies = self.file(MODEL), saved.require_paths(self)
         answer, *sides = Probe([model, *vocabularies]).answers()
         config = read_model_config(model, answer["config"])
         check_weights(model, config, answer["weights"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.data.corpora import draw_rows, load_corpus, load_valid
+from keras_transformer.data.corpora import load_corpus, load_valid, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus
@@ -30,7 +30,7 @@ from keras_transformer.runs.streams import tolerate_closed_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.training import learn_vocabularies
-from keras_transformer.training.cluster import cluster_of
+from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.utils import Pairs, Path
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, s
     Returns:
         The source and the target tokenizer.
     """
-    rows = draw_rows(len(pairs), config.vocabulary_sample, config.seed)
+    rows = sample_rows(len(pairs), config.vocabulary_sample, config.seed)
     options = {name: getattr(config, name) for name in (*VOCABULARY_FIELDS, *VOCABULARIES)}
     joint = config.model.share_embeddings == "all"
     models = learn_vocabularies(lambda: (pairs[row] for row in rows), **options, joint=joint)
@@ -177,7 +177,7 @@ def _open_or_prepare_corpora(config, run, resume, accept_changed_text):
     text = ParallelText(config.train_source, config.train_target)
     if sum(text_size(x) for pair in text.files for x in pair if x is not None) <= MAX_IN_MEMORY:
         return []
-    if cluster_of(config.strategy) is not None:
+    if cluster_for_strategy(config.strategy) is not None:
         raise ValueError(
             f"{config.train_source} is too large to be read by each worker: prepare it with "
             "keras-transformer prepare, and give the result to all workers by --corpus."

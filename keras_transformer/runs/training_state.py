@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.training.cluster import joined_cluster
-from keras_transformer.training.distribution import gather, is_multiworker
+from keras_transformer.training.distribution import gather_from_workers, is_multiworker
 from keras_transformer.utils import Tensor
 
 METRICS = "metrics"
@@ -106,7 +106,9 @@ def gather_metrics(
     joined = {name: array for name, array in arrays.items() if name not in mine}
     flat = [array.astype("float64").ravel() for array in mine.values()]
     local = len(strategy.extended.worker_devices)
-    for worker, row in enumerate(gather(strategy, np.concatenate([np.zeros(0), *flat]))):
+    for worker, row in enumerate(
+        gather_from_workers(strategy, np.concatenate([np.zeros(0), *flat]))
+    ):
         for (name, array), values in zip(
             mine.items(), np.split(row, np.cumsum([len(x) for x in flat])[:-1]), strict=True
         ):

@@ -20,7 +20,7 @@ SUBWORD, WORDPIECE = ".spm", ".wordpiece"
 NAMES = tuple(side + kind for side in SIDES for kind in (SUBWORD, WORDPIECE))
 
 
-def ending(model: bytes) -> str:
+def file_extension(model: bytes) -> str:
     """Returns the file extension of a serialized vocabulary."""
     return WORDPIECE if model.startswith(b"{") else SUBWORD  # JSON, or a protocol buffer
 
@@ -43,7 +43,7 @@ def paths(folder: Path) -> list[str]:
     return [os.path.join(folder, name) for name in found]
 
 
-def both(folder: Path) -> list[str]:
+def require_paths(folder: Path) -> list[str]:
     """Returns the paths of the vocabularies of source and target.
 
     Raises:
@@ -53,7 +53,7 @@ def both(folder: Path) -> list[str]:
     if len(found) < len(SIDES):
         raise ValueError(
             f"{folder} has no vocabularies of source and target, such as source{SUBWORD} and "
-            f"target{SUBWORD}: give a run directory or a prepared corpus."
+            f"target{SUBWORD}: pass a run directory or a prepared corpus."
         )
     return found
 
@@ -65,7 +65,7 @@ def read(folder: Path) -> tuple[bytes, bytes]:
         ValueError: If one is missing or cannot be read.
     """
     models = []
-    for path in both(folder):
+    for path in require_paths(folder):
         try:
             with open(path, "rb") as file:
                 models.append(file.read())
@@ -78,13 +78,13 @@ def write(folder: Path, tokenizers: Sequence[Any]) -> None:
     """Saves the source and the target tokenizer into a directory."""
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
         model = getattr(tokenizer, "model", None)  # users' own tokenizers may not have it
-        kind = ending(model) if isinstance(model, bytes) else SUBWORD
+        kind = file_extension(model) if isinstance(model, bytes) else SUBWORD
         tokenizer.save(os.path.join(folder, side + kind))
 
 
 def open_model(model: bytes) -> "Saved":
-    """Makes the tokenizer of a serialized vocabulary."""
-    return _class(ending(model))(model)
+    """Creates the tokenizer of a serialized vocabulary."""
+    return _get_class(file_extension(model))(model)
 
 
 def load(folder: Path) -> "tuple[Saved, Saved]":
@@ -93,11 +93,13 @@ def load(folder: Path) -> "tuple[Saved, Saved]":
     Raises:
         ValueError: If one is missing or corrupted.
     """
-    source, target = (_class(os.path.splitext(path)[1]).load(path) for path in both(folder))
+    source, target = (
+        _get_class(os.path.splitext(path)[1]).load(path) for path in require_paths(folder)
+    )
     return source, source if source.model == target.model else target
 
 
-def _class(kind: str) -> "type[Saved]":
+def _get_class(kind: str) -> "type[Saved]":
     if kind == WORDPIECE:
         from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 

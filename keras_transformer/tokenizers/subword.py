@@ -74,7 +74,7 @@ class SubwordTokenizer(GraphTokenizer):
             )
         self.vocabulary_size = processor.vocab_size()
         self._processor = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
-        self._processor._model_resource = _LastingModel(model)
+        self._processor._model_resource = _PersistentModel(model)
 
     def _encode(self, text: Tensor) -> Ids:
         return self._processor.tokenize(text)
@@ -99,7 +99,7 @@ class SubwordTokenizer(GraphTokenizer):
 
         That regularizes a model. With type bpe, BPE-dropout (Provilkov et al., 2020, §3): every
         merge is skipped with probability `strength`, usually 0.1. With type unigram, subword
-        regularization (Kudo, 2018, equation 8): segmentations are drawn with their probability to
+        regularization (Kudo, 2018, equation 8): segmentations are sampled with their probability to
         the power `strength`, so that a smaller one samples more widely. Texts of other types have
         one segmentation.
 
@@ -120,7 +120,7 @@ class SubwordTokenizer(GraphTokenizer):
 
         >>> ids = tokenizer(["the quick brown fox", "the fox"])
         >>> from keras_transformer.tokenizers.subword_sampling import pair_keys
-        >>> keys = pair_keys(seed=1, number_of_pass=0, side=0, pairs=np.array([7, 12]))
+        >>> keys = pair_keys(seed=1, pass_number=0, side=0, pairs=np.array([7, 12]))
         >>> sampler = tokenizer.sampler(0.1)
         >>> ids, lengths = sampler(ids.values.numpy(), ids.row_lengths().numpy(), keys)
         """
@@ -134,7 +134,7 @@ class SubwordTokenizer(GraphTokenizer):
         Args:
             texts: List of strings.
             strength: Above 0, at most 1.
-            seed: The same seed gives the same text in the same place of the list the same pieces.
+            seed: The sample of a text depends on the seed and its index in the list only.
             end: Whether to append END to each text.
 
         Returns:
@@ -182,8 +182,8 @@ class SubwordTokenizer(GraphTokenizer):
         return cls(train_sentencepiece(lines, files, vocabulary_size, model_type, lowercase, nfkc))
 
 
-class _LastingModel(tf.saved_model.experimental.TrackableResource):
-    """The model as a named resource, which lives as long as the process.
+class _PersistentModel(tf.saved_model.experimental.TrackableResource):
+    """The model as a named resource, which persists until the process ends.
 
     tensorflow_text's own resource belongs to a cached kernel, and is deleted when the cache is
     cleared, as keras.utils.set_random_seed and clear_session do.

@@ -1,7 +1,7 @@
 """Random segmentations: BPE-dropout and the subword regularization of unigram models.
 
-What is drawn for a sentence depends on its key alone, so that a resumed training draws the same in
-any process. sentencepiece's own sampler cannot do that: its seed depends on the thread.
+The sample of a sentence depends only on its key, so that a resumed training samples the same in any
+process. sentencepiece's own sampler cannot do that: its seed depends on the thread.
 """
 
 import functools
@@ -69,16 +69,16 @@ def mix_bits(numbers: np.ndarray) -> np.ndarray:
 
 
 def pair_keys(
-    seed: int, number_of_pass: int, side: int, pairs: np.ndarray, corpus: int = 0
+    seed: int, pass_number: int, side: int, pairs: np.ndarray, corpus: int = 0
 ) -> np.ndarray:
-    """Returns the keys that everything drawn for pairs of a corpus in one pass depends on.
+    """Returns the keys of the random numbers for pairs of a corpus in one pass.
 
     The five numbers are folded in one after the other, x → mix_bits((x + φ) ^ number), from 0, in
     the order seed, pass, side, corpus, pair. Integers only: the same on every machine.
 
     Args:
-        seed: Of the training.
-        number_of_pass: Which pass over the corpus, from 0.
+        seed: Seed of the training.
+        pass_number: Which pass over the corpus, from 0.
         side: 0 for the source, 1 for the target.
         pairs: Numbers of the pairs in the corpus, `(B,)`.
         corpus: Number of the corpus in a mix.
@@ -87,12 +87,12 @@ def pair_keys(
         uint64 `(B,)`.
     """
     state = np.zeros(1, np.uint64)
-    for number in (seed, number_of_pass, side, corpus):
+    for number in (seed, pass_number, side, corpus):
         state = mix_bits((state + _GOLDEN) ^ np.uint64(number % (1 << 64)))
     return mix_bits((state + _GOLDEN) ^ np.asarray(pairs).astype(np.uint64))
 
 
-def draw(keys: np.ndarray, *places: np.ndarray) -> np.ndarray:
+def random_numbers(keys: np.ndarray, *places: np.ndarray) -> np.ndarray:
     """Returns a random number for each key and place.
 
     Args:
@@ -118,8 +118,8 @@ _PLACES = 32  # bits of a turn that hold a place in the word
 class BpeMerges:
     """Merges characters to pieces as sentencepiece does: the best score first, then the leftmost.
 
-    All words make their next merge together, so that a batch takes as many rounds as its longest
-    word has merges.
+    Each iteration makes the next merge of every word, so that a batch takes as many iterations as
+    its longest word has merges.
 
     Args:
         vocabulary: `ModelPieces` of type bpe.
@@ -144,19 +144,19 @@ class BpeMerges:
         self,
         ids: np.ndarray,
         lengths: np.ndarray,
-        dropped: Callable[..., np.ndarray] | None = None,
-        made: Callable[..., None] | None = None,
+        is_dropped: Callable[..., np.ndarray] | None = None,
+        on_merge: Callable[..., None] | None = None,
     ) -> np.ndarray:
-        """Merges.
+        """Merges the characters of words.
 
         Args:
             ids: Characters of the words, one after the other, `(N,)`; longer pieces are merged
                 further.
             lengths: Number of characters of each word, `(W,)`.
-            dropped: Function of possible merges: the number of the word, and the places in the
+            is_dropped: Function of possible merges: the number of the word, and the places in the
                 word's characters where the left part begins, where the right part begins and where
                 it ends, each `(C,)`. Returns which merges to skip, bool `(C,)`. None skips none.
-            made: Called with the merges that are made, with the same arguments as `dropped`.
+            on_merge: Called with the merges that are made, with the same arguments.
 
         Returns:
             Ids of the merged pieces where they begin, NOTHING elsewhere, `(N,)`.
@@ -168,13 +168,13 @@ class BpeMerges:
             # Words of similar length together: all take the room of the longest.
             chosen = chosen[lengths[chosen] < 4 * longest]
             if chosen.size:
-                self._merge(merged, starts[chosen], lengths[chosen], chosen, dropped, made)
+                self._merge(merged, starts[chosen], lengths[chosen], chosen, is_dropped, on_merge)
             longest *= 4
         return merged
 
-    def _merge(self, merged, starts, lengths, numbers, dropped, made):
+    def _merge(self, merged, starts, lengths, numbers, is_dropped, on_merge):
         """Merges some of the words, in place."""
-        # One column per word, one row per place: row 0 and those after a word's end hold NOTHING.
+        # One column per word, one row per place: row 0 and the rows after a word hold NOTHING.
         width, height = len(starts), int(lengths.max()) + 2
         column = np.repeat(np.arange(width), lengths)
         row = concatenated_ranges(np.zeros(width, np.int64), lengths)
@@ -186,22 +186,22 @@ class BpeMerges:
         results = np.full(height * width, NOTHING, np.int64)
         turns = np.full((height, width), _NEVER)
 
-        def look_up(left, middle, end, columns):
-            """When the symbols of some pairs are merged, and to what; rows and columns (C,)."""
+        def find_merges(left, middle, end, columns):
+            """Returns the turns of possible merges, `(C,)`, and stores their results."""
             slot = left * width + columns
             pairs = symbols[slot] * self._stride + symbols[middle * width + columns]
             found = np.searchsorted(self._pairs, pairs)
             there = np.flatnonzero(self._pairs[found] == pairs)
-            if dropped is not None:
+            if is_dropped is not None:
                 places = (x[there] - 1 for x in (left, middle, end))
-                there = there[~dropped(numbers[columns[there]], *places)]
+                there = there[~is_dropped(numbers[columns[there]], *places)]
             found = found[there]
             results[slot[there]] = self._merged[found]
             turn = np.full(len(left), _NEVER)
             turn[there] = self._turns[found] | left[there]
             return turn
 
-        turns[row + 1, column] = look_up(row + 1, row + 2, row + 3, column)
+        turns[row + 1, column] = find_merges(row + 1, row + 2, row + 3, column)
         columns = np.arange(width)
         while True:
             best = turns.min(axis=0)
@@ -215,13 +215,13 @@ class BpeMerges:
             right = after[slot]
             right_slot = right * width + columns
             end = after[right_slot]
-            if made is not None:
-                made(numbers[columns], left - 1, right - 1, end - 1)
+            if on_merge is not None:
+                on_merge(numbers[columns], left - 1, right - 1, end - 1)
             symbols[slot], symbols[right_slot] = results[slot], NOTHING
             after[slot], before[end * width + columns] = end, left
             previous, following = before[slot], after[end * width + columns]
             both = np.append(columns, columns)
-            turn = look_up(
+            turn = find_merges(
                 np.append(previous, left), np.append(left, end), np.append(end, following), both
             )
             among = np.arange(len(columns))
@@ -265,13 +265,13 @@ class BpeDropout:
         self._spelling = Spelling(vocabulary, whole)
         self._characters = np.array([id for ids in spelled for id in ids], np.int64)
         self._spelled_from = np.cumsum(self._spelling.sizes) - self._spelling.sizes
-        self._trace()
+        self._record_merges()
 
-    def _trace(self):
+    def _record_merges(self):
         """Records the merges that make each piece when none is skipped."""
         sizes, traces = self._spelling.sizes, []
         merged = self._merges(
-            self._characters, sizes, made=lambda *merge: traces.append(np.stack(merge))
+            self._characters, sizes, on_merge=lambda *merge: traces.append(np.stack(merge))
         )
         # The tokenizer never returns a piece that its own characters are not merged to.
         self._unmade = merged[self._spelled_from] != np.arange(len(sizes))
@@ -287,50 +287,50 @@ class BpeDropout:
         words = Words(self._spelling, ids, lengths)
         keys = keys[words.sentence]  # (I,)
         changed = np.zeros(len(words.firsts), bool)
-        changed[words.word[self._lose_one(words, keys)]] = True
+        changed[words.word[self._loses_merge(words, keys)]] = True
         pieces = np.flatnonzero(changed[words.word])
         sizes = words.sizes[pieces]
         spelled = concatenated_ranges(self._spelled_from[ids[pieces]], sizes)
         firsts = words.firsts[changed]
         keys, places = keys[firsts], words.places[firsts]
 
-        def dropped(word, left, middle, end):
+        def is_dropped(word, left, middle, end):
             place = places[word]
-            return self._dropped(keys[word], place + left, place + middle, place + end)
+            return self._is_dropped(keys[word], place + left, place + middle, place + end)
 
-        merged = self._merges(self._characters[spelled], words.word_sizes[changed], dropped)
+        merged = self._merges(self._characters[spelled], words.word_sizes[changed], is_dropped)
         begins = merged != NOTHING
         starts = concatenated_ranges(words.starts[pieces], sizes)
         return words.replace(changed, starts[begins], merged[begins])
 
-    def _lose_one(self, words, keys):
-        """Whether each piece loses a merge that made it; the other words keep their pieces."""
+    def _loses_merge(self, words, keys):
+        """Returns for each piece whether one of its merges is skipped, bool `(I,)`."""
         counts = self._made_count[words.ids]
         piece = np.repeat(np.arange(len(counts)), counts)
         merges = concatenated_ranges(self._made_from[words.ids], counts)
         place = words.places[piece]
         lost = self._unmade[words.ids]
         merge = (place + x[merges] for x in self._made_by)
-        lost[piece[self._dropped(keys[piece], *merge)]] = True
+        lost[piece[self._is_dropped(keys[piece], *merge)]] = True
         return lost
 
-    def _dropped(self, keys, left, middle, end):
-        return draw(keys, left, middle, end) >> np.uint64(11) < self._threshold
+    def _is_dropped(self, keys, left, middle, end):
+        return random_numbers(keys, left, middle, end) >> np.uint64(11) < self._threshold
 
 
 # Unigram models.
 
-_CACHED = 1 << 20  # words that are remembered, and pieces at places of them, 24 bytes each
+_CACHED = 1 << 20  # maximum number of cached words, and of pieces in them, 24 bytes each
 _BITS = 32  # of a random number
 
 
 class UnigramSampling:
-    """`SubwordSampler` that draws from all segmentations (Kudo, 2018, equation 8).
+    """`SubwordSampler` that samples from all segmentations (Kudo, 2018, equation 8).
 
-    Each segmentation of a sentence is drawn with its probability to the power `smoothing`, as
+    Each segmentation of a sentence is sampled with its probability to the power `smoothing`, as
     sentencepiece does if it considers all of them rather than the n best: from the end of each
-    word, the previous piece is drawn by the probabilities of everything before it. Words are drawn
-    separately, for no piece crosses their bounds.
+    word, the previous piece is sampled by the probabilities of everything before it. Words are
+    sampled separately, since no piece crosses their boundaries.
 
     Ids of bytes, UNK and user-defined pieces are kept.
 
@@ -350,23 +350,23 @@ class UnigramSampling:
             for i in range(1, len(piece)):
                 self._found.setdefault(piece[:i])
         self._lock = threading.Lock()
-        self._forget()
+        self._clear_cache()
 
-    def _forget(self):
-        """Empties the cache, which is bounded and does not change the results."""
+    def _clear_cache(self):
+        """Clears the cache, which does not affect the results."""
         self._words = {}  # the number of each word's first place, by a hash
         self._places = 0  # of all words
         # The pieces that end at each place: the place's number, with the sum of the probabilities
         # up to this piece in the lower bits; the piece's id; where in the word it begins.
-        self._ways_in = np.zeros((3, 0), np.int64)
+        self._arrivals = np.zeros((3, 0), np.int64)
 
     def __call__(
         self, ids: np.ndarray, lengths: np.ndarray, keys: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         words = Words(self._spelling, ids, lengths)
         with self._lock:  # two datasets may read at once
-            home = self._look_up(words)
-            sums, into, lefts = self._ways_in
+            home = self._find_words(words)
+            sums, into, lefts = self._arrivals
         changed = home >= 0
         first = words.starts[words.firsts]
         place_in_sentence = words.places[words.firsts]
@@ -376,7 +376,9 @@ class UnigramSampling:
         nothing = np.zeros(0, np.int64)
         places, pieces = [nothing], [nothing]
         while len(word):
-            random = draw(keys[word], place_in_sentence[word], end) >> np.uint64(64 - _BITS)
+            random = random_numbers(keys[word], place_in_sentence[word], end) >> np.uint64(
+                64 - _BITS
+            )
             place = (home[word] + end) << _BITS
             way = np.searchsorted(sums, place + random.astype(np.int64), side="right")
             end = lefts[way]
@@ -385,42 +387,46 @@ class UnigramSampling:
             word, end = word[end > 0], end[end > 0]
         return words.replace(changed, np.concatenate(places), np.concatenate(pieces))
 
-    def _look_up(self, words):
-        """The number of each word's first place; negative for a word with one segmentation."""
+    def _find_words(self, words):
+        """Returns the first place of each word in the cache; -1 for words with one segmentation."""
         if not len(words.firsts):
             return np.zeros(0, np.int64)
         turn = (np.arange(len(words.ids)) - words.firsts[words.word]).astype(np.uint64)
         hashes = mix_bits(mix_bits(words.ids.astype(np.uint64)) + turn)
         hashes = np.add.reduceat(hashes, words.firsts)
         distinct, examples, number = np.unique(hashes, return_index=True, return_inverse=True)
-        if max(len(self._words), self._ways_in.shape[1]) > _CACHED:
-            self._forget()
+        if max(len(self._words), self._arrivals.shape[1]) > _CACHED:
+            self._clear_cache()
         keys = distinct.tolist()
         missing = [i for i, key in enumerate(keys) if key not in self._words]
         if missing:
             ends = np.append(words.firsts, len(words.ids))
-            self._learn(
+            self._cache_words(
                 (keys[i], words.ids[ends[examples[i]] : ends[examples[i] + 1]].tolist())
                 for i in missing
             )
         return np.array([self._words[key] for key in keys])[number]
 
-    def _learn(self, words):
-        """Caches the segmentations of some words, given as their hashes and ids."""
+    def _cache_words(self, words):
+        """Caches the segmentations of words, given by their hashes and ids."""
         new = []
         for key, pieces in words:
             whole = self._spelling.whole[pieces[0]]
-            ways = None if whole else self._ways("".join(self._pieces[id] for id in pieces))
+            ways = (
+                None
+                if whole
+                else self._list_pieces_by_end("".join(self._pieces[id] for id in pieces))
+            )
             self._words[key] = -1 if ways is None else self._places
             for end, into in enumerate(ways or ()):
                 base = (self._places + end) << _BITS
                 new += [(base + sum, id, left) for sum, id, left in into]
             self._places += len(ways or ())
         new = np.array(new, np.int64).reshape(-1, 3).T
-        self._ways_in = np.concatenate([self._ways_in, new], axis=1)
+        self._arrivals = np.concatenate([self._arrivals, new], axis=1)
 
-    def _ways(self, text):
-        """The pieces that end at each place of a word, from 0 on.
+    def _list_pieces_by_end(self, text):
+        """Lists the pieces that end at each place of a word, from 0 on.
 
         Returns:
             For each place a list of (sum of the probabilities up to this piece, in units of 2^-32,
@@ -447,7 +453,7 @@ class UnigramSampling:
 
 
 def _cumulate(ways):
-    """The logarithm of the sum of some weights, and the ways with their cumulated probabilities."""
+    """Returns the logarithm of the sum of weights, and the pieces with cumulated probabilities."""
     largest = max(weight for weight, _, _ in ways)
     sums = list(itertools.accumulate(math.exp(weight - largest) for weight, _, _ in ways))
     unit = (1 << _BITS) / sums[-1]  # math, not NumPy, whose exp is not the same on all processors

@@ -1,8 +1,8 @@
-"""TensorFlow Text, and the base of the tokenizers that are made of its operations.
+"""TensorFlow Text, and the base class of tokenizers that use its operations.
 
-TensorFlow Text subclasses layers of `tf.keras`, which this package does not use. Where
-TF_USE_LEGACY_KERAS=1 is set and tf_keras is not installed, that import would fail: the variable is
-hidden meanwhile, and `tf.keras` is Keras 3.
+TensorFlow Text subclasses layers of `tf.keras`, which this package does not use. If
+TF_USE_LEGACY_KERAS=1 is set and tf_keras is not installed, its import would fail: so the variable
+is removed during the import, and `tf.keras` is Keras 3.
 """
 
 import importlib.util

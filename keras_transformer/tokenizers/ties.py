@@ -60,19 +60,19 @@ class Ties:
         begins[0] = True
         starts = np.flatnonzero(begins)
         sizes = np.diff(starts, append=len(ids))
-        margins = self._margins_of(ids, starts, sizes)
+        margins = self._compute_margins(ids, starts, sizes)
         # A sum is rounded at each addition, by half of 2^-23 of its value so far; and so is that of
         # the other segmentation, of about as many pieces, in each of the two builds.
         sums = np.bincount(rows, self._costs[ids], len(lengths))
         rows = rows[starts]
         return np.unique(rows[margins <= 4 * (sizes + 2) * 2.0**-23 * sums[rows]])
 
-    def _margins_of(self, ids, starts, sizes):
-        """How much better the best segmentation of each word is than the second best."""
+    def _compute_margins(self, ids, starts, sizes):
+        """Returns how much better the best segmentation of each word is than the second best."""
         firsts = ids[starts]
         alone = firsts[sizes == 1]
         new = np.unique(alone[np.isnan(self._alone[alone])])
-        self._alone[new] = self._compare([[piece] for piece in new.tolist()])
+        self._alone[new] = self._measure_words([[piece] for piece in new.tolist()])
         margins = self._alone[firsts]
         several = np.flatnonzero(sizes > 1)
         begin = 4 * starts[several]
@@ -83,22 +83,22 @@ class Ties:
             self._margins.clear()
         unknown = list(set(words).difference(self._margins))
         pieces = [np.frombuffer(word, np.int32).tolist() for word in unknown]
-        self._margins.update(zip(unknown, self._compare(pieces), strict=True))
+        self._margins.update(zip(unknown, self._measure_words(pieces), strict=True))
         margins[several] = list(map(self._margins.__getitem__, words))
         return margins
 
-    def _compare(self, words):
-        """The margins of some words; 0 if unknown."""
+    def _measure_words(self, words):
+        """Returns the margins of words; 0 if unknown."""
         if not words:
             return []
         texts = self._processor.decode(words)
         # Words that are too long are skipped: an empty text has no segmentation.
         texts = ["" if len(w) > MAX_PIECES else text for w, text in zip(words, texts, strict=True)]
-        both = self._processor.nbest_encode(texts, nbest_size=2)
-        return list(map(self._margin, words, both))
+        best_two = self._processor.nbest_encode(texts, nbest_size=2)
+        return list(map(self._measure_word, words, best_two))
 
-    def _margin(self, word, best):
-        """How much better a word's segmentation is than the other one of the best two."""
+    def _measure_word(self, word, best):
+        """Returns how much better a word's segmentation is than the other one of the best two."""
         if word not in best:
             return 0.0
         if len(best) == 1:

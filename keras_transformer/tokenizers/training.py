@@ -1,4 +1,4 @@
-"""Learns vocabularies from text, SentencePiece and WordPiece. No TensorFlow."""
+"""Learns SentencePiece and WordPiece vocabularies from text. Loads no TensorFlow."""
 
 import collections
 import io
@@ -24,12 +24,12 @@ from keras_transformer.tokenizers.vocabularies import (
     check_text,
     nonempty,
     read_pieces,
-    to_model,
+    serialize_pieces,
 )
 from keras_transformer.utils import Path
 
-MAX_WORDS = 100_000  # different words that WordPiece pieces are learned from, the most frequent
-MAX_WORD_LENGTH = 50  # characters of these
+MAX_WORDS = 100_000  # WordPiece pieces are learned from so many of the most frequent words
+MAX_WORD_LENGTH = 50  # in characters, of these words
 
 # (source, target) texts, read again for each call.
 ReadPairs: TypeAlias = Callable[[], Iterable[Sequence[str | bytes]]]
@@ -69,7 +69,7 @@ def learn_vocabularies(
 
     def make(*sides, size=None, path=None):
         if path is not None:
-            return to_model(read_pieces(path), lowercase)
+            return serialize_pieces(read_pieces(path), lowercase)
         lines = (pair[side] for pair in read() for side in sides)
         size = vocabulary_size if size is None else size
         try:
@@ -79,7 +79,7 @@ def learn_vocabularies(
         except VocabularyTooLarge as error:
             limit = error.limit
         print(
-            f"vocabulary: {limit} ids instead of {size}, all that the text allows", file=sys.stderr
+            f"vocabulary: {limit} ids instead of {size}, the maximum for this text", file=sys.stderr
         )
         return make(*sides, size=limit)
 
@@ -113,8 +113,8 @@ def train_sentencepiece(
     check_vocabulary(vocabulary_size, model_type)
     if model_type == "wordpiece":
         raise ValueError(
-            "A wordpiece vocabulary is not a SentencePiece model: WordPieceTokenizer.train learns "
-            "it."
+            "SubwordTokenizer does not support model_type='wordpiece': use "
+            "WordPieceTokenizer.train."
         )
     options: dict[str, Any] = dict(
         model_type=model_type,
@@ -137,16 +137,16 @@ def train_sentencepiece(
         options["sentence_iterator"] = nonempty(lines)
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
-        options |= _normalization(lowercase, nfkc, folder)
+        options |= _normalization_options(lowercase, nfkc, folder)
         try:
             sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
         except (RuntimeError, OSError) as error:
-            raise _explain(error, vocabulary_size) from error
-    return _finish(model.getvalue(), vocabulary_size)
+            raise _translate_error(error, vocabulary_size) from error
+    return _remove_temporary_path(model.getvalue(), vocabulary_size)
 
 
-def _normalization(lowercase, nfkc, folder):
-    """The trainer's options for the normalization of text."""
+def _normalization_options(lowercase, nfkc, folder):
+    """Returns the trainer's options for the normalization of text."""
     if nfkc or not lowercase:
         name = ("nfkc_cf" if lowercase else "nfkc") if nfkc else "identity"
         return {"normalization_rule_name": name}
@@ -159,8 +159,8 @@ def _normalization(lowercase, nfkc, folder):
     return {"normalization_rule_tsv": rules}
 
 
-def _finish(model, vocabulary_size):
-    """The model without the path of the temporary file of rules, which is different each time."""
+def _remove_temporary_path(model, vocabulary_size):
+    """Removes the path of the temporary file of rules from a model, which differs each time."""
     proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model)
     if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
         raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
@@ -170,8 +170,8 @@ def _finish(model, vocabulary_size):
     return proto.SerializeToString(deterministic=True)
 
 
-def _explain(error, vocabulary_size):
-    """An error of one sentence for one of the trainer, which refers to its C++ sources."""
+def _translate_error(error, vocabulary_size):
+    """Returns a one-sentence error for one of the trainer, which refers to its C++ sources."""
     message = " ".join(str(error).split())
     if match := re.search(r"too high .* (\d+)\D*$", message):
         return VocabularyTooLarge(int(match[1]), vocabulary_size)
@@ -185,7 +185,7 @@ def _explain(error, vocabulary_size):
     if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `nonempty`
         return ValueError(match[1])
     message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
-    return ValueError(f"No vocabulary could be learned: {message or type(error).__name__}.")
+    return ValueError(f"SentencePiece failed to learn a vocabulary: {message or error!r}.")
 
 
 def train_wordpiece(
@@ -196,8 +196,8 @@ def train_wordpiece(
 ) -> bytes:
     """Learns a WordPiece model: every character of the text, and the most useful longer pieces.
 
-    The tokenizers package merges pieces, as BERT's vocabularies are made. Of these the ones are
-    kept that segment the text's words most often: steps on the way to longer ones are of no use.
+    The tokenizers package merges pieces, the method of BERT's vocabularies. Only the pieces that
+    occur most often in the segmented words are kept, without intermediate merges.
 
     Args:
         lines, files, vocabulary_size, lowercase: See `WordPieceTokenizer.train`.
@@ -211,7 +211,7 @@ def train_wordpiece(
     """
     check_text(lines, files)
     check_vocabulary(vocabulary_size, "wordpiece")
-    counts, split = _count_words(nonempty(_read(files) if files else lines), lowercase)
+    counts, split = _count_words(nonempty(_read_lines(files) if files else lines), lowercase)
     if not counts:
         raise ValueError(NO_TEXT)
     characters = sorted(set(itertools.chain.from_iterable(counts)))
@@ -233,11 +233,11 @@ def train_wordpiece(
         pieces, exhausted = _merge_pieces(words, base, size)
     if len(pieces) < wanted:
         raise VocabularyTooLarge(len(base) + len(pieces), vocabulary_size)
-    return to_model([*base, *pieces[:wanted]], lowercase)
+    return serialize_pieces([*base, *pieces[:wanted]], lowercase)
 
 
-def _read(files):
-    """The lines of text files."""
+def _read_lines(files):
+    """Yields the lines of text files."""
     for path in files:
         try:
             with open(path, "rb") as file:
@@ -247,7 +247,7 @@ def _read(files):
 
 
 def _count_words(lines, lowercase):
-    """The frequency of each word of a text, and the function that splits text into words."""
+    """Returns the frequency of each word of a text, and the function that splits text to words."""
     import tokenizers
 
     normalizer = tokenizers.normalizers.BertNormalizer(

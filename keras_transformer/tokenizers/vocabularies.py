@@ -1,4 +1,4 @@
-"""Vocabularies: which can be learned from a text, and files of WordPiece pieces. No TensorFlow."""
+"""Checks of vocabularies and their texts, and files of WordPiece pieces. Loads no TensorFlow."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Path
 
 INSIDE = "##"  # prefix of a WordPiece piece that continues a word
-NO_TEXT = "There is no text to learn a vocabulary from: every line is empty."
+NO_TEXT = "Cannot learn a vocabulary: every line of the text is empty."
 
 
 class VocabularyTooLarge(ValueError):
@@ -45,7 +45,7 @@ def check_text(
             f"files must be a list of paths, received one, {files!r}: put it in a list."
         )
     if (lines is None) == (len(files) == 0):
-        raise ValueError("Give either lines or files to learn a vocabulary from, not both.")
+        raise ValueError("Pass either lines or files to learn a vocabulary from, not both.")
 
 
 def nonempty(lines: Iterable[str | bytes] | None) -> Iterator[bytes]:
@@ -103,17 +103,17 @@ def read_pieces(path: Path) -> list[str]:
     return pieces
 
 
-def to_model(pieces: Sequence[str], lowercase: bool) -> bytes:
+def serialize_pieces(pieces: Sequence[str], lowercase: bool) -> bytes:
     """Serializes a WordPiece vocabulary: its pieces in file order, and whether it is uncased."""
     content = {"format": FORMAT, "lowercase": lowercase, "pieces": list(pieces)}
     return json.dumps(content, ensure_ascii=False, indent=0).encode() + b"\n"
 
 
-def from_model(model: bytes) -> tuple[list[str], bool]:
+def deserialize_pieces(model: bytes) -> tuple[list[str], bool]:
     """Returns the pieces of a WordPiece model, in file order, and whether it is uncased.
 
     Raises:
-        ValueError: If the bytes were not written by `to_model`.
+        ValueError: If the bytes were not written by `serialize_pieces`.
     """
     try:
         return read_wordpiece_model(model)

@@ -11,10 +11,10 @@ from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflo
 from keras_transformer.tokenizers.training import train_wordpiece
 from keras_transformer.tokenizers.vocabularies import (
     INSIDE,
+    deserialize_pieces,
     detokenizing_loses,
-    from_model,
     read_pieces,
-    to_model,
+    serialize_pieces,
 )
 from keras_transformer.utils import Path, Tensor
 
@@ -70,7 +70,7 @@ class WordPieceTokenizer(GraphTokenizer):
 
     def __init__(self, model: bytes) -> None:
         super().__init__(model)
-        in_file, self.lowercase = from_model(model)
+        in_file, self.lowercase = deserialize_pieces(model)
         numbers = {piece: number for number, piece in enumerate(in_file)}
         pieces = [*SPECIAL, *(piece for piece in in_file if piece not in SPECIAL)]
         self.vocabulary_size = len(pieces)
@@ -176,7 +176,7 @@ class WordPieceTokenizer(GraphTokenizer):
         Raises:
             ValueError: If the file cannot be read or is not a valid vocabulary.
         """
-        return cls(to_model(read_pieces(path), lowercase))
+        return cls(serialize_pieces(read_pieces(path), lowercase))
 
     def _valid(self, ids):
         """int32 ids, with UNK for those out of range."""

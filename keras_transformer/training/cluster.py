@@ -1,4 +1,4 @@
-"""The workers that TF_CONFIG names: their addresses, and whether they answer."""
+"""The workers in TF_CONFIG: their addresses, and whether they respond."""
 
 import contextlib
 import dataclasses
@@ -11,9 +11,9 @@ from typing import Any
 
 TF_CONFIG = "TF_CONFIG"
 EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
-PATIENCE = 300.0  # seconds that workers wait for each other at the start
+START_TIMEOUT = 300.0  # seconds that workers wait for each other at the start
 TYPES = ("chief", "worker")  # tasks that train, in the order of their numbers
-PAUSE = 0.2  # seconds between two tries to reach a worker
+RETRY_SECONDS = 0.2  # between two attempts to reach a worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Cluster:
 
     Args:
         addresses: `"host:port"` of each worker; the first one is the chief.
-        index: Which of them this process is.
+        index: Index of this process among them.
     """
 
     addresses: tuple[str, ...]
@@ -30,24 +30,25 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files."""
+        """Whether this process is the chief, which writes files."""
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """The name of a worker in messages."""
+        """Returns the name of a worker for messages."""
         role = "the chief" if index == 0 else f"worker {index}"
         return f"{role} ({self.addresses[index]})"
 
-    def missing(self, seconds: float = 2.0) -> list[str]:
-        """The names of the other workers that do not answer at their addresses."""
-        others = [index for index in range(len(self.addresses)) if index != self.index]
+    def find_missing(self, seconds: float = 2.0) -> list[str]:
+        """Returns the names of the other workers that do not respond at their addresses."""
         return [
-            self.name(index) for index in others if not _answers(self.addresses[index], seconds)
+            self.name(index)
+            for index, address in enumerate(self.addresses)
+            if index != self.index and not _responds(address, seconds)
         ]
 
 
 def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
-    """Reads TF_CONFIG, which people or Kubernetes' training operators set.
+    """Reads TF_CONFIG, which users or Kubernetes' training operators set.
 
     Args:
         environment: Environment variables; by default those of this process.
@@ -56,7 +57,8 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
         `Cluster`; None without TF_CONFIG.
 
     Raises:
-        ValueError: If it is not valid JSON, its task is missing, or the task does not train.
+        ValueError: If it is not valid JSON, its task is missing, or the task is not a training
+            worker.
     """
     text = (os.environ if environment is None else environment).get(TF_CONFIG, "")
     if not text.strip():
@@ -65,23 +67,23 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
         config = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"TF_CONFIG is not JSON ({error}): expected such as {EXAMPLE}.") from None
-    cluster, task = (_part(config, name) for name in ("cluster", "task"))
+    cluster, task = (_read_section(config, name) for name in ("cluster", "task"))
     kind, index = task.get("type"), task.get("index", 0)
     if kind not in TYPES:
         raise ValueError(
-            f"TF_CONFIG makes this process a {kind!r}: chief and worker train; leave parameter "
-            "servers and evaluators out."
+            f"The task type in TF_CONFIG must be 'chief' or 'worker', received {kind!r}: parameter "
+            "servers and evaluators are not supported."
         )
     addresses: list[str] = []
     for name in TYPES:
         if name == kind:
             number = len(addresses) + index if isinstance(index, int) else -1
         addresses += _addresses(cluster, name)
-    held = len(_addresses(cluster, kind))
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < held:
+    count = len(_addresses(cluster, kind))
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
         raise ValueError(
-            f"TF_CONFIG makes this process {kind} {index!r}, but its cluster has {held} of that "
-            f"type: expected an index below that, such as {EXAMPLE}."
+            f"The task index in TF_CONFIG must be an integer below {count}, the number of "
+            f"addresses of type {kind}, received {index!r}: expected such as {EXAMPLE}."
         )
     return Cluster(tuple(addresses), number)
 
@@ -94,78 +96,82 @@ def joined_cluster() -> Cluster:
     """
     cluster = read_cluster()
     if cluster is None:
-        raise ValueError("TF_CONFIG is missing: keep it as it was when the workers joined.")
+        raise ValueError("TF_CONFIG is missing: do not unset it after the workers have joined.")
     return cluster
 
 
-def cluster_of(strategy: str) -> Cluster | None:
-    """Reads the cluster that a strategy of this name joins; None if it joins none.
+def cluster_for_strategy(strategy: str) -> Cluster | None:
+    """Returns the cluster that a strategy of this name joins, or None.
 
     Raises:
-        ValueError: See `read_cluster`; also if the strategy needs workers and there are none.
+        ValueError: See `read_cluster`; also for "multiworker" without TF_CONFIG.
     """
     if strategy not in ("auto", "multiworker"):
         return None
     cluster = read_cluster()
     if cluster is None and strategy == "multiworker":
-        raise ValueError(f"multiworker needs the variable TF_CONFIG, such as {EXAMPLE}.")
+        raise ValueError(
+            f'The strategy "multiworker" needs the environment variable TF_CONFIG, such as '
+            f"{EXAMPLE}."
+        )
     return cluster if cluster and len(cluster.addresses) > 1 else None
 
 
-def wait_for_workers(cluster: Cluster, patience: float = PATIENCE) -> None:
-    """Waits until each other worker answers at its address; answers them meanwhile.
+def wait_for_workers(cluster: Cluster, timeout: float = START_TIMEOUT) -> None:
+    """Waits until every other worker responds at its address; responds to them meanwhile.
 
     TensorFlow itself would wait forever.
 
     Args:
         cluster: `Cluster`.
-        patience: Seconds.
+        timeout: Seconds.
 
     Raises:
-        ValueError: If one does not answer in time, naming it; or the address of this process
-            cannot be listened at.
+        ValueError: If one does not respond in time, naming it; or this process cannot listen at
+            its own address.
     """
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     missing = [index for index in range(len(cluster.addresses)) if index != cluster.index]
-    with _listening(cluster):
+    with _listen(cluster):
         while missing:
-            missing = [index for index in missing if not _answers(cluster.addresses[index], 1.0)]
+            missing = [index for index in missing if not _responds(cluster.addresses[index], 1.0)]
             if missing and time.monotonic() > end:
                 names = ", ".join(cluster.name(index) for index in missing)
                 raise ValueError(
-                    f"{names} did not answer within {patience:g} seconds: start every worker that "
-                    "TF_CONFIG names, and see that they reach each other at these addresses."
+                    f"{names} did not respond within {timeout:g} seconds: start all workers in "
+                    "TF_CONFIG, and make sure that they reach each other at these addresses."
                 )
-            time.sleep(PAUSE if missing else 0)
+            time.sleep(RETRY_SECONDS if missing else 0)
 
 
 @contextlib.contextmanager
-def _listening(cluster: Cluster) -> Iterator[None]:
-    """Listens at this worker's address, as TensorFlow will do afterwards."""
-    _, port = _split(cluster.addresses[cluster.index])
+def _listen(cluster: Cluster) -> Iterator[None]:
+    """Listens at this worker's address, as TensorFlow will afterwards."""
+    _, port = _split_address(cluster.addresses[cluster.index])
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             server.bind(("", port))
-            server.listen(128)  # connections need not be accepted to be made
+            server.listen(128)  # clients can connect although no connection is accepted
         except OSError as error:
             raise ValueError(
                 f"This process, {cluster.name(cluster.index)}, cannot listen at port {port} "
-                f"({error.strerror}): stop what else does, or name another port in TF_CONFIG."
+                f"({error.strerror}): stop the process that uses it, or choose another port in "
+                "TF_CONFIG."
             ) from None
         yield
 
 
-def _answers(address, seconds):
-    """Returns whether something listens at an address."""
+def _responds(address, seconds):
+    """Returns whether a process listens at an address."""
     try:
-        with socket.create_connection(_split(address), seconds):
+        with socket.create_connection(_split_address(address), seconds):
             return True
     except OSError:
         return False
 
 
-def _part(config: Any, name: str) -> dict[str, Any]:
+def _read_section(config: Any, name: str) -> dict[str, Any]:
     part = config.get(name) if isinstance(config, dict) else None
     if not isinstance(part, dict):
         raise ValueError(f"TF_CONFIG has no {name}: expected such as {EXAMPLE}.")
@@ -173,13 +179,13 @@ def _part(config: Any, name: str) -> dict[str, Any]:
 
 
 def _addresses(cluster: dict[str, Any], kind: str) -> list[str]:
-    """The addresses of one type of task, checked."""
+    """Returns the addresses of one type of task; raises if one is invalid."""
     addresses = cluster.get(kind, [])
     if not isinstance(addresses, list):
         raise ValueError(f"TF_CONFIG: {kind} must be a list of host:port, received {addresses!r}.")
     for address in addresses:
         try:
-            _split(address)
+            _split_address(address)
         except (ValueError, AttributeError):
             raise ValueError(
                 f"TF_CONFIG: {address!r} is not the address of a {kind}: expected host:port."
@@ -187,7 +193,7 @@ def _addresses(cluster: dict[str, Any], kind: str) -> list[str]:
     return addresses
 
 
-def _split(address: str) -> tuple[str, int]:
+def _split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not 0 < int(port) < 1 << 16:
         raise ValueError(address)

@@ -1,4 +1,4 @@
-"""Training on several devices and machines: strategies, what workers share, and lost workers."""
+"""Training on several devices and machines: strategies, communication, and lost workers."""
 
 import contextlib
 import hashlib
@@ -17,9 +17,9 @@ from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import STRATEGIES
 from keras_transformer.special_ids import PAD
 from keras_transformer.training.cluster import (
-    PATIENCE,
+    START_TIMEOUT,
     Cluster,
-    cluster_of,
+    cluster_for_strategy,
     joined_cluster,
     read_cluster,
     wait_for_workers,
@@ -28,34 +28,33 @@ from keras_transformer.training.keras_workarounds import sum_over_replicas
 from keras_transformer.utils import Nested, Tensor, counted
 
 CHECK_SECONDS = 3.0  # seconds between two checks of the other workers
-MAX_MISSES = 3  # checks in a row without an answer after which a worker counts as lost
-GRACE_SECONDS = 20.0  # seconds that Python has to end by itself
-# Seconds until all other processes have ended.
+MAX_MISSES = 3  # failed checks in a row after which a worker counts as lost
+GRACE_SECONDS = 20.0  # seconds before this process is killed
+# Maximum time until all other processes have ended.
 MAX_SECONDS_TO_END = (CHECK_SECONDS + 2.0) * MAX_MISSES + GRACE_SECONDS
 
 
 def make_strategy(
-    name: str = "auto", logical_devices: int = 1, patience: float = PATIENCE
+    name: str = "auto", logical_devices: int = 1, timeout: float = START_TIMEOUT
 ) -> tf.distribute.Strategy:
-    """Chooses the devices that a training runs on.
+    """Chooses the devices to train on.
+
+    With workers or several logical devices, call it before TensorFlow computes anything.
 
     Args:
         name: `"auto"`, all workers if TF_CONFIG names several, else all GPUs of this machine, else
             its CPU; `"one"`, the first GPU, else the CPU; `"mirrored"`, a copy of the model on
             each GPU, else on each logical CPU device; or `"multiworker"`, the same on each of the
-            machines that TF_CONFIG names, all of which run the same program.
-        logical_devices: Number of devices that the CPU is split into, to try `"mirrored"` without a
-            GPU. Ask for more than one before TensorFlow computes anything.
-        patience: Seconds that workers wait for each other. Make the strategy before TensorFlow
-            computes anything.
+            machines in TF_CONFIG, all of which run the same program.
+        logical_devices: Number of devices to split the CPU into, to try `"mirrored"` without a GPU.
+        timeout: Seconds that workers wait for each other.
 
     Returns:
         A `tf.distribute.Strategy`. Build and compile the model inside its `scope()`.
 
     Raises:
-        ValueError: If the name is unknown, it is too late for logical devices or workers, TF_CONFIG
-            is missing or invalid, a worker does not answer, or Keras has another backend than
-            TensorFlow.
+        ValueError: If the name is unknown, TensorFlow has already been used, TF_CONFIG is missing
+            or invalid, a worker does not respond, or Keras has another backend than TensorFlow.
 
     Example:
 
@@ -65,9 +64,9 @@ def make_strategy(
     require_tensorflow("make_strategy")
     if name not in STRATEGIES:
         raise ValueError(f"Unknown strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
-    cluster = cluster_of(name)
+    cluster = cluster_for_strategy(name)
     if cluster is not None:
-        return _join_workers(cluster, logical_devices, patience)
+        return _join_workers(cluster, logical_devices, timeout)
     if logical_devices > 1:
         _split_cpu(logical_devices)
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
@@ -78,23 +77,23 @@ def make_strategy(
     return tf.distribute.OneDeviceStrategy(devices[0])
 
 
-def _join_workers(cluster, logical_devices, patience):
+def _join_workers(cluster, logical_devices, timeout):
     if logical_devices > 1:
         raise ValueError(
-            f"logical_devices={logical_devices} are for one process; leave them out with workers."
+            f"logical_devices={logical_devices} is for a single process: omit it with workers."
         )
-    wait_for_workers(cluster, patience)
+    wait_for_workers(cluster, timeout)
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
         raise ValueError(
-            "Workers have to be joined before TensorFlow computes anything: call make_strategy "
-            f"first ({error})."
+            "Workers must join before TensorFlow computes anything: call make_strategy first "
+            f"({error})."
         ) from None
 
 
 def _split_cpu(count):
-    """Makes the CPU appear as several devices."""
+    """Splits the CPU into several logical devices."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     devices = [tf.config.LogicalDeviceConfiguration()] * count
     try:
@@ -103,8 +102,8 @@ def _split_cpu(count):
         available = len(tf.config.list_logical_devices("CPU"))
         if available != count:
             raise ValueError(
-                f"The CPU is {counted(available, 'logical device')} already, expected {count}: ask "
-                "for them before TensorFlow computes anything."
+                f"The CPU is already initialized with {counted(available, 'logical device')}, "
+                f"expected {count}: call make_strategy before TensorFlow computes anything."
             ) from None
 
 
@@ -116,7 +115,7 @@ def is_multiworker(strategy: tf.distribute.Strategy) -> bool:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether this process writes files: the chief, or the only process."""
+    """Returns whether this process is the chief, or the only process: the one that writes files."""
     if not is_multiworker(strategy):
         return True
     cluster = read_cluster()
@@ -127,15 +126,15 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
-    """Lets each worker read its rows of a dataset's batches.
+    """Makes each worker read its rows of a dataset's batches.
 
-    Keras would shard a `tf.data.Dataset` by the number of workers, whatever rows they read already.
-    The datasets of `make_dataset` know their batches: each worker reads its rows of every batch,
-    and a worker without rows reads a row of padding.
+    Keras would shard a `tf.data.Dataset` again, although workers may read different rows already.
+    With a dataset of `make_dataset`, each worker reads its rows of every batch, and a worker
+    without rows reads a row of padding.
 
     Args:
-        strategy: Of the model.
-        dataset: What `make_dataset` has returned. Anything else is returned unchanged.
+        strategy: The strategy of the model.
+        dataset: A dataset of `make_dataset`. Anything else is returned unchanged.
 
     Returns:
         A `tf.distribute.DistributedDataset`; without workers, `dataset`.
@@ -144,19 +143,19 @@ def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
     if stream is None or not is_multiworker(strategy):
         return dataset
 
-    def of_worker(context):
+    def make_worker_dataset(context):
         stream.shard = context.input_pipeline_id, context.num_input_pipelines
         replicas = context.num_replicas_in_sync // context.num_input_pipelines
         return dataset if replicas == 1 else split_for_replicas(dataset, replicas)
 
-    return strategy.distribute_datasets_from_function(of_worker)
+    return strategy.distribute_datasets_from_function(make_worker_dataset)
 
 
 def split_for_replicas(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """Splits each batch into one for each replica of a worker; replicas read them in turn.
 
     Args:
-        dataset: Of nested ids `(B, …)`.
+        dataset: Dataset of nested ids `(B, …)`.
         count: Number of replicas.
 
     Returns:
@@ -166,28 +165,30 @@ def split_for_replicas(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
 
     def split(*batch):
         def rows(number):
-            return tf.nest.map_structure(lambda x: _every(x, number, count), batch)
+            return tf.nest.map_structure(lambda x: _take_every(x, number, count), batch)
 
         return tf.data.Dataset.range(count).map(rows)
 
     return dataset.flat_map(split)
 
 
-def _every(x: Tensor, number: Tensor, count: int) -> Nested:
-    """The rows `number`, `number` + `count` …, or one of PAD."""
+def _take_every(x: Tensor, number: Tensor, count: int) -> Nested:
+    """Returns the rows `number`, `number` + `count` …; if there are none, a row of PAD."""
     rows = x[number::count]
     padding = tf.fill(tf.concat([[1], tf.shape(x)[1:]], axis=0), tf.cast(PAD, x.dtype))
     return tf.cond(tf.equal(tf.shape(rows)[0], 0), lambda: padding, lambda: rows)
 
 
-# Numbers. Each of these functions returns only when all workers have called it.
+# Communication. Each of these functions returns only when all workers have called it.
 
 
-def gather(strategy: tf.distribute.Strategy, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Returns the numbers of each worker, on all of them.
+def gather_from_workers(
+    strategy: tf.distribute.Strategy, values: Sequence[float] | np.ndarray
+) -> np.ndarray:
+    """Gathers the numbers of all workers on each of them.
 
     Args:
-        strategy: Of the model, of several workers.
+        strategy: The strategy of the model, with several workers.
         values: Numbers `(N,)` of this worker.
 
     Returns:
@@ -199,15 +200,15 @@ def gather(strategy: tf.distribute.Strategy, values: Sequence[float] | np.ndarra
 
     @tf.function
     def add_up(values):
-        return strategy.run(of_replica, [values])
+        return strategy.run(add_on_replica, [values])
 
-    def of_replica(values):
+    def add_on_replica(values):
         replica = tf.distribute.get_replica_context()
-        local = len(strategy.extended.worker_devices)  # replicas of this worker: one counts
+        local = len(strategy.extended.worker_devices)  # replicas of this worker; the first counts
         first = tf.cast(replica.replica_id_in_sync_group % local == 0, tf.float64)
         return sum_over_replicas([tf.identity(values) * first])[0]
 
-    # One number more, since an empty all-reduce would not wait for the others.
+    # One more number, since an empty all-reduce would not wait for the others.
     sums = add_up(tf.constant([0.0, *table.ravel()], tf.float64))
     sums = strategy.experimental_local_results(sums)[0].numpy()[1:]
     return np.reshape(sums, table.shape)
@@ -219,39 +220,39 @@ def broadcast_from_chief(
     """Returns the chief's numbers on all workers.
 
     Args:
-        strategy: Of the model.
-        values: Numbers by name; all workers need the same names.
+        strategy: The strategy of the model.
+        values: Numbers by name; the names must be the same on all workers.
 
     Returns:
         The chief's numbers by name.
     """
     if not is_multiworker(strategy):
         return dict(values)
-    chief = gather(strategy, [float(value) for value in values.values()])[0]
+    chief = gather_from_workers(strategy, [float(value) for value in values.values()])[0]
     return dict(zip(values, chief.tolist(), strict=True))
 
 
 def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None:
-    """Refuses workers that differ in something.
+    """Checks that a value is the same on all workers.
 
     Args:
-        strategy: Of the model.
-        what: Its name, a plural.
-        value: This worker's.
+        strategy: The strategy of the model.
+        what: The name of the value in the message, a plural.
+        value: The value of this worker.
 
     Raises:
-        ValueError: On all workers, if the value of one is not the chief's.
+        ValueError: On all workers, if the value of one differs from the chief's.
     """
     if not is_multiworker(strategy):
         return
     cluster = joined_cluster()
     digest = int.from_bytes(hashlib.sha256(value.encode()).digest()[:6], "big")  # exact in float64
-    digests = gather(strategy, [digest])[:, 0]
+    digests = gather_from_workers(strategy, [digest])[:, 0]
     others = [cluster.name(i) for i, one in enumerate(digests) if one != digests[0]]
     if others:
         raise ValueError(
-            f"The {what} of {' and '.join(others)} are not those of {cluster.name(0)}: start all "
-            "workers with the same options, and files of the same content."
+            f"The {what} of {' and '.join(others)} differ from those of {cluster.name(0)}: start "
+            "all workers with the same options and the same files."
         )
 
 
@@ -259,7 +260,7 @@ def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None
 
 
 class WorkerLostError(ValueError):
-    """Another worker does not answer any more."""
+    """Another worker no longer responds."""
 
 
 def watch_workers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[Any]:
@@ -271,15 +272,15 @@ def watch_workers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContex
 class WorkerWatch:
     """Ends the steps of this worker when another worker is lost.
 
-    TensorFlow ends the others if a worker dies that is not the chief; if the chief dies, they wait
-    for it forever, inside a step that Python cannot interrupt. This context aborts the step, so
-    that `fit` raises; if the process has not ended after a while, it kills the process.
+    If a worker dies, TensorFlow ends the others; but if the chief dies, they wait for it forever,
+    inside a step that Python cannot interrupt. This context aborts the step, so that `fit` raises;
+    if the process has not ended after a while, it kills the process.
 
     Args:
         cluster: `Cluster`.
 
     Raises:
-        WorkerLostError: On leaving the context, instead of TensorFlow's error, if one is lost.
+        WorkerLostError: On leaving the context, instead of TensorFlow's error, if a worker is lost.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -293,8 +294,8 @@ class WorkerWatch:
 
     def __exit__(self, kind: Any, error: BaseException | None, *_: object) -> None:
         if isinstance(error, tf.errors.OpError) and not self._message:
-            # TensorFlow was faster: its error says less.
-            self._report(self._find_missing())
+            # TensorFlow was faster, but its error does not name the worker.
+            self._set_message(self._find_missing())
         self._over.set()
         if self._message and isinstance(error, (tf.errors.OpError, RuntimeError)):
             raise WorkerLostError(self._message) from None
@@ -302,26 +303,26 @@ class WorkerWatch:
     def _watch(self):
         misses = 0
         while not self._over.wait(CHECK_SECONDS):
-            missing = self.cluster.missing()
+            missing = self.cluster.find_missing()
             misses = misses + 1 if missing else 0
             if misses == MAX_MISSES:
-                self._report(missing)
+                self._set_message(missing)
                 eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, self._message)
                 if not self._over.wait(GRACE_SECONDS):
                     print(self._message, file=sys.stderr, flush=True)
                     os._exit(1)
 
     def _find_missing(self):
-        """The workers that do not answer, after one or more checks."""
+        """Returns the workers that do not respond, after one or more checks."""
         end = time.monotonic() + MAX_MISSES * CHECK_SECONDS
-        while not (missing := self.cluster.missing()) and time.monotonic() < end:
+        while not (missing := self.cluster.find_missing()) and time.monotonic() < end:
             time.sleep(0.5)
         return missing
 
-    def _report(self, missing):
+    def _set_message(self, missing):
         if missing:
             self._message = (
-                f"{' and '.join(missing)} is gone, so this worker, "
-                f"{self.cluster.name(self.cluster.index)}, ends too: start all of them again; "
-                "continue from the last checkpoint with --resume."
+                f"Lost {' and '.join(missing)}, so this worker, "
+                f"{self.cluster.name(self.cluster.index)}, ends too: start all workers again, with "
+                "--resume to continue from the last checkpoint."
             )

@@ -13,12 +13,12 @@ REMEDY = "a smaller learning rate, a longer warm-up or gradients clipped by glob
 class StopOnDivergence(keras.callbacks.Callback):
     """Stops `fit` at the first step whose loss or gradient norm is not finite.
 
-    Such a step destroys the weights, whatever the next losses are. Keras' `TerminateOnNaN` looks at
-    the loss alone; `TokenTrainer` also reports a loss of NaN if the gradient norm is not finite.
-    With mixed_float16, such steps are skipped and halve the loss scale; training stops once that is
-    down to 1. A validation loss that is not finite stops `fit` too.
+    Such a step destroys the weights. Keras' `TerminateOnNaN` checks only the loss; `TokenTrainer`
+    also reports a loss of NaN if the gradient norm is not finite. With mixed_float16, such steps
+    are skipped and halve the loss scale; training stops once that is down to 1. A validation loss
+    that is not finite stops `fit` too.
 
-    `ResumeTraining` does this by itself, and saves nothing of a training that has diverged.
+    `ResumeTraining` does the same automatically, and does not save a training that has diverged.
 
     Raises:
         FloatingPointError: From `fit`, on all workers alike. It names the step, the learning rate
@@ -37,12 +37,12 @@ class StopOnDivergence(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Stops if the loss of the step is not finite."""
         if has_diverged(logs):
-            stop(self.model, of_step(batch + 1, self._epoch))
+            stop(self.model, describe_step(batch + 1, self._epoch))
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Stops if the validation loss is not finite."""
         if has_diverged(logs):
-            stop(self.model, of_validation(self._epoch))
+            stop(self.model, describe_validation(self._epoch))
 
 
 def has_diverged(logs: Mapping[str, Any] | None) -> bool:
@@ -50,13 +50,13 @@ def has_diverged(logs: Mapping[str, Any] | None) -> bool:
     return not math.isfinite((logs or {}).get("loss", 0.0))
 
 
-def of_step(step: int, epoch: int) -> str:
-    """Names what is not finite: a step, counted from 1 in each epoch."""
+def describe_step(step: int, epoch: int) -> str:
+    """Returns the subject of an error about a step, counted from 1 in each epoch."""
     return f"the loss or the gradient norm of step {step:,} of epoch {epoch:,}"
 
 
-def of_validation(epoch: int) -> str:
-    """Names what is not finite: the validation after an epoch."""
+def describe_validation(epoch: int) -> str:
+    """Returns the subject of an error about the validation after an epoch."""
     return f"the validation loss of epoch {epoch:,}"
 
 
@@ -76,7 +76,7 @@ def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
     if strategy is not None:
         from keras_transformer.training.distribution import broadcast_from_chief
 
-        broadcast_from_chief(strategy, {})  # a worker that ended is lost for the others
+        broadcast_from_chief(strategy, {})  # workers end together: an ended one counts as lost
     raise FloatingPointError(
         f"The training diverged: {what} is not finite, at a learning rate of {rate:.3g}. Train "
         f"again with {remedy}."
@@ -85,26 +85,26 @@ def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
 
 def all_finite(model: keras.Model) -> bool:
     """Returns whether all trainable weights of a model are finite."""
-    return not any(map(_is_bad, model.trainable_variables))
+    return all(map(_is_finite, model.trainable_variables))
 
 
 def check_weights(model: keras.Model, name: str) -> None:
-    """Refuses a model with weights that are not finite.
+    """Checks that all weights of a model are finite.
 
     Args:
         model: A built model.
-        name: What to call it.
+        name: Its name in the error message.
 
     Raises:
-        ValueError: If there are any.
+        ValueError: If a weight is not finite.
     """
-    bad = next(filter(_is_bad, model.weights), None)
-    if bad is not None:
+    invalid = next((weight for weight in model.weights if not _is_finite(weight)), None)
+    if invalid is not None:
         raise ValueError(
-            f"{name} has weights that are not finite, such as {bad.path}: its training diverged. "
-            "Use a checkpoint from before that, or train again with a smaller learning rate."
+            f"{name} has weights that are not finite, such as {invalid.path}: its training "
+            "diverged. Use an earlier checkpoint, or train again with a smaller learning rate."
         )
 
 
-def _is_bad(variable):
-    return not np.isfinite(keras.ops.convert_to_numpy(variable)).all()
+def _is_finite(variable):
+    return np.isfinite(keras.ops.convert_to_numpy(variable)).all()

@@ -1,4 +1,4 @@
-"""Embeddings that are initialized with word vectors from a file."""
+"""Initializes embeddings with pretrained word vectors."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from keras_transformer.utils import Path, counted
 if TYPE_CHECKING:
     from keras_transformer.layers.positional_embedding import PositionalEmbedding
 
-BEGINS = "▁"  # starts a piece of SentencePiece that starts a word
+WORD_START = "▁"  # starts a piece of SentencePiece that starts a word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Coverage:
         types: Number of pieces in the vocabulary without special ones.
         types_covered: How many of them have a vector.
         tokens: Number of pieces in the text; None without a text.
-        tokens_covered: How many of those have a vector.
-        width: Numbers of each vector in the file.
-        kept_variance: Share of the variance that was kept if vectors were reduced; else None.
+        tokens_covered: How many of them have a vector.
+        width: Width of the vectors in the file.
+        kept_variance: Share of the variance that was kept, if PCA reduced the vectors; else None.
 
     Example:
 
@@ -43,12 +43,12 @@ class Coverage:
     kept_variance: float | None
 
     def __str__(self) -> str:
-        text = f"{_share(self.types_covered, self.types)} of the vocabulary"
+        text = f"{_format_share(self.types_covered, self.types)} of the vocabulary"
         if self.tokens is not None:
-            text += f" and {_share(self.tokens_covered, self.tokens)} of the running tokens"
+            text += f" and {_format_share(self.tokens_covered, self.tokens)} of the running tokens"
         text += f" have a vector of {counted(self.width, 'number')}"
         if self.kept_variance is not None:
-            text += f", reduced by PCA, which keeps {self.kept_variance:.0%} of the variance"
+            text += f", reduced by PCA, which retains {self.kept_variance:.0%} of the variance"
         return text
 
 
@@ -60,22 +60,24 @@ def initialize_embeddings(
 ) -> Coverage:
     """Initializes an embedding with word vectors; pieces without one keep their initial values.
 
-    A piece has a vector if it is a whole word of the file: in SentencePiece, what follows `▁`; in
-    WordPiece, what does not start with `##`. Other parts of words, and bytes, have none.
+    A piece gets a vector if it is a whole word in the file: in SentencePiece, a piece that starts
+    with `▁`, without that; in WordPiece, a piece that does not start with `##`. Other pieces, and
+    bytes, get none.
 
-    All vectors are multiplied by one factor, so that the root of their mean square is D^-0.5, the
-    scale of the embedding's own initial values. It multiplies by √D: GloVe's numbers, of a standard
-    deviation near 0.3, would be five times as large as the added positions, and with a shared
-    softmax put all probability on a word or two. One factor keeps angles and ratios of lengths.
+    All vectors are multiplied by one factor, so that their root mean square is D^-0.5, like the
+    embedding's own initial values. Without it, GloVe's numbers, of a standard deviation near 0.3,
+    times √D, would be five times as large as the positional encodings, and with a shared output
+    projection all probability would be on a word or two. One factor preserves angles and ratios of
+    lengths.
 
-    Vectors wider than D, such as the usual 300 numbers in the presets up to `small`, are reduced by
-    PCA of the used ones, less their mean. Narrower ones, such as in `base`, are refused.
+    Vectors wider than D, such as the usual 300 numbers in the presets up to `small`, are centered
+    and reduced by PCA of the used ones. Narrower vectors, such as for `base`, raise an error.
 
     Args:
         embedding: `PositionalEmbedding`.
         tokenizer: The `Tokenizer` whose ids it embeds.
         path: File of GloVe, word2vec (text or binary) or fastText (.vec), gzipped or not.
-        counts: Number of times that each id occurs in a text, `(V,)` integers, for its coverage.
+        counts: Frequency of each id in a text, `(V,)` integers, to compute its coverage.
 
     Returns:
         `Coverage`.
@@ -90,14 +92,15 @@ def initialize_embeddings(
     >>> str(initialize_embeddings(embedding, tokenizer, "glove.6B.300d.txt"))
     '3,210 of 7,996 (40.1%) of the vocabulary have a vector of 300 numbers'
     """
-    words = _words(tokenizer)
-    found = read_vectors(path, words, least_width=embedding.d_model)
+    words = _find_words(tokenizer)
+    found = read_vectors(path, words, min_width=embedding.d_model)
     if not found.words:
         raise ValueError(
-            f"{path} has a vector for none of the {tokenizer.vocabulary_size:,} pieces of the "
-            "vocabulary: is it of this language and case, and are there whole words among these?"
+            f"{path} has no vector for any of the {tokenizer.vocabulary_size:,} pieces of the "
+            "vocabulary: check that language and case are the same, and that the vocabulary has "
+            "whole words."
         )
-    rows, kept = _fitted(found.rows.astype(np.float64), embedding.d_model, path)
+    rows, kept = _resize_and_scale(found.rows.astype(np.float64), embedding.d_model, path)
     ids = np.array([words[word] for word in found.words])
     if not embedding.built:
         embedding.build()
@@ -114,35 +117,35 @@ def initialize_embeddings(
     )
 
 
-def _fitted(rows, d_model, path):
-    """Vectors of the width and scale of an embedding; the share of variance kept, or None."""
+def _resize_and_scale(rows, d_model, path):
+    """Returns vectors with the width and scale of an embedding, and the variance kept, or None."""
     kept = None
     if rows.shape[1] > d_model:
-        rows, kept = _reduced(rows, d_model)
+        rows, kept = _reduce_by_pca(rows, d_model)
     deviation = np.sqrt(np.mean(np.square(rows)))
     if not deviation > 0:
-        raise ValueError(f"{path} has vectors of zeros only.")
+        raise ValueError(f"{path} has only zero vectors.")
     return rows * (d_model**-0.5 / deviation), kept
 
 
-def _words(tokenizer: Tokenizer) -> dict[bytes, int]:
-    """The ids of the pieces that are whole words, by the word."""
+def _find_words(tokenizer: Tokenizer) -> dict[bytes, int]:
+    """Returns the ids of the pieces that are whole words, by the word."""
     pieces: Any = tokenizer.pieces(np.arange(tokenizer.vocabulary_size, dtype=np.int32))
     names = [piece.decode() for piece in pieces.numpy().tolist()]
-    begins = any(name.startswith(BEGINS) for name in names)
+    begins = any(name.startswith(WORD_START) for name in names)
     words = {}
     for id, name in enumerate(names[END + 1 :], start=END + 1):
         if begins:
-            is_word, name = name.startswith(BEGINS), name.removeprefix(BEGINS)
+            is_word, name = name.startswith(WORD_START), name.removeprefix(WORD_START)
         else:
             is_word = not name.startswith(INSIDE)
-        if is_word and name and BEGINS not in name:
+        if is_word and name and WORD_START not in name:
             words[name.encode()] = id
     return words
 
 
-def _reduced(rows, width):
-    """Rows by their principal components, and the share of the variance in those."""
+def _reduce_by_pca(rows, width):
+    """Projects rows to their principal components; returns also the share of variance kept."""
     centered = rows - rows.mean(axis=0)
     variances, axes = np.linalg.eigh(centered.T @ centered)
     variances, axes = np.maximum(variances[::-1], 0), axes[:, ::-1]
@@ -153,5 +156,5 @@ def _reduced(rows, width):
     return centered @ axes[:, :width], kept
 
 
-def _share(part, whole):
+def _format_share(part, whole):
     return f"{part:,} of {whole:,} ({part / max(whole, 1):.1%})"

@@ -1,4 +1,4 @@
-"""The loss without the logits of a whole batch: when a model may have it, and its gradients.
+"""The fused loss, without the logits of a whole batch: its conditions and its gradients.
 
 Shapes: B batch, T target length, D width, V vocabulary.
 """
@@ -25,12 +25,12 @@ def reason_for_logits(
 
     Args:
         model: A compiled `TokenTrainer`.
-        sample_weight: Of the batch.
-        metrics: The metrics that were given to `compile`.
+        sample_weight: Weights of the batch.
+        metrics: The metrics that were passed to `compile`.
     """
     kind = type(model)
     if kind.softmax_inputs_of is None or kind.softmax_inputs_of is not kind.call:
-        return f"{kind.__name__}.call is not the softmax_inputs_of that class"
+        return f"{kind.__name__}.softmax_inputs_of is not its call"
     quantized = [layer.name for layer in model.layers if layer.quantization_mode]
     if quantized:  # its output is not a product with its kernel
         return f"{quantized[0]} is quantized"
@@ -39,10 +39,10 @@ def reason_for_logits(
     if type(model.loss) is not SmoothedCrossEntropy:
         return "the loss is not SmoothedCrossEntropy"
     if not all(isinstance(metric, (TokenMetric, TargetTokens)) for metric in metrics):
-        return "a metric looks at logits"
-    own = kind.compute_loss is not keras.Model.compute_loss
-    if own or kind.compute_metrics is not keras.Model.compute_metrics:
-        return f"{kind.__name__} has compute_loss or compute_metrics of its own"
+        return "a metric needs logits"
+    overrides_loss = kind.compute_loss is not keras.Model.compute_loss
+    if overrides_loss or kind.compute_metrics is not keras.Model.compute_metrics:
+        return f"{kind.__name__} overrides compute_loss or compute_metrics"
     return None
 
 

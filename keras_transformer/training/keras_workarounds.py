@@ -1,7 +1,7 @@
-"""Everything that relies on private members of Keras and TensorFlow: one function each, and why.
+"""Everything that relies on private members of Keras and TensorFlow, and why it is needed.
 
-`tests/training/test_keras_workarounds.py` has a test for each, which fails once Keras no longer
-needs it, where that can be tested. `TokenTrainer` and `Transformer` call these functions.
+Where possible, `tests/training/test_keras_workarounds.py` has a test that fails once a workaround
+is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ if IS_TENSORFLOW:
 
     from keras_transformer.kernels.tensorflow import outside_of_traces
 
-NOT_IN_MODEL = {"optimizer", "seed_generator"}  # groups of a file that no layer needs
+NOT_IN_MODEL = {"optimizer", "seed_generator"}  # groups of a file that are not layers
 
 
 # Building.
@@ -30,7 +30,7 @@ def make_functional(model: keras.Model, base: type, args: tuple[Any, ...], kwarg
     """Makes the class of a functional model, `Mine(inputs, outputs)`, a subclass of `Functional`.
 
     Keras would make `Functional` the base of every class between `Mine` and `keras.Model`, and so
-    of all subclasses of `base`: after one functional model, no other model could be made.
+    of all subclasses of `base`: after one functional model, no other model could be created.
 
     Args:
         model: A model that is about to be initialized.
@@ -48,7 +48,10 @@ def make_functional(model: keras.Model, base: type, args: tuple[Any, ...], kwarg
     kind = type(model)
     if kind is base:
         name = base.__name__
-        raise TypeError(f"A functional model needs a class of its own: class Mine({name}): pass.")
+        raise TypeError(
+            f"A functional model cannot be a {name} itself: create a subclass, such as "
+            f"class FunctionalModel({name}): pass."
+        )
     if not issubclass(kind, Functional):
         kind.__bases__ = (*(b for b in kind.__bases__ if b is not keras.Model), Functional)
 
@@ -76,11 +79,11 @@ def build_before_tracing(
 def maybe_symbolic_build(
     model: keras.Model, iterator: Any = None, data_batch: Nested = None
 ) -> None:
-    """Builds what `fit` or `evaluate` needs: takes the place of `Model._maybe_symbolic_build`.
+    """Builds what `fit` or `evaluate` needs: replaces `Model._maybe_symbolic_build`.
 
     Under a strategy, Keras 3.15 averages the first batch over the replicas, although it looks at
     shapes and dtypes only. That fails for integers, and for replicas with different numbers of
-    rows, such as an odd batch on two replicas. Here Keras sees the first replica's part.
+    rows, such as an odd batch on two replicas. Here Keras sees the rows of the first replica.
 
     Without a strategy Keras leaves building to the first step, and TensorFlow traces a function
     that creates variables twice. Building ahead halves the time to the first step of a large model.
@@ -116,7 +119,7 @@ def build_ahead(model: keras.Model, data_batch: Nested) -> None:
 
 
 def make_function(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[..., Nested]:
-    """Compiles a training or test step: takes the place of `Model._make_function`.
+    """Compiles a training or test step: replaces `Model._make_function`.
 
     Keras averages what a step returns over the replicas: means of means, and divided sums. Over
     workers it fails at scalars (`reduce_per_replica` concatenates along axis 0). Here each replica
@@ -125,10 +128,10 @@ def make_function(model: keras.Model, step: Callable[[Nested], Nested]) -> Calla
     A compiled step with invalid labels raises the `ValueError` of `labels.explain_failure`.
     """
     if model.distribute_strategy.num_replicas_in_sync > 1:
-        step = _with_metrics_of_all_replicas(model, step)
+        step = _add_metrics_of_all_replicas(model, step)
     function = keras.Model._make_function(model, step)
 
-    def explained(iterator):
+    def run(iterator):
         try:
             return function(iterator)
         except tf.errors.InvalidArgumentError as error:
@@ -137,16 +140,16 @@ def make_function(model: keras.Model, step: Callable[[Nested], Nested]) -> Calla
                 raise
         raise ValueError(reason)
 
-    return explained
+    return run
 
 
-def _with_metrics_of_all_replicas(model, step):
+def _add_metrics_of_all_replicas(model, step):
     multiworker = isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
     def step_on_replica(data):
         logs = step(data)
         if isinstance(logs, dict):
-            results = _results_of_all_replicas(model.metrics)
+            results = _compute_metrics_of_all_replicas(model.metrics)
             logs |= {name: x for name, x in results.items() if name in logs}
         if not multiworker:
             return logs
@@ -156,8 +159,8 @@ def _with_metrics_of_all_replicas(model, step):
     return step_on_replica
 
 
-def _results_of_all_replicas(metrics):
-    """The results of metrics by name, from the sum of their variables over all replicas."""
+def _compute_metrics_of_all_replicas(metrics):
+    """Computes metrics, by name, from the sums of their variables over all replicas."""
     variables = [variable for metric in metrics for variable in metric.variables]
     if not variables:
         return {}
@@ -174,12 +177,12 @@ def _results_of_all_replicas(metrics):
 def sum_over_replicas(tensors: list[Tensor]) -> list[Tensor]:
     """Sums tensors over all replicas; the sums are not differentiable.
 
-    `ReplicaContext.all_reduce` has a gradient, made by `tf.custom_gradient`. TensorFlow registers
-    that with each graph for the life of the process, and keeps the graph and the model's weights in
-    memory (tensorflow#97697).
+    `ReplicaContext.all_reduce` has a `tf.custom_gradient`, which TensorFlow registers with each
+    graph until the process ends: that keeps the graph and the model's weights in memory
+    (tensorflow#97697).
 
     Args:
-        tensors: This replica's.
+        tensors: The tensors of this replica.
 
     Returns:
         The sums, in the same order.
@@ -203,7 +206,7 @@ def release_graphs(optimizer: keras.optimizers.Optimizer | None) -> None:
     Keras sums them by `ReplicaContext.all_reduce`, even on one replica.
 
     Args:
-        optimizer: Of a compiled model, or None.
+        optimizer: The optimizer of a compiled model, or None.
     """
 
     def all_reduce(grads_and_vars):
@@ -216,11 +219,11 @@ def release_graphs(optimizer: keras.optimizers.Optimizer | None) -> None:
         optimizer = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
 
 
-# Settings that Keras has no argument for.
+# Settings without an argument in Keras.
 
 
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
-    """Sets the first epoch of a `fit` that calls `on_train_begin`; 0 keeps `fit`'s argument.
+    """Sets `initial_epoch` of a running `fit`, in `on_train_begin`; 0 keeps `fit`'s argument.
 
     Keras' own `BackupAndRestore` sets the same attribute.
     """
@@ -229,7 +232,7 @@ def set_initial_epoch(model: keras.Model, epoch: int) -> None:
 
 @contextlib.contextmanager
 def wide_sums() -> Iterator[None]:
-    """A context in which Keras creates the mean of the loss with `sum_dtype`, not with floatx."""
+    """A context in which Keras creates the metric of the loss with `sum_dtype`, not with floatx."""
     floatx = keras.config.floatx()
     keras.config.set_floatx(sum_dtype())
     try:
@@ -242,18 +245,18 @@ def wide_sums() -> Iterator[None]:
 
 
 def check_left_over(model: keras.Model, store: Any) -> None:
-    """Refuses a file with weights of layers that the model does not have; Keras ignores them.
+    """Checks that a file has no weights of layers that the model lacks; Keras ignores them.
 
     Args:
         model: The model that loads the file.
-        store: What `load_own_variables` of the whole model receives.
+        store: The argument of `load_own_variables` of the whole model.
 
     Raises:
-        ValueError: If there are any, which Keras turns into a warning if `skip_mismatch=True`.
+        ValueError: If it has any. Keras turns the error into a warning if `skip_mismatch=True`.
     """
     parts, saved = find_parts(model)
     weights = [path for path in saved if isinstance(parts[path], keras.Variable)]
-    groups = _groups(store)
+    groups = _find_groups(store)
     if not groups.issuperset(parent_path(path, parts) for path in weights):
         return  # Keras reports what is missing, or the model is a part of another one
     inner = {path for path in saved if not isinstance(parts[path], keras.layers.Layer)}
@@ -267,14 +270,14 @@ def check_left_over(model: keras.Model, store: Any) -> None:
         names = sorted(left_over)
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise ValueError(
-            f"The file holds weights that {model.name!r} does not have ({', '.join(names[:5])}"
-            f"{more}): make a model of the same arguments, or load what fits by load_weights(…, "
-            "skip_mismatch=True)."
+            f"The file has weights that {model.name!r} lacks ({', '.join(names[:5])}{more}): "
+            "create the model with the same arguments, or load the other weights by "
+            "load_weights(…, skip_mismatch=True)."
         )
 
 
-def _groups(store):
-    """The paths of the layers that a file holds weights of."""
+def _find_groups(store):
+    """Returns the paths of the layers whose weights are in a file."""
     names = list(getattr(store, "sharding_config", {}).get("weight_map", []))
     if not names and hasattr(store, "h5_file"):
         store.h5_file.visit(names.append)
@@ -283,6 +286,6 @@ def _groups(store):
 
 
 def _prefixes(path):
-    """a, a/b, a/b/c of a/b/c."""
+    """Returns a, a/b and a/b/c for a/b/c."""
     parts = path.split("/")
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]

@@ -1,4 +1,4 @@
-"""Labels for all losses and metrics: which are valid, which count, and their weights.
+"""Labels of losses and metrics: checks, and the weights of labels.
 
 Shapes: B batch, T target length, V vocabulary.
 """
@@ -16,10 +16,10 @@ from keras_transformer.utils import Tensor
 
 # Name scope of the operations that fail if a graph runs with invalid labels.
 SCOPE = "checked_labels"
-_OF_SHAPES = re.compile(
+_SHAPE_ERROR = re.compile(
     r"\[([\d,]*)\] (?:!= values\[1\]\.shape =|is not compatible with expected shape) \[([\d,?]*)\]"
 )
-_OF_VALUES = re.compile(r"= (-?\d+) is not in \[0, (\d+)\)")
+_VALUE_ERROR = re.compile(r"= (-?\d+) is not in \[0, (\d+)\)")
 
 
 def token_weights(
@@ -33,8 +33,8 @@ def token_weights(
     Args:
         labels: Ids `(B, T)` of any integer type, or whole numbers of a float type.
         sample_weight: Weights of shape `(B,)` or `(B, T)`, or None: 1 for each token.
-        dtype: Of the result.
-        vocabulary_size: V, or None. With V, invalid labels have weight NaN: a graph may not raise.
+        dtype: Dtype of the result.
+        vocabulary_size: V, or None. With V, invalid labels get weight NaN: a graph may not raise.
 
     Returns:
         Tensor `(B, T)`.
@@ -42,7 +42,7 @@ def token_weights(
     Raises:
         ValueError: If the labels are not numbers, or `sample_weight` has another shape.
     """
-    labels = _as_numbers(labels)
+    labels = _cast_labels(labels)
     weights = ops.cast(ops.greater(labels, PAD), dtype)
     if vocabulary_size is not None:
         invalid = ops.greater_equal(labels, vocabulary_size)
@@ -55,7 +55,7 @@ def token_weights(
     shape, expected = _static_shape(given), _static_shape(labels)
     if shape is None:
         return weights * ops.reshape(given, (ops.shape(labels)[0], -1))
-    if not _fits(shape, expected[: len(shape)], 1):
+    if not _shapes_match(shape, expected[: len(shape)], 1):
         raise ValueError(
             "sample_weight must have shape (batch,), one weight for each row, or (batch, length), "
             f"one for each label: received {shape} for labels of shape {expected}."
@@ -88,23 +88,23 @@ def read_labels(
     """
     labels, shape = _check_type(labels), ops.shape(outputs)[:-1]
     received, expected = _static_shape(labels), _static_shape(outputs)[:-1]
-    if received is not None and not _fits(received, expected):
+    if received is not None and not _shapes_match(received, expected):
         raise ValueError(_wrong_shape(received, expected))
     check_label_array(labels, vocabulary_size)
-    labels = _as_numbers(labels)
+    labels = _cast_labels(labels)
     with keras.name_scope(SCOPE):
         unknown = received is None or None in received + expected
-        if unknown and not any(size is None for size in shape):  # as they are for KerasTensors
-            # A sum of two: there is no other way to compare shapes while a graph runs.
+        if unknown and not any(size is None for size in shape):  # None for KerasTensors
+            # A sum of two tensors compares their shapes when the graph runs.
             labels = ops.sum(ops.stack([labels, ops.zeros(shape, labels.dtype)]), axis=0)
         weights = token_weights(labels, sample_weight, dtype, vocabulary_size)
         ids = ops.cast(ops.where(ops.greater(labels, PAD), labels, PAD), "int32")
-        # A lookup: on a CPU it raises, elsewhere invalid labels become harmless ids.
+        # A lookup: on a CPU it raises; elsewhere it replaces invalid labels by valid ids.
         return ops.take(ops.arange(vocabulary_size, dtype="int32"), ids, axis=0), weights
 
 
 def check_label_array(labels: Any, vocabulary_size: int) -> None:
-    """Checks labels whose values are known, which they are not in a graph.
+    """Checks labels, if their values are known: not in a graph.
 
     Raises:
         ValueError: If one is not a whole number below `vocabulary_size`.
@@ -121,20 +121,20 @@ def check_label_array(labels: Any, vocabulary_size: int) -> None:
 
 
 def explain_failure(message: str) -> str | None:
-    """Explains an error of a graph with invalid labels in one sentence; None for other errors."""
+    """Returns a clear message for a graph's error about invalid labels; None for other errors."""
     if SCOPE not in message:
         return None
-    if found := _OF_SHAPES.search(message):
+    if found := _SHAPE_ERROR.search(message):
         return _wrong_shape(*(f"({shape.replace(',', ', ')})" for shape in found.groups()))
-    found = _OF_VALUES.search(message)
+    found = _VALUE_ERROR.search(message)
     return found and _wrong_value(*found.groups())
 
 
 def _wrong_shape(received, expected):
     return (
-        f"Labels must hold one id for each position of the outputs, shape {expected}: received "
-        f"labels of shape {received}. Padded sentences ids (batch, length) make target inputs "
-        "ids[:, :-1] and labels ids[:, 1:]."
+        "Labels must hold one id for each position of the outputs, with shape "
+        f"{expected}, received shape {received}: from padded ids (batch, length), make target "
+        "inputs ids[:, :-1] and labels ids[:, 1:]."
     )
 
 
@@ -147,7 +147,7 @@ def _wrong_value(label, vocabulary_size):
 
 
 def _check_type(labels: Any) -> Tensor:
-    """Refuses labels that are not numbers; returns an array or tensor."""
+    """Raises for labels that are not numbers; returns an array or tensor."""
     if hasattr(labels, "to_tensor") and hasattr(labels, "row_lengths"):
         raise ValueError(
             "Labels must be padded to one length, received a RaggedTensor: pass "
@@ -160,8 +160,8 @@ def _check_type(labels: Any) -> Tensor:
     return labels
 
 
-def _as_numbers(labels):
-    """A tensor of a dtype that holds any id."""
+def _cast_labels(labels):
+    """Casts labels to a dtype that holds any id."""
     labels = _check_type(labels)
     dtype = _dtype(labels)
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
@@ -177,11 +177,11 @@ def _dtype(labels):
 
 
 def _static_shape(x):
-    """The shape, as far as it is known; None for a TensorFlow tensor of unknown rank."""
+    """Returns the shape, as far as it is known; None for a TensorFlow tensor of unknown rank."""
     return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)
 
 
-def _fits(shape, expected, *others):
+def _shapes_match(shape, expected, *others):
     return len(shape) == len(expected) and all(
         size in (None, *others) or other in (None, size)
         for size, other in zip(shape, expected, strict=True)
@@ -189,8 +189,8 @@ def _fits(shape, expected, *others):
 
 
 def sum_dtype() -> str:
-    """The dtype of sums over tokens: float32, or Keras' floatx if that is wider.
+    """Returns the dtype of sums over tokens: float32, or Keras' floatx if that is wider.
 
-    float16 ends at 65,504, and beyond 2,048 does not count by ones; bfloat16 beyond 256.
+    float16 ends at 65,504, and skips integers beyond 2,048; bfloat16 beyond 256.
     """
     return "float64" if keras.config.floatx() == "float64" else "float32"

@@ -28,7 +28,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     logits carry.
 
     Args:
-        label_smoothing: ε, 0 ≤ ε < 1.
+        label_smoothing: ε, at least 0 and below 1.
 
     Call arguments:
         y_true: Ids of shape `(B, T)` of any integer type, or whole numbers of a float type. PAD (0)
@@ -79,9 +79,9 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         ids = ops.cast(y_true, "int32")
         logits = ops.cast(y_pred, self.dtype)
-        of_label = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
+        label_logits = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
         smoothing = self.label_smoothing
-        losses = ops.logsumexp(logits, axis=-1) - (1 - smoothing) * of_label
+        losses = ops.logsumexp(logits, axis=-1) - (1 - smoothing) * label_logits
         return losses - smoothing * ops.mean(logits, axis=-1) if smoothing else losses
 
     def get_config(self) -> Config:
@@ -118,16 +118,20 @@ class TokenMetric(keras.metrics.Mean):
         outputs = ops.expand_dims(y_pred.log_probs, -1) if fused else _without_mask(y_pred)
         size = y_pred.vocabulary_size if fused else ops.shape(outputs)[-1]
         ids, weights = read_labels(y_true, outputs, size, sample_weight, self.dtype)
-        values = self.of_predictions(ids, y_pred) if fused else self.of_logits(ids, outputs)
-        # Flat: of rows Keras would take means first, over as many tokens as each is padded to.
+        values = (
+            self.compute_from_predictions(ids, y_pred)
+            if fused
+            else self.compute_from_logits(ids, outputs)
+        )
+        # Flat: Keras would first take the mean of each row, including its padding.
         return super().update_state(ops.reshape(values, [-1]), ops.reshape(weights, [-1]))
 
-    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
-        """The values of each token, shape `(B, T)`."""
+    def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+        """Returns the value of each token, shape `(B, T)`."""
         raise NotImplementedError
 
-    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
-        """The same from `TokenPredictions`."""
+    def compute_from_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
+        """Returns the same, computed from `TokenPredictions`."""
         raise NotImplementedError
 
 
@@ -150,10 +154,10 @@ class MaskedAccuracy(TokenMetric):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+    def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
         return ops.equal(ops.argmax(logits, axis=-1), ids)
 
-    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
+    def compute_from_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
         return predictions.correct
 
 
@@ -176,11 +180,11 @@ class Perplexity(TokenMetric):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def of_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
-        of_label = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
-        return ops.logsumexp(logits, axis=-1) - of_label
+    def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+        label_logits = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
+        return ops.logsumexp(logits, axis=-1) - label_logits
 
-    def of_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
+    def compute_from_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
         return -predictions.log_probs
 
     def result(self) -> Tensor:
@@ -214,9 +218,9 @@ class TargetTokens(keras.metrics.Sum):
 
 
 def _without_mask(logits):
-    """A new tensor without the mask that Keras would apply beside the labels' own.
+    """Returns a new tensor without the mask that Keras would apply in addition to the labels'.
 
-    Loss and metrics do the same to the logits, so TensorFlow computes what they share once.
+    Loss and metrics all do so, such that TensorFlow computes common subexpressions once.
     """
     return ops.squeeze(ops.expand_dims(ops.convert_to_tensor(logits), 0), 0)
 
@@ -236,15 +240,15 @@ _BY_NAME |= {kind.__name__: kind for kind in _BY_NAME.values()}
 def replace_names(arguments: Nested) -> Nested:
     """Replaces the names of this package's losses and metrics by new objects.
 
-    Keras looks names up in tables of its own, without registered classes (`keras.losses.get`,
-    `keras.metrics.get`), so these names work in models whose `compile` calls this function.
+    `keras.losses.get` and `keras.metrics.get` do not find registered classes by name, so these
+    names work only in models whose `compile` calls this function.
 
     Args:
-        arguments: Those of `compile`, nested in any way. As in Keras, a name is that of the class
-            or the same in snake case: `"perplexity"`.
+        arguments: Arguments of `compile`, nested in any way. As in Keras, a name is that of the
+            class or the same in snake case: `"perplexity"`.
 
     Returns:
-        The arguments with an object, called by that name, for each name; other strings stay.
+        The arguments, with an object of the same name instead of each name; other strings stay.
     """
 
     def replace(leaf):
@@ -255,10 +259,10 @@ def replace_names(arguments: Nested) -> Nested:
 
 
 def refuse_probabilities(arguments: Nested) -> None:
-    """Refuses losses and metrics that would take logits for probabilities: a model hardly learns.
+    """Raises for losses and metrics that expect probabilities instead of logits.
 
     Args:
-        arguments: Those of a model's `compile` whose outputs are logits, nested in any way.
+        arguments: Arguments of the `compile` of a model that returns logits, nested in any way.
 
     Raises:
         ValueError: If one of them has `from_logits=False`, which is Keras' default.
@@ -281,7 +285,7 @@ def refuse_probabilities(arguments: Nested) -> None:
             name = leaf if isinstance(leaf, str) else getattr(leaf, "name", found)
             raise ValueError(
                 f"The model returns logits, {name} expects probabilities: compile with "
-                "SmoothedCrossEntropy() and Perplexity(), or with an object made by "
-                "from_logits=True, ignore_class=0. A model that was saved with it is loaded by "
+                "SmoothedCrossEntropy() and Perplexity(), or with from_logits=True and "
+                "ignore_class=0. To load a model that was saved with it, use "
                 "load_model(path, compile=False)."
             )

@@ -36,11 +36,11 @@ class EMAAdam(keras.optimizers.Adam):
     """
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        """Computes once what all variables share, and passes it on with the learning rate."""
+        """Computes the powers of β₁ and β₂ once, and passes them along with the learning rate."""
         if tf is not None:
-            update = ops.cast(self.iterations + 1, "float32")
+            step = ops.cast(self.iterations + 1, "float32")
             learning_rate = ops.convert_to_tensor(learning_rate)
-            learning_rate = learning_rate, self.beta_1**update, self.beta_2**update
+            learning_rate = learning_rate, self.beta_1**step, self.beta_2**step
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def update_step(
@@ -55,11 +55,11 @@ class EMAAdam(keras.optimizers.Adam):
         if isinstance(gradient, tf.IndexedSlices) or self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         variable = variable.value if isinstance(variable, keras.Variable) else variable
-        place = self._get_variable_index(variable)
+        index = self._get_variable_index(variable)
         return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self._momentums[place].value.handle,
-            v=self._velocities[place].value.handle,
+            m=self._momentums[index].value.handle,
+            v=self._velocities[index].value.handle,
             beta1_power=tf.cast(beta1_power, variable.dtype),
             beta2_power=tf.cast(beta2_power, variable.dtype),
             lr=tf.cast(learning_rate, variable.dtype),
@@ -72,35 +72,35 @@ class EMAAdam(keras.optimizers.Adam):
     @property
     def ema_momentum(self) -> Tensor:
         """The momentum of the next step."""
-        updates = ops.cast(self.iterations, "float32")
-        return ops.minimum(self._largest_momentum, (1.0 + updates) / (10.0 + updates))
+        steps = ops.cast(self.iterations, "float32")
+        return ops.minimum(self._max_momentum, (1.0 + steps) / (10.0 + steps))
 
     @ema_momentum.setter
     def ema_momentum(self, value: float) -> None:
-        self._largest_momentum = value
+        self._max_momentum = value
 
     def get_config(self) -> Config:
-        return super().get_config() | {"ema_momentum": self._largest_momentum}
+        return super().get_config() | {"ema_momentum": self._max_momentum}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
-    """Grows linearly for `warmup_steps`, then falls with the square root of the step.
+    """A linear warm-up, then a decay with the inverse square root of the step.
 
     "Attention Is All You Need", §5.3, equation 3:
     `D^−0.5 · min(step^−0.5, step · warmup_steps^−1.5)`. Steps count from 1, so the first step
     already has a learning rate. Give either `d_model`, for the paper's peak, or `peak`.
 
-    With `cooldown_steps`, that many steps at the end also fall linearly, down to zero: Zhai et al.
-    (2022), "Scaling Vision Transformers", §3.5. Until they begin, nothing depends on how long the
-    training will last.
+    With `cooldown_steps`, the learning rate also decays linearly to zero in the last steps: Zhai et
+    al. (2022), "Scaling Vision Transformers", §3.5. Before the cooldown, it does not depend on the
+    length of the training.
 
     Args:
         d_model: D; the peak is then `(D · warmup_steps)^−0.5`.
         peak: The highest learning rate, reached after `warmup_steps` steps.
         warmup_steps: Number of steps, at least 1.
-        cooldown_steps: Number of steps; 0: no cooldown.
-        total_steps: Number of steps of the whole training, which a cooldown needs.
+        cooldown_steps: Number of steps of the cooldown; 0 for none.
+        total_steps: Number of steps of the whole training; required for a cooldown.
 
     Call arguments:
         step: Number of steps done, an int or a scalar tensor.
@@ -129,17 +129,17 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         super().__init__()
         if (d_model is None) == (peak is None):
             raise ValueError(
-                f"Give either d_model or peak, received d_model={d_model} and peak={peak}: "
-                "name the arguments, as in WarmupInverseSqrt(peak=1e-3, warmup_steps=4000)."
+                f"Pass either d_model or peak, received d_model={d_model} and peak={peak}: name "
+                "the arguments, such as WarmupInverseSqrt(peak=1e-3, warmup_steps=4000)."
             )
-        height = {"peak": peak} if d_model is None else {"d_model": d_model}
-        for name, value in (height | {"warmup_steps": warmup_steps}).items():
+        given = {"peak": peak} if d_model is None else {"d_model": d_model}
+        for name, value in (given | {"warmup_steps": warmup_steps}).items():
             if not isinstance(value, numbers.Real) or not value > 0:
                 raise ValueError(f"{name} must be a positive number, received {value!r}.")
         if d_model is not None and d_model < 1:
             raise ValueError(
-                f"d_model is the width of a model, received {d_model}: the highest learning rate "
-                f"is another argument, peak={d_model}."
+                f"d_model must be at least 1, received {d_model}: to set the learning rate, pass "
+                f"peak={d_model}."
             )
         if warmup_steps < 1:
             raise ValueError(f"warmup_steps must be at least 1, received {warmup_steps}.")
@@ -155,12 +155,12 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         self.total_steps = total_steps
 
     def __call__(self, step: int | Tensor) -> Tensor:
-        height = self.peak
+        peak = self.peak
         if self.d_model is not None:
-            height = 1 / math.sqrt(self.d_model * self.warmup_steps)
+            peak = 1 / math.sqrt(self.d_model * self.warmup_steps)
         step = ops.cast(step, "float32")
         share = (step + 1.0) / self.warmup_steps
-        rate = height * ops.minimum(share, ops.rsqrt(share))
+        rate = peak * ops.minimum(share, ops.rsqrt(share))
         if not self.cooldown_steps:
             return rate
         return rate * ops.clip((self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)

@@ -1,10 +1,11 @@
-"""A batch cut into slices of whole rows, computed in parallel or in turn, and put together again.
+"""Slices of a batch, whole rows, computed in parallel or sequentially.
 
-Parallel slices (`TokenTrainer.parallel_microbatches`) keep the cores of a processor busy of which
-each runs an operation of its own (`kernels/tensorflow/threads.py`). Slices in turn (gradient
-accumulation) take the memory of one.
+Parallel slices (`TokenTrainer.parallel_microbatches`) keep all cores busy if each runs one
+operation at a time (`configure_threads`). Sequential slices (gradient accumulation) need the memory
+of one.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
@@ -15,12 +16,12 @@ from keras_transformer.training.labels import token_weights
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.utils import Nested, Tensor
 
-# Of a variable: dense, of the rows that were looked up, or None.
+# Gradient of a variable: dense, of the rows that were looked up, or None.
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 
 def split(batch: Nested, count: int) -> list[Nested]:
-    """Cuts a batch into slices that do not depend on each other.
+    """Splits a batch into independent slices.
 
     Args:
         batch: Nested structure of tensors `(B, ...)`.
@@ -32,14 +33,14 @@ def split(batch: Nested, count: int) -> list[Nested]:
     if count == 1:
         return [batch]
 
-    def rows(number):
-        def cut(x):
-            size = tf.shape(x)[0]
-            return x[size * number // count : size * (number + 1) // count]
+    def take_rows(x, number):
+        size = tf.shape(x)[0]
+        return x[size * number // count : size * (number + 1) // count]
 
-        return tf.nest.map_structure(cut, batch)
-
-    return [rows(number) for number in range(count)]
+    return [
+        tf.nest.map_structure(functools.partial(take_rows, number=number), batch)
+        for number in range(count)
+    ]
 
 
 def accumulate(
@@ -86,19 +87,19 @@ def accumulate(
 
 
 def _slice(batch, start, length):
-    def cut(x):
+    def slice_rows(x):
         rest = tf.shape(x)[1:]
         begin = tf.concat([[start], tf.zeros_like(rest)], axis=0)
-        part = tf.slice(x, begin, tf.concat([[length], rest], axis=0))
-        return tf.ensure_shape(part, [None, *x.shape[1:]]) if x.shape.rank else part
+        rows = tf.slice(x, begin, tf.concat([[length], rest], axis=0))
+        return tf.ensure_shape(rows, [None, *x.shape[1:]]) if x.shape.rank else rows
 
-    return tf.nest.map_structure(cut, batch)
+    return tf.nest.map_structure(slice_rows, batch)
 
 
 def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
-    """Adds up a variable's gradients of all parallel slices and paths; None if there is none.
+    """Sums a variable's gradients over all parallel slices and paths; None if all are None.
 
-    TensorFlow would add a dense gradient and one of lookups in a tensor of zeros.
+    To add sparse gradients of lookups to a dense one, TensorFlow would make them dense.
     """
     gradients = [gradient for gradient in gradients if gradient is not None]
     dense = [gradient for gradient in gradients if not isinstance(gradient, tf.IndexedSlices)]
@@ -115,22 +116,23 @@ def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
 
 
 def count_tokens(loss: Nested, y: Nested, sample_weight: Nested = None) -> Tensor:
-    """Counts what a model's loss averages over on this replica: a float32 scalar.
+    """Counts the entries that a model's loss averages over on this replica: a float32 scalar.
 
     For `SmoothedCrossEntropy`, the weighted target tokens; for Keras' losses, the rows, or the
-    labels that `ignore_class` leaves; for several outputs, the sum over all of them.
+    labels other than `ignore_class`; for several outputs, the sum over all of them.
 
     Args:
         loss: The `loss` of `compile`.
-        y, sample_weight: Of a batch.
+        y, sample_weight: Labels and weights of a batch.
     """
     losses, labels = tf.nest.flatten(loss), tf.nest.flatten(y)
     losses = losses if len(losses) == len(labels) else losses[:1] * len(labels)
     weights = [None] * len(labels) if sample_weight is None else tf.nest.flatten(sample_weight)
-    return tf.add_n([_count(*output) for output in zip(losses, labels, weights, strict=True)])
+    outputs = zip(losses, labels, weights, strict=True)
+    return tf.add_n([_count_entries(*output) for output in outputs])
 
 
-def _count(loss, labels, sample_weight):
+def _count_entries(loss, labels, sample_weight):
     if counts_tokens(loss):
         return tf.reduce_sum(token_weights(labels, sample_weight))
     labels = labels if tf.is_tensor(labels) else tf.convert_to_tensor(labels)
@@ -152,10 +154,10 @@ def counts_tokens(loss: object) -> bool:
 
 
 def averages_as_keras(loss: object) -> bool:
-    """Returns whether a loss is a mean over rows, or over what it does not ignore, as in Keras."""
+    """Returns whether a loss is Keras' and a mean over rows or over labels not ignored."""
     if isinstance(loss, str):
         return True
     kind = loss if callable(loss) and not isinstance(loss, keras.losses.Loss) else type(loss)
     means = "sum_over_batch_size", "mean", "mean_with_sample_weight"
-    own = getattr(keras.losses, getattr(kind, "__name__", ""), None) is kind
-    return own and getattr(loss, "reduction", means[0]) in means
+    is_keras = getattr(keras.losses, getattr(kind, "__name__", ""), None) is kind
+    return is_keras and getattr(loss, "reduction", means[0]) in means

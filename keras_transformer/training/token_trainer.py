@@ -43,29 +43,29 @@ class TokenTrainer(keras.Model):
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as
     much as one with many, and its progress bar weights batches by their rows. Here gradients and
     reported losses are means over the target tokens of all replicas: neither depends on how a batch
-    is cut into replicas or slices, padded or ordered. Penalties (`model.losses`) count once a step;
-    those of activities are means over rows, so slices weight them by their target tokens.
+    is split into replicas or slices, padded or ordered. Penalties (`model.losses`) count once a
+    step; activity regularizers are means over rows, so slices weight them by their target tokens.
 
     Batches are `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). With several
     outputs, `y` holds the labels of each, and the target tokens of all of them count together. For
     `SmoothedCrossEntropy`, `y` are ids (B, T) of any integer type, or whole numbers of a float
     type, one for each position of the outputs (B, T, V). PAD and negative labels are ignored. A
-    label that is V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs), loss,
-    metrics and gradients are NaN. If batches are cut into slices, any other loss must be one of
-    Keras with a reduction to a mean: it is not known what others average over.
+    label of V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs), loss, metrics
+    and gradients are NaN. If batches are split into slices, any other loss must be one of Keras
+    with a reduction to a mean: it is unknown what others average over.
 
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
     `SmoothedCrossEntropy` without ever holding the logits of a whole batch (the fused loss). It
-    declares this by an attribute of the class, `softmax_inputs_of = call`: a subclass with another
-    `call` then trains through its logits until it declares the same of that one.
+    declares this by a class attribute, `softmax_inputs_of = call`. A subclass that overrides `call`
+    uses logits, unless it sets the attribute again.
 
-    On other backends than TensorFlow, the training step is Keras' own.
+    On backends other than TensorFlow, the training step is Keras' own.
 
     Attributes:
-        parallel_microbatches: Number of slices of a batch that are computed in parallel, for a
-            processor whose cores each run an operation of their own (`kt.configure_threads`). It
-            belongs to the machine and is not saved.
+        parallel_microbatches: Number of slices of a batch that are computed in parallel, if each
+            core runs one operation at a time (`kt.configure_threads`). It is a setting of the
+            machine and is not saved.
 
     Example:
 
@@ -103,22 +103,22 @@ class TokenTrainer(keras.Model):
         fused_loss: str | bool = "auto",
         **kwargs: Any,
     ) -> None:
-        """Configures the training, as `keras.Model.compile`, with three more arguments.
+        """Configures the training: see `keras.Model.compile`, with three more arguments.
 
         Args:
             *args, **kwargs: Those of `keras.Model.compile`; loss and metrics also by the names
                 "smoothed_cross_entropy", "masked_accuracy", "perplexity" and "target_tokens".
-            clip_norm: Largest global norm of the gradients, or None. The optimizer's own
-                `global_clipnorm` would clip the share of each replica.
-            accumulation_steps: Number of slices that a batch is cut into, computed one after the
-                other before its one step: the step of the whole batch in the memory of a slice.
-                Keras' own `gradient_accumulation_steps` fails under a strategy.
-            fused_loss: `"auto"`, use the loss that needs no logits of a whole batch unless
-                something else needs them; `True`, require it; or `False`.
+            clip_norm: Maximum global norm of the gradients, or None. The optimizer's own
+                `global_clipnorm` would clip the gradients of each replica separately.
+            accumulation_steps: Number of slices of a batch whose gradients are accumulated, one
+                slice after the other: the step is that of the whole batch, with the memory of a
+                slice. Keras' own `gradient_accumulation_steps` fails under a strategy.
+            fused_loss: `"auto"`, use the loss without logits of a whole batch if possible; `True`,
+                require it; or `False`.
 
         Raises:
-            ValueError: If an argument is out of its range or needs the TensorFlow backend; if a
-                loss or metric would take logits for probabilities.
+            ValueError: If an argument is out of range or needs the TensorFlow backend, or if a loss
+                or metric expects probabilities instead of logits.
         """
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
@@ -132,14 +132,14 @@ class TokenTrainer(keras.Model):
             replicas = self.distribute_strategy.num_replicas_in_sync
             if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
                 raise ValueError(
-                    f"steps_per_execution={kwargs['steps_per_execution']} is not possible on "
-                    f"{replicas} replicas, where Keras fails: leave it out."
+                    f"Keras does not support steps_per_execution={kwargs['steps_per_execution']} "
+                    f"on {replicas} replicas: omit it."
                 )
         elif clip_norm is not None or accumulation_steps != 1 or fused_loss is True:
             raise ValueError(
                 "clip_norm, accumulation_steps and fused_loss need Keras' TensorFlow backend, "
-                f"this is {keras.backend.backend()}: leave them out, or load a model that was "
-                "trained with them by load_model(path, compile=False)."
+                f"this is {keras.backend.backend()}: omit them, or load a model that was trained "
+                "with them by load_model(path, compile=False)."
             )
         args, kwargs = replace_names((args, kwargs))
         if type(self).softmax_inputs_of is type(self).call:
@@ -165,12 +165,12 @@ class TokenTrainer(keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    # What Keras accepts and gets wrong.
+    # Checks that Keras lacks.
 
     def check_arrays(self, x: Nested, y: Nested = None) -> None:
-        """Refuses invalid inputs and labels, since a compiled step cannot: for subclasses.
+        """Raises for invalid inputs and labels, since a compiled step cannot; for subclasses.
 
-        `fit` and its like call it with what they are given: arrays, or a dataset as `x`.
+        `fit`, `evaluate` and so on call it with their arguments: arrays, or a dataset as `x`.
         """
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
@@ -179,8 +179,8 @@ class TokenTrainer(keras.Model):
         Several workers each read their rows of every batch of a dataset made by `make_dataset`.
 
         Raises:
-            ValueError: If there is a `class_weight`; if inputs or labels are invalid.
-            WorkerLostError: If another worker does not answer any more.
+            ValueError: If `class_weight` is given, or inputs or labels are invalid.
+            WorkerLostError: If another worker no longer responds.
         """
         self._check_data(super().fit, x, *args, **kwargs)
         strategy = self.distribute_strategy if IS_TENSORFLOW else None
@@ -190,7 +190,7 @@ class TokenTrainer(keras.Model):
             kwargs["validation_data"] = distribute(strategy, kwargs["validation_data"])
         with watch_workers(strategy):
             history = super().fit(distribute(strategy, x), *args, **kwargs)
-            broadcast_from_chief(strategy, {})  # a worker that ended is lost for the others
+            broadcast_from_chief(strategy, {})  # workers end together: an ended one counts as lost
             return history
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -208,7 +208,7 @@ class TokenTrainer(keras.Model):
         """Trains on one batch: see `keras.Model.train_on_batch`, whose arguments it takes.
 
         Raises:
-            ValueError: If there is a `class_weight`; if inputs or labels are invalid.
+            ValueError: If `class_weight` is given, or inputs or labels are invalid.
         """
         self._check_data(super().train_on_batch, *args, **kwargs)
         return super().train_on_batch(*args, **kwargs)
@@ -223,12 +223,12 @@ class TokenTrainer(keras.Model):
         return super().test_on_batch(*args, **kwargs)
 
     def _check_data(self, method, *args, **kwargs):
-        """Checks the arguments of a method of Keras."""
+        """Checks the data arguments of `fit`, `evaluate`, `train_on_batch` or `test_on_batch`."""
         given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
         if given.get("class_weight") is not None:
             raise ValueError(
-                "class_weight weights whole rows by one class each, and a sentence has many: pass "
-                "sample_weight of shape (B, T), the weight of each target token."
+                "class_weight is not supported, since a row has many labels: pass sample_weight of "
+                "shape (B, T), the weight of each target token."
             )
         self.check_arrays(given.get("x"), given.get("y"))
         validation = given.get("validation_data")
@@ -239,12 +239,12 @@ class TokenTrainer(keras.Model):
         """Saves the model: see `keras.Model.save`, whose arguments it takes.
 
         Raises:
-            ValueError: If the file is HDF5, from which Keras loads functional models only.
+            ValueError: If the file is HDF5, from which Keras loads only functional models.
         """
         if str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(
-                f"{filepath} would be an HDF5 file, which could not be loaded: use a name that "
-                "ends in .keras, or save_weights and a name that ends in .weights.h5."
+                f"{filepath} is an HDF5 file, from which Keras could not load this model: use a "
+                "name that ends in .keras, or save_weights and a name that ends in .weights.h5."
             )
         super().save(filepath, *args, **kwargs)
 
@@ -263,7 +263,7 @@ class TokenTrainer(keras.Model):
         """Trains on one batch, on each replica: see `keras.Model.train_step`."""
         if not IS_TENSORFLOW:
             return super().train_step(*args)
-        batch = self._read_batch(*args)
+        batch = self._unpack_batch(*args)
         (all_tokens,) = sum_over_replicas([count_tokens(self.loss, *batch[1:])])
         gradients = self._accumulate_gradients(batch, all_tokens)
         self._report_divergence(gradients)
@@ -275,34 +275,36 @@ class TokenTrainer(keras.Model):
         return self.get_metrics_result()
 
     def _accumulate_gradients(self, batch, all_tokens):
-        """The gradients of a batch: its share of the mean over `all_tokens`."""
+        """Returns this replica's share of the gradients of the mean over `all_tokens`."""
         if self.accumulation_steps == 1:
-            return self._gradients(batch, all_tokens)
+            return self._compute_gradients(batch, all_tokens)
         return accumulate(
-            lambda part: [tf.convert_to_tensor(g) for g in self._gradients(part, all_tokens)],
+            lambda batch_slice: [
+                tf.convert_to_tensor(g) for g in self._compute_gradients(batch_slice, all_tokens)
+            ],
             batch,
             self.accumulation_steps,
             zeros=[tf.zeros(v.shape, v.dtype) for v in self.trainable_variables],
             fixed=bool(self.jit_compile),
         )
 
-    def _gradients(self, batch, all_tokens):
-        """The same of one of its accumulated slices, cut into parallel ones."""
+    def _compute_gradients(self, batch, all_tokens):
+        """Returns the same for one accumulated slice, split into parallel ones."""
         gradients = []
-        for part in split(batch, self.parallel_microbatches):
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(part)
+        for batch_slice in split(batch, self.parallel_microbatches):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_slice)
             tokens = count_tokens(self.loss, y, sample_weight)
             share = tf.math.divide_no_nan(tokens, all_tokens)
-            if self._fuses(sample_weight):
+            if self._uses_fused_loss(sample_weight):
                 loss, predictions, paths = fused_gradients(self, x, y, share)
             else:
-                loss, predictions, paths = self._plain_gradients(x, y, sample_weight, share)
-            self._report(x, y, predictions, sample_weight, loss, skips=self._scales_loss())
+                loss, predictions, paths = self._compute_plain_gradients(x, y, sample_weight, share)
+            self._update_metrics(x, y, predictions, sample_weight, loss, skips=self._scales_loss())
             gradients += paths
         return [sum_gradients(some) for some in zip(*gradients, strict=True)]
 
-    def _plain_gradients(self, x, y, sample_weight, share):
-        """Loss, logits and gradients as Keras computes them; see `fused_gradients`."""
+    def _compute_plain_gradients(self, x, y, sample_weight, share):
+        """Computes loss, logits and gradients as Keras does; see `fused_gradients`."""
         with tf.GradientTape() as tape:
             logits = self(x, training=True)
             loss = self.compute_loss(x, y, logits, sample_weight, training=True)
@@ -316,14 +318,14 @@ class TokenTrainer(keras.Model):
         if not IS_TENSORFLOW:
             return super().test_step(*args)
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        for part in split(self._read_batch(*args), self.parallel_microbatches):
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(part)
+        for batch_slice in split(self._unpack_batch(*args), self.parallel_microbatches):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_slice)
             logits = self(x, training=False)
             loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
-            logs = self._report(x, y, logits, sample_weight, loss)
+            logs = self._update_metrics(x, y, logits, sample_weight, loss)
         return logs
 
-    def _fuses(self, sample_weight):
+    def _uses_fused_loss(self, sample_weight):
         """Decides whether to use the fused loss."""
         if self.fused_loss is False:
             return False
@@ -335,13 +337,13 @@ class TokenTrainer(keras.Model):
 
     # What the progress bar shows.
 
-    def _report(self, x, y, predictions, sample_weight, loss, skips=False):
+    def _update_metrics(self, x, y, predictions, sample_weight, loss, skips=False):
         """Updates the mean loss and the metrics."""
         tokens = count_tokens(self.loss, y, sample_weight)
         if skips:  # the optimizer skips a step whose loss is not finite: it does not count
             finite = tf.math.is_finite(loss)
             loss, tokens = tf.where(finite, loss, 0.0), tf.where(finite, tokens, 0.0)
-        self._reported_loss().update_state(loss, sample_weight=tokens)
+        self._loss_metric().update_state(loss, sample_weight=tokens)
         if isinstance(predictions, TokenPredictions):
             for metric in self._compiled_metrics():
                 metric.update_state(y, predictions)
@@ -349,65 +351,65 @@ class TokenTrainer(keras.Model):
         return self.compute_metrics(x, y, predictions, sample_weight)
 
     def _report_divergence(self, gradients):
-        """Makes the reported loss NaN if the gradient norm is not finite.
+        """Sets the reported loss to NaN if the gradient norm is not finite.
 
-        With a loss scale, only once that is at its minimum: until then the step is skipped.
+        With a loss scale above its minimum, the optimizer only skips the step.
         """
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         norms = [tf.nn.l2_loss(tf.cast(g, tf.float32)) for g in values if g is not None]
         finite = tf.math.is_finite(tf.add_n([tf.zeros([]), *norms]))
         if self._scales_loss():
             finite |= self.optimizer.scale_loss(1.0) > MIN_LOSS_SCALE
-        self._reported_loss().total.assign_add(tf.where(finite, 0.0, math.nan))
+        self._loss_metric().total.assign_add(tf.where(finite, 0.0, math.nan))
 
     def _scales_loss(self):
         return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
 
-    def _reported_loss(self):
+    def _loss_metric(self):
         return next(metric for metric in self.metrics if metric.name == "loss")
 
     def _compiled_metrics(self):
-        """The metrics that the user gave to `compile`."""
+        """Returns the metrics that were passed to `compile`."""
         return [m for group in self.metrics for m in getattr(group, "metrics", [])]
 
-    # What a batch may be.
+    # Checks of batches.
 
-    def _read_batch(self, data):
-        """(x, y) or (x, y, sample_weight), with y; checks that slices of it can be averaged."""
+    def _unpack_batch(self, data):
+        """Returns (x, y) or (x, y, sample_weight); checks that its slices can be averaged."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if y is None:
             raise ValueError(
-                "There is nothing to learn from: a batch holds inputs without labels, expected "
-                "((source, target_in), target_out), as make_dataset makes them."
+                "Labels are missing: each batch must be a pair (x, y), such as "
+                "((source, target_in), target_out) from make_dataset, received only x."
             )
         if self.accumulation_steps * self.parallel_microbatches > 1:
             self._check_slices()
         with tf.name_scope(SCOPE):
-            x = tf.nest.map_structure(_as_rows, x) if hasattr(self, "input_signature") else x
-            y = tf.nest.map_structure(_as_rows, y) if counts_tokens(self.loss) else y
+            x = tf.nest.map_structure(_set_rank_2, x) if hasattr(self, "input_signature") else x
+            y = tf.nest.map_structure(_set_rank_2, y) if counts_tokens(self.loss) else y
         return (x, y) if sample_weight is None else (x, y, sample_weight)
 
     def _check_slices(self):
-        """Refuses losses if it is unknown what they average over."""
+        """Raises for losses if it is unknown what they average over."""
         for loss in tf.nest.flatten(self.loss):
             if not counts_tokens(loss) and not averages_as_keras(loss):
                 name = getattr(loss, "name", getattr(loss, "__name__", loss))
                 raise ValueError(
-                    f"With accumulation_steps={self.accumulation_steps} and parallel_microbatches="
-                    f"{self.parallel_microbatches}, the mean of the slices of a batch must be that "
-                    f"of the whole, which is not known of the loss {name}: use "
-                    "SmoothedCrossEntropy, or a loss of Keras with a reduction to a mean."
+                    f"The loss {name} cannot be computed in slices (accumulation_steps="
+                    f"{self.accumulation_steps}, parallel_microbatches="
+                    f"{self.parallel_microbatches}), since it is unknown what it averages over: "
+                    "use SmoothedCrossEntropy, or a loss of Keras with a reduction to a mean."
                 )
 
 
-def _as_rows(ids):
-    """Ids whose rank is unknown, as `Dataset.from_generator` makes them by `output_types` alone."""
+def _set_rank_2(ids):
+    """Sets the rank of ids to 2 if unknown: `Dataset.from_generator` may return such tensors."""
     unknown = tf.is_tensor(ids) and ids.shape.rank is None
     return tf.ensure_shape(ids, (None, None)) if unknown else ids
 
 
 def _clip_by_global_norm(gradients, max_norm):
-    """This replica's gradients, scaled so that the norm of their sum over replicas is smaller."""
+    """Clips the sum of the gradients over replicas; returns this replica's share of it."""
     gradients = sum_over_replicas([tf.convert_to_tensor(gradient) for gradient in gradients])
     gradients, _ = tf.clip_by_global_norm(gradients, max_norm)
     # The optimizer will sum them over the replicas once more.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding.beam import rank_by
+from keras_transformer.decoding.beam import ranking_score
 from keras_transformer.decoding.sampling import greedy_search
 from keras_transformer.decoding.search import search as search_tokens
 from keras_transformer.kernels.backend import require_tensorflow
@@ -163,7 +163,7 @@ class TextModel(tf.Module):
         longest = self.length_limit(search)
         tokens, lengths, log_prob = self._search(search_fn, source, longest, options)
         ranked = beam_size > 1
-        score = rank_by(log_prob, lengths, search.length_penalty) if ranked else log_prob
+        score = ranking_score(log_prob, lengths, search.length_penalty) if ranked else log_prob
         output = self._detokenize(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
         output = tf.reshape(output, [rows, beam_size])
         only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)

@@ -7,14 +7,20 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data import corpora
-from keras_transformer.data.corpora import cut_off, draw_rows, hash_texts, load_corpus, load_valid
+from keras_transformer.data.corpora import (
+    hash_texts,
+    load_corpus,
+    load_valid,
+    sample_rows,
+    split_validation,
+)
 from keras_transformer.data.pairs import Pair
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 
 
 def test_no_source_is_on_both_sides():
-    train, valid = cut_off(PAIRS, 0.1, seed=1)
+    train, valid = split_validation(PAIRS, 0.1, seed=1)
     assert {pair.source for pair in train}.isdisjoint(pair.source for pair in valid)
     assert 0 < len({pair.source for pair in valid}) < 20
     assert sorted([*train, *valid]) == sorted(PAIRS)
@@ -25,36 +31,36 @@ def test_no_source_is_on_both_sides():
 def test_the_share_comes_close(fraction):
     """Within four standard deviations, for sources that differ in a digit only."""
     many = [Pair(f"source {i}", "target") for i in range(20_011)]
-    _, valid = cut_off(many, fraction, seed=5)
+    _, valid = split_validation(many, fraction, seed=5)
     deviation = (fraction * (1 - fraction) * len(many)) ** 0.5
     assert abs(len(valid) - fraction * len(many)) < 4 * deviation
 
 
 def test_neither_order_nor_the_rest_of_the_corpus_matters():
-    _, valid = cut_off(PAIRS, 0.2, seed=1)
-    _, turned = cut_off(PAIRS[::-1], 0.2, seed=1)
-    _, half = cut_off(PAIRS[:31], 0.2, seed=1)
+    _, valid = split_validation(PAIRS, 0.2, seed=1)
+    _, turned = split_validation(PAIRS[::-1], 0.2, seed=1)
+    _, half = split_validation(PAIRS[:31], 0.2, seed=1)
     assert turned == valid[::-1] and half == [pair for pair in PAIRS[:31] if pair in valid] != []
 
 
 def test_the_seed_decides():
-    assert cut_off(PAIRS, 0.1, seed=1) == cut_off(PAIRS, 0.1, seed=1)
-    assert cut_off(PAIRS, 0.1, seed=1) != cut_off(PAIRS, 0.1, seed=2)
+    assert split_validation(PAIRS, 0.1, seed=1) == split_validation(PAIRS, 0.1, seed=1)
+    assert split_validation(PAIRS, 0.1, seed=1) != split_validation(PAIRS, 0.1, seed=2)
 
 
 @pytest.mark.parametrize("fraction, count", [(1e-9, 1), (1 - 1e-9, 49)])
 def test_neither_side_is_empty(fraction, count):
     """The source with the smallest number is drawn, the one with the largest is left."""
-    train, valid = cut_off(PAIRS, fraction, seed=1)
+    train, valid = split_validation(PAIRS, fraction, seed=1)
     assert train and len({pair.source for pair in valid}) == count
-    nearest = cut_off(PAIRS, 0.04, seed=1)[1]
+    nearest = split_validation(PAIRS, 0.04, seed=1)[1]
     assert count != 1 or {pair.source for pair in valid} <= {pair.source for pair in nearest}
 
 
 def test_one_source_cannot_be_cut():
-    message = "only one distinct source sentence, so no validation part can be cut off"
+    message = "only one distinct source sentence, so no validation set can be split off"
     with pytest.raises(ValueError, match=message):
-        cut_off([Pair("same", "a"), Pair("same", "b")], 0.5, seed=1)
+        split_validation([Pair("same", "a"), Pair("same", "b")], 0.5, seed=1)
 
 
 def test_the_part_is_found_again(tmp_path):
@@ -63,7 +69,7 @@ def test_the_part_is_found_again(tmp_path):
     table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS))
     config = kt.TrainConfig(train_source=str(table), valid_fraction=0.1, seed=3)
     corpus = load_corpus(config)
-    assert (corpus.train, corpus.valid) == cut_off(PAIRS, 0.1, seed=3)
+    assert (corpus.train, corpus.valid) == split_validation(PAIRS, 0.1, seed=3)
     assert load_valid(config) == corpus.valid
     other = dataclasses.replace(config, valid_source=str(table), valid_fraction=None)
     assert load_corpus(other).valid == load_valid(other) == PAIRS
@@ -71,20 +77,20 @@ def test_the_part_is_found_again(tmp_path):
 
 @pytest.mark.parametrize("count, size", [(0, 5), (4, 5), (5, 5)])
 def test_few_rows_are_all_taken(count, size):
-    assert draw_rows(count, size, seed=1).tolist() == list(range(count))
+    assert sample_rows(count, size, seed=1).tolist() == list(range(count))
 
 
 def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
-    rows = draw_rows(10_007, 503, seed=1)
+    rows = sample_rows(10_007, 503, seed=1)
     assert len(set(rows.tolist())) == 503 and (np.diff(rows) > 0).all() and rows.max() < 10_007
-    monkeypatch.setattr(corpora, "AT_ONCE", 700)
-    assert draw_rows(10_007, 503, seed=1).tolist() == rows.tolist()
-    assert draw_rows(10_007, 503, seed=2).tolist() != rows.tolist()
+    monkeypatch.setattr(corpora, "CHUNK", 700)
+    assert sample_rows(10_007, 503, seed=1).tolist() == rows.tolist()
+    assert sample_rows(10_007, 503, seed=2).tolist() != rows.tolist()
 
 
 def test_rows_are_drawn_from_everywhere():
     """Of each tenth about as many: within five standard deviations of 100."""
-    counts = np.histogram(draw_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
+    counts = np.histogram(sample_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
     assert (np.abs(counts - 100) < 50).all()
 
 

@@ -165,7 +165,7 @@ def test_pipelines_are_not_tuned(repeat):
     [([], "kept 0 of 0 pairs."), ([("", "7"), ("7", "")], "dropped 1 with an empty source, 1 w")],
 )
 def test_nothing_is_left(pairs, reason):
-    with pytest.raises(ValueError, match="No sentence pair is left to learn from: ") as caught:
+    with pytest.raises(ValueError, match="No sentence pairs remain to learn from: ") as caught:
         dataset_of(pairs)
     assert reason in str(caught.value)
 
@@ -197,14 +197,20 @@ def test_pairs_of_any_kind():
 @pytest.mark.parametrize(
     "given, message",
     [
-        (dict(), "There is nothing to read: pass pairs and their tokenizers, or a corpus"),
-        (dict(pairs=[("1", "2")], corpus="/nowhere"), "leave out either it or these"),
-        (dict(source_tokenizer=numbers, corpus="/nowhere"), "leave out either it or these"),
+        (dict(), "Data is missing: pass pairs, source_tokenizer"),
+        (
+            dict(pairs=[("1", "2")], corpus="/nowhere"),
+            "Pass either corpus, or pairs and tokenizers",
+        ),
+        (
+            dict(source_tokenizer=numbers, corpus="/nowhere"),
+            "Pass either corpus, or pairs and tokenizers",
+        ),
         (dict(pairs=[("1", "2")]), "The source tokenizer, a NoneType, lacks __call__"),
         (dict(corpus="/nowhere"), "/nowhere"),
-        (dict(corpus=[]), "A mix is one corpus or more with weights above 0, received none"),
-        (dict(corpus=[("a", 1), ("b", 0.0)]), "with weights above 0, received 1, 0"),
-        (dict(corpus=[("a", float("nan"))]), "with weights above 0, received nan"),
+        (dict(corpus=[]), "A mix must have at least one corpus, and weights above 0"),
+        (dict(corpus=[("a", 1), ("b", 0.0)]), "and weights above 0, received weights 1, 0"),
+        (dict(corpus=[("a", float("nan"))]), "and weights above 0, received weights nan"),
     ],
 )
 def test_what_to_read_is_said_once(given, message):

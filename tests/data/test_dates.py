@@ -246,16 +246,16 @@ def test_corpus_is_the_one_published_results_are_for(corpus):
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        ([], "languages is empty; name at least one locale"),
-        ("fr", r"languages is the string 'fr'; give a list, such as \['fr'\]"),
-        (["fr", "fr"], "names 'fr' twice; name every locale once"),
-        (["fr", "klingon"], "'klingon' is not a locale that Babel knows; .* LANGUAGES or MORE"),
-        (["xx"], "'xx' is not a locale that Babel knows"),
-        (["pt-BR"], "'pt-BR' is not a locale that Babel knows; .* 'pt_BR'"),
-        ([""], "'' is not a locale that Babel knows"),
-        ([None], "None is not a locale that Babel knows"),
+        ([], "languages is empty: pass at least one locale"),
+        ("fr", r"languages must be a list, such as \['fr'\], received 'fr'"),
+        (["fr", "fr"], "has 'fr' twice: pass every locale once"),
+        (["fr", "klingon"], "'klingon' is not a locale of Babel, .* LANGUAGES or MORE"),
+        (["xx"], "'xx' is not a locale of Babel"),
+        (["pt-BR"], "'pt-BR' is not a locale of Babel, .* 'pt_BR'"),
+        ([""], "'' is not a locale of Babel"),
+        ([None], "None is not a locale of Babel"),
         (["fr", "nv"], "'nv' has no date formats of its own: it writes .* '2011 M03 4', by"),
-        (["es", "dua"], r"'.* may \d{4}' is .* in '(es|dua)' and .* in '(es|dua)'; leave out one"),
+        (["es", "dua"], r"'.* may \d{4}' is .* in '(es|dua)' but .* in '(es|dua)': omit one"),
     ],
 )
 def test_bad_languages(languages, message):
@@ -266,17 +266,17 @@ def test_bad_languages(languages, message):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"train_size": 0}, "train_size is 0; expected a whole number of at least 1"),
-        ({"valid_size": -1}, "valid_size is -1; expected a whole number of at least 1"),
-        ({"test_size": 2.5}, "test_size is 2.5; expected a whole number of at least 1"),
-        ({"test_size": "9"}, "test_size is '9'; expected a whole number of at least 1"),
+        ({"train_size": 0}, "train_size must be a positive integer, received 0"),
+        ({"valid_size": -1}, "valid_size must be a positive integer, received -1"),
+        ({"test_size": 2.5}, "test_size must be a positive integer, received 2.5"),
+        ({"test_size": "9"}, "test_size must be a positive integer, received '9'"),
         (
             {"valid_size": 73_048, "test_size": 1},
-            "73048 and 1; .* 73049 dates from 1900 to 2099, .* ask for at most 73048 in all",
+            "at most 73048, .* 73049 dates from 1900 to 2099 .* received 73048 . 1",
         ),
         (
             {"train_size": 6, "valid_size": 73_047, "test_size": 1, "languages": ["fr"]},
-            "train_size is 6; the 1 date left for training allow 3 combinations .* ask for no more",
+            "train_size must be at most 3, the number of combinations of 1 date, .* received 6",
         ),
     ],
 )

@@ -29,31 +29,33 @@ def test_any_iterable_is_read_once():
 def test_what_is_kept_and_why_not():
     """Lengths count END: of at most 5, four ids are left."""
     pairs = EncodedPairs(
-        Sentences.of([[4] * n for n in (4, 5, 4, 9, 0, 0, 1, 66_000)]),
-        Sentences.of([[4] * n for n in (4, 4, 5, 9, 1, 0, 0, 1)]),
+        Sentences.from_lists([[4] * n for n in (4, 5, 4, 9, 0, 0, 1, 66_000)]),
+        Sentences.from_lists([[4] * n for n in (4, 4, 5, 9, 1, 0, 0, 1)]),
     )
-    kept, summary = pairs.kept(5)
+    kept, summary = pairs.filter_by_length(5)
     assert kept.tolist() == [0] and kept.dtype == np.int32
     assert summary == (
         "kept 1 of 8 pairs; dropped 2 with an empty source, 1 with an empty target, 3 with a "
         "source of more than 5 tokens, 1 with a target of more than 5 tokens"
     )
-    kept, summary = pairs.kept(70_000)
+    kept, summary = pairs.filter_by_length(70_000)
     assert kept.tolist() == [0, 1, 2, 3, 7] and summary.startswith("kept 5 of 8 pairs; dropped 2")
 
 
 def test_joined():
-    first = EncodedPairs(Sentences.of([[4], [5, 5]]), Sentences.of([[6], [7]]))
-    second = EncodedPairs(Sentences.of([[8]]), Sentences.of([[9, 9, 9]]))
-    joined = EncodedPairs.joined([first, second])
+    first = EncodedPairs(Sentences.from_lists([[4], [5, 5]]), Sentences.from_lists([[6], [7]]))
+    second = EncodedPairs(Sentences.from_lists([[8]]), Sentences.from_lists([[9, 9, 9]]))
+    joined = EncodedPairs.concatenate([first, second])
     assert joined.source.gather(np.array([2, 0]))[0].tolist() == [8, 4]
     assert joined.target.gather(np.array([1, 2]))[0].tolist() == [7, 9, 9, 9]
-    assert EncodedPairs.joined([first]) is first
+    assert EncodedPairs.concatenate([first]) is first
 
 
 def test_a_target_for_each_source():
-    with pytest.raises(ValueError, match="a target for each source, received 2 sources and 1 targ"):
-        EncodedPairs(Sentences.of([[4], [5]]), Sentences.of([[6]]))
+    with pytest.raises(
+        ValueError, match="one target for each source, received 2 sources and 1 tar"
+    ):
+        EncodedPairs(Sentences.from_lists([[4], [5]]), Sentences.from_lists([[6]]))
 
 
 ROWS = [[5, 6, 7], [], [4], [9, 9], [], [8, 5, 5, 5]]
@@ -80,9 +82,9 @@ def test_gathers_rows_in_any_order(sizes, dtype):
 
 
 def test_of_lists_and_of_nothing():
-    ids, lengths = Sentences.of(ROWS).gather(np.array([3, 2]))
+    ids, lengths = Sentences.from_lists(ROWS).gather(np.array([3, 2]))
     assert ids.tolist() == [9, 9, 4] and lengths.tolist() == [2, 1]
-    assert len(Sentences([])) == len(Sentences.of([])) == 0
+    assert len(Sentences([])) == len(Sentences.from_lists([])) == 0
 
 
 def test_memory_mapped_files(tmp_path):
@@ -96,4 +98,4 @@ def test_memory_mapped_files(tmp_path):
 
 
 def test_long_sentences():
-    assert Sentences.of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
+    assert Sentences.from_lists([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]

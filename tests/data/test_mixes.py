@@ -26,7 +26,9 @@ def corpus_of(size, first):
     lengths = np.random.default_rng(first).integers(1, 20, (2, size))
     return EncodedPairs(
         *(
-            Sentences.of([[first + i] + [9] * (length - 1) for i, length in enumerate(side)])
+            Sentences.from_lists(
+                [[first + i] + [9] * (length - 1) for i, length in enumerate(side)]
+            )
             for side in lengths
         )
     )
@@ -89,8 +91,8 @@ def test_passes_may_have_different_numbers_of_batches():
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_corpus_without_a_pair_to_learn_from(size):
-    empty = EncodedPairs(Sentences.of([[]] * size), Sentences.of([[4]] * size))
-    with pytest.raises(ValueError, match=f"No sentence pair is left .* kept 0 of {size} pairs"):
+    empty = EncodedPairs(Sentences.from_lists([[]] * size), Sentences.from_lists([[4]] * size))
+    with pytest.raises(ValueError, match=f"No sentence pairs remain .* kept 0 of {size} pairs"):
         BatchStream([corpus_of(5, 1000), empty], [1, 1], 77, 20, np.array([20]))
 
 

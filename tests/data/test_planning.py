@@ -9,9 +9,9 @@ from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
 from keras_transformer.data.planning import (
     BatchPlanner,
     bucket_boundaries,
-    cut,
-    shares,
+    divide_by_weights,
     sorting_keys,
+    split_by_budget,
 )
 
 
@@ -58,7 +58,7 @@ def planner_of(source, target, budget, boundaries, seed=None):
 
 
 def batches_of(plan):
-    return [plan.drawn[plan.batch(turn)[0]].tolist() for turn in range(len(plan))]
+    return [plan.pairs[plan.batch(turn)[0]].tolist() for turn in range(len(plan))]
 
 
 @pytest.mark.parametrize("budget", [31, 97, 400, 10**7])
@@ -72,7 +72,7 @@ def test_plan_is_that_of_the_loop(budget, boundaries, count):
     assert batches_of(plan) == [rows.tolist() for rows in expected]
     for turn in range(len(plan)):
         rows, length = plan.batch(turn)
-        longest = max(source[plan.drawn[rows]].max(), target[plan.drawn[rows]].max()) + 1
+        longest = max(source[plan.pairs[rows]].max(), target[plan.pairs[rows]].max()) + 1
         assert length == min(boundary for boundary in boundaries if boundary >= longest)
 
 
@@ -93,18 +93,18 @@ def test_keys_of_a_bucket_are_its_own():
 
 def test_cut_by_hand():
     # Three of length 4, none of 5, two of 10; 20 cells hold five of 4, but two of 10.
-    splits, lengths = cut(np.array([3, 3, 5]), np.array([4, 5, 10]), 20)
+    splits, lengths = split_by_budget(np.array([3, 3, 5]), np.array([4, 5, 10]), 20)
     assert (splits.tolist(), lengths.tolist()) == ([0, 3, 5], [4, 10])
-    splits, lengths = cut(np.array([1, 1, 4]), np.array([4, 5, 10]), 20)
+    splits, lengths = split_by_budget(np.array([1, 1, 4]), np.array([4, 5, 10]), 20)
     assert (splits.tolist(), lengths.tolist()) == ([0, 2, 4], [10, 10])
 
 
 def test_shares_sum_up():
-    assert shares(10, [3, 1]) == [8, 2]
-    assert shares(7, [1, 1, 1]) == [3, 2, 2]
-    assert shares(3, [1e-9, 1]) == [0, 3]
+    assert divide_by_weights(10, [3, 1]) == [8, 2]
+    assert divide_by_weights(7, [1, 1, 1]) == [3, 2, 2]
+    assert divide_by_weights(3, [1e-9, 1]) == [0, 3]
     for total in (1, 17, 1000):
-        assert sum(shares(total, [0.3, 2.7, 1.1])) == total
+        assert sum(divide_by_weights(total, [0.3, 2.7, 1.1])) == total
 
 
 def test_many_pairs():
@@ -119,7 +119,7 @@ def test_many_pairs():
         sizes = np.diff(plan.splits)
         assert (sizes * plan.lengths).max() <= 4096
         assert len(plan) < 1.07 * (np.maximum(source, target) + 1).sum() / 4096
-        orders.append(plan.drawn[plan.order])
+        orders.append(plan.pairs[plan.order])
         assert np.bincount(orders[-1], minlength=300_000).tolist() == [1] * 300_000
         longest = np.maximum.reduceat(np.maximum(source, target)[orders[-1]] + 1, plan.splits[:-1])
         assert (longest <= plan.lengths).all()

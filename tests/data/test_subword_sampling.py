@@ -80,7 +80,7 @@ def pieces(batches):
 
 @pytest.mark.parametrize("block", [1, 3, 64])
 def test_stream_goes_on_at_any_step(tokenizer, block, monkeypatch):
-    for bound in ("FEWEST", "MOST"):
+    for bound in ("MIN_BATCHES", "MAX_BATCHES"):
         monkeypatch.setattr(sampled_batches, bound, block)
     dataset = dataset_of(tokenizer)
     count = len(dataset)
@@ -139,7 +139,9 @@ def test_block_is_filled_into_as_many_batches_as_planned(growth, count):
     drawn = plain + random.poisson(growth * plain)
     boundaries = np.array(bucket_boundaries(30))
     planner = SimpleNamespace(budget=200, boundaries=boundaries)
-    batches = SampledBatches(None, None, None, None, None, planner, 25)._fill(plain, drawn, count)
+    batches = SampledBatches(None, None, None, None, None, planner, 25)._fill_batches(
+        plain, drawn, count
+    )
     if count == 9:
         assert batches is None
         return
@@ -150,9 +152,9 @@ def test_block_is_filled_into_as_many_batches_as_planned(growth, count):
     for batch in batches:
         longest = lengths[:, batch].max()
         assert len(batch) * boundaries[np.searchsorted(boundaries, longest)] <= 200
-    as_drawn = rows >= 301
+    use_sampled = rows >= 301
     assert lengths[:, rows].max() <= 25
-    assert as_drawn.all() if not growth else 0 < as_drawn.mean() < 1
+    assert use_sampled.all() if not growth else 0 < use_sampled.mean() < 1
 
 
 def test_validation_is_not_sampled(tokenizer):

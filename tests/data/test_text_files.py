@@ -75,7 +75,7 @@ def test_unequal_line_counts(write, source_is_longer):
     message = message_of(read_pairs, *paths)
     assert f"{longer} has 5 lines" in message or f"{longer} has 5:" in message
     assert f"{shorter} has 3 lines" in message or f"{shorter} has 3:" in message
-    assert f"{shorter} ends where {longer} still has line 4" in message
+    assert f"{shorter} ends before line 4 of {longer}" in message
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -107,7 +107,7 @@ def test_gzipped_files_that_are_damaged(tmp_path):
         path.write_bytes(damaged)
         message = message_of(read_lines, path)
         assert message.startswith(f"{path} cannot be read (") and reason in message
-        assert message.endswith("): it is truncated or corrupted, copy it again.")
+        assert message.endswith("): it is truncated or corrupted; copy it again.")
 
 
 @pytest.mark.parametrize("extension", ["txt", "en", "tsv"])
@@ -159,11 +159,11 @@ def test_table_with_another_number_of_columns(write, row, found):
 @pytest.mark.parametrize("table", ["a.tsv", "a.tsv.gz", "a.TSV"])
 def test_a_table_needs_no_target(write, table):
     table, text = write(table, "a\tb\n"), write("text", "a\n")
-    message = f"{table} holds both columns: leave out --train-target"
+    message = f"{table} has both source and target: omit --train-target"
     for other in (text, table):
         assert message_of(read_pairs, table, other, "--train-target") == f"{message}."
     assert message_of(read_pairs, text, table, "--train-target") == (
-        f"{message}, and give it as the source."
+        f"{message}, and pass this file as the source."
     )
     assert read_pairs(table) == [("a", "b", "")]
 
@@ -172,7 +172,7 @@ def test_a_table_needs_no_target(write, table):
 def test_source_without_target(write, name):
     path = write(name, "a\tb\n")
     message = message_of(read_pairs, path)
-    assert message.startswith(f"{path} has no target file") and ".tsv" in message
+    assert message.startswith(f"The target file of {path} is missing") and ".tsv" in message
 
 
 # Several files, and what is no text.
@@ -206,15 +206,15 @@ def test_patterns_that_do_not_fit(write, tmp_path):
     for number, lines in ((1, 2), (2, 3)):
         write(f"part-{number}.en", "a\n" * 2)
         write(f"part-{number}.de", "a\n" * lines)
-    assert message_of(read_pairs, none, targets) == f"{none} matches no file: check the pattern."
+    assert message_of(read_pairs, none, targets) == f"No file matches {none}: check the pattern."
     one = write("one.de", "a\n" * 5)
-    expected = f"{sources} matches 2 files but {one} matches 1"
+    expected = f"{sources} matches 2 files, but {one} matches 1"
     assert message_of(read_pairs, sources, one).startswith(expected)
-    expected = f"{one} matches 1 file but {sources} matches 2"
+    expected = f"{one} matches 1 file, but {sources} matches 2"
     assert message_of(read_pairs, one, sources).startswith(expected)
     short, long = tmp_path / "part-2.en", tmp_path / "part-2.de"
-    assert message_of(read_pairs, sources, targets).startswith(
-        f"{short} has 2 lines but {long} has 3: {short} ends where {long} still has line 3"
+    assert message_of(read_pairs, sources, targets).endswith(
+        f"{short} has 2 lines and {long} has 3: {short} ends before line 3 of {long}."
     )
 
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from keras_transformer.inspection.probing import probe
-from keras_transformer.tokenizers.vocabularies import to_model
+from keras_transformer.tokenizers.vocabularies import serialize_pieces
 
 SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}
 BAD = {
-    "cut off": (to_model(["[UNK]", "a"], True)[:-9], "it is no JSON"),
+    "cut off": (serialize_pieces(["[UNK]", "a"], True)[:-9], "it is no JSON"),
     "nested": (b"[" * 100_000, "it is no JSON"),
     "a list": (b"[1]", "does not say that its format is 'wordpiece 1'"),
     "another format": (SOUND | {"format": 2}, "does not say that its format is"),

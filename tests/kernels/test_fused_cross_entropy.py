@@ -40,7 +40,7 @@ def of_states(states, matrix, smoothing, labels=LABELS, weights=WEIGHTS):
 @pytest.fixture(params=[1, 3, 4, N, 1000])
 def part(request, monkeypatch):
     """Parts of one position, parts that divide the positions or not, and a single one."""
-    monkeypatch.setattr(fused, "PART", request.param)
+    monkeypatch.setattr(fused, "SLICE_SIZE", request.param)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])

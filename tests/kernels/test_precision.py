@@ -26,7 +26,7 @@ def make_machine(monkeypatch, caplog):
     """A machine on which half precision takes as many times as long as one says."""
 
     def make(slowdown):
-        machine._warn.cache_clear()
+        machine._warn_slow.cache_clear()
         monkeypatch.setattr(
             machine, "slowdown", lambda policy: 1.0 if policy == "float32" else slowdown
         )
@@ -40,7 +40,7 @@ def test_a_product_is_timed():
     assert machine.slowdown("float32") == 1.0
     assert 0 < machine.slowdown("mixed_bfloat16") < 1000
     assert machine.slowdown("mixed_bfloat16") == machine.slowdown("mixed_bfloat16")
-    assert machine.fastest() in ("float32", "mixed_bfloat16")
+    assert machine.fastest_precision() in ("float32", "mixed_bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -59,19 +59,19 @@ def test_a_product_is_timed():
 )
 def test_choice(make_machine, slowdown, asked, trained, chosen):
     make_machine(slowdown)
-    assert machine.choose(asked, trained) == chosen
+    assert machine.choose_precision(asked, trained) == chosen
 
 
 def test_what_is_slow_is_said_once_and_how_much(make_machine):
     log = make_machine(2.5)
     for _ in range(2):
-        machine.choose("mixed_bfloat16")
-    machine.choose("auto")
-    machine.choose(None, "mixed_bfloat16")
+        machine.choose_precision("mixed_bfloat16")
+    machine.choose_precision("auto")
+    machine.choose_precision(None, "mixed_bfloat16")
     (message,) = log.messages
     assert "mixed_bfloat16 take 2.5 times as long as in float32" in message
     make_machine(0.5)
-    machine.choose("mixed_bfloat16")
+    machine.choose_precision("mixed_bfloat16")
     assert len(log.messages) == 1
 
 

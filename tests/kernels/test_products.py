@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.dense import projection
-from keras_transformer.kernels.products import AttentionOperations, is_exact, multiply, multiplying
+from keras_transformer.kernels.products import AttentionOperations, is_exact, multiply, use_product
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import fused_cross_entropy
 from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS, select_matmul_at_runtime
 from keras_transformer.layers.dot_product_attention import attend_heads
@@ -140,7 +140,7 @@ def test_other_machines_get_products_of_their_own():
         graph = function.get_concrete_function(tf.TensorSpec([2, 2], "bfloat16")).graph
         return {op.type: op.inputs[0].dtype for op in graph.get_operations() if op.inputs}
 
-    with multiplying("matrices"):
+    with use_product("matmul"):
         kinds = operations()
     assert kinds["MatMul"] == "bfloat16" and "Einsum" not in kinds
     assert operations()["MatMul"] == ("bfloat16" if is_exact("bfloat16") else "float32")

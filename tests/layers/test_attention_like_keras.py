@@ -234,7 +234,9 @@ def test_what_is_keras_default_is_accepted(axes):
     ],
 )
 def test_what_is_not_there_names_itself(name, value):
-    with pytest.raises(ValueError, match=f"kt.MultiHeadAttention has no {name}, received") as error:
+    with pytest.raises(
+        ValueError, match=f"kt.MultiHeadAttention does not support {name}, received"
+    ) as error:
         kt.MultiHeadAttention(2, 3, **{name: value})
     assert repr(value) in str(error.value)
 

@@ -57,7 +57,7 @@ CONSTRUCTION = {
     "no length": (lambda: transformer(max_length=0), "max_length must be .* received 0"),
     "learned without length": (
         lambda: kt.PositionalEmbedding(9, 8, positions="learned"),
-        "Learned positions need max_length",
+        "requires max_length",
     ),
     "odd width": (lambda: kt.PositionalEmbedding(9, 7), "even d_model, received d_model=7"),
     "odd width of the function": (lambda: kt.sinusoidal_encoding(3, 7), "need an even d_model"),
@@ -82,9 +82,9 @@ CALLS = {
     ),
     "value mask": (lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5)), OF_MASK),
     "query mask": (lambda: run("MultiHeadAttention", X, MEMORY, query_mask=mask(3, 6)), OF_MASK),
-    "masks that do not fit together": (
+    "masks that do not broadcast": (
         lambda: run("MultiHeadAttention", X, MEMORY, value_mask=mask(3, 5), use_causal_mask=True),
-        "Masks of shapes .* do not fit together",
+        "Masks of shapes .* do not broadcast",
     ),
     "mask of the function": (
         lambda: kt.dot_product_attention(
@@ -107,7 +107,7 @@ CALLS = {
     "encoder mask of rank 3": (lambda: run("EncoderLayer", MEMORY, mask(3, 6, 5)), OF_MASK),
     "decoder x_mask": (
         lambda: run("Decoder", X, MEMORY, mask(3, 5)),
-        "Masks of shapes .* do not fit together",
+        "Masks of shapes .* do not broadcast",
     ),
     "decoder x_mask of another batch": (
         lambda: run("DecoderLayer", X, MEMORY, mask(2, 4)),
@@ -132,11 +132,11 @@ CALLS = {
     ),
     "too many learned positions": (
         lambda: run("PositionalEmbedding learned", np.ones((1, 10), int)),
-        "learned 9 positions",
+        "9 learned positions",
     ),
     "learned positions from a start": (
         lambda: run("PositionalEmbedding learned", np.ones((1, 2), int), start=8),
-        "learned 9 positions",
+        "9 learned positions",
     ),
     "source id": (lambda: run("Transformer", (SOURCE + 9, TARGET)), "received 21"),
     "target id": (lambda: run("Transformer", (SOURCE, TARGET + 9)), "received 19"),
@@ -146,7 +146,7 @@ CALLS = {
     ),
     "source and target one after the other": (
         lambda: run("Transformer", SOURCE, TARGET),
-        "received one tensor after another",
+        "received two separate tensors",
     ),
     "a dict": (
         lambda: run("Transformer", {"source": SOURCE, "target": TARGET}),
@@ -158,11 +158,11 @@ CALLS = {
     ),
     "one source for several targets": (
         lambda: run("Transformer", (SOURCE[:1], TARGET)),
-        "1 row of source and 3 rows of target",
+        "source, target must have the same number of rows, received 1, 3",
     ),
     "memory of other sentences": (
         lambda: build("Transformer").decode(TARGET, np.ones((1, 6, 8), "float32"), SOURCE),
-        "1 row of memory",
+        "must have the same number of rows, received 3, 1, 3",
     ),
     "ids that are no integers": (
         lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),
@@ -188,28 +188,28 @@ CALLS = {
         lambda: kt.dot_product_attention(
             X[:, :, None], MEMORY[:, :, None], MEMORY[:, :5, None], mask=mask(1)
         ),
-        "Received 6 keys but 5 values",
+        "received 6 keys and 5 values",
     ),
     "queries of other rows": (
         lambda: run("MultiHeadAttention", X[:1], MEMORY),
-        "batches of 1, 3 and 3",
+        "same batch size, received 1, 3 and 3",
     ),
-    "no memory": (lambda: run("Decoder", X), "attends to a memory and received none"),
+    "no memory": (lambda: run("Decoder", X), "has cross-attention but received no memory"),
     "memory without cross-attention": (
         lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False)(X, memory=MEMORY),
-        "has no cross-attention and received a memory",
+        "has no cross-attention but received a memory",
     ),
     "memory in the mask's place": (
         lambda: kt.DecoderLayer(8, 2, 16, cross_attention=False)(X, MEMORY),
-        "has no cross-attention and received a memory",
+        "has no cross-attention but received a memory",
     ),
     "a state without a memory": (
         lambda: kt.Decoder(1, 8, 2, 16).initial_state(2),
-        r"attends to a memory and received none",
+        r"has cross-attention but received no memory",
     ),
     "a state of no batch": (
         lambda: kt.Decoder(1, 8, 2, 16, cross_attention=False).initial_state(),
-        "needs the batch_size",
+        "needs batch_size or memory",
     ),
     "logits of another width": (
         lambda: build("PositionalEmbedding").logits(X[..., :6]),

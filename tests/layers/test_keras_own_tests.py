@@ -18,9 +18,9 @@ import keras_transformer as kt
 FILE = pathlib.Path(keras.__file__).parent / "src/layers/attention/multi_head_attention_test.py"
 
 # Why a test cannot pass, and by what in its error one knows that it does not for that reason.
-AXES = ("inputs of another rank than 3", "has no attention_axes|expected ndim=3")
-GATE = ("a gate; what comes before it in the test passes", "has no use_gate")
-WINDOW = ("a sliding window", "has no sliding_window")
+AXES = ("inputs of another rank than 3", "does not support attention_axes|expected ndim=3")
+GATE = ("a gate; what comes before it in the test passes", "does not support use_gate")
+WINDOW = ("a sliding window", "does not support sliding_window")
 OUTPUT = ("an output_shape of several axes", "output_shape must be an int or a tuple of one int")
 SENTENCE = ("refused by ours too, in another sentence", "AssertionError: .* does not match")
 PRIVATE = (

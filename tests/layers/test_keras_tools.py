@@ -249,7 +249,9 @@ def test_attention_with_a_call_of_its_own(name):
     before = CountedAttention.calls
     model((SOURCE, TARGET))
     assert CountedAttention.calls == before + 1
-    with pytest.raises(ValueError, match=r"CountedAttention \('counted'\) has a call of its own"):
+    with pytest.raises(
+        ValueError, match=r"CountedAttention \('counted'\) does not use MultiHeadAttention.call"
+    ):
         model.initial_state(SOURCE)
 
 

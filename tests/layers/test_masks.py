@@ -38,7 +38,7 @@ def test_combine():
 
 
 def test_combine_refuses_shapes_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"\(2, 3\) and \(4, 2\) do not fit together"):
+    with pytest.raises(ValueError, match=r"\(2, 3\) and \(4, 2\) do not broadcast"):
         kt.combine(np.ones((2, 3)), np.ones((4, 2)))
 
 

@@ -179,7 +179,7 @@ MISTAKES = {
     ),
     "distance of an object": (
         lambda: kt.MultiHeadAttention(2, 4, positions=kt.RelativePositions(3), max_distance=4),
-        "max_distance=4 goes with the name of a scheme",
+        "max_distance=4 needs positions given by name",
     ),
     "three buckets": (lambda: kt.BucketedPositions(3), "at least 4 and even, .* received 3"),
     "one bucket": (lambda: kt.BucketedPositions(1, bidirectional=False), "at least 2, received 1"),
@@ -189,9 +189,9 @@ MISTAKES = {
     ),
     "encoder": (
         lambda: kt.Encoder(1, 8, 2, 16, positions="alibi"),
-        "alibi is for causal attention",
+        "is for causal attention",
     ),
-    "other sizes": (shared_by_others, "was built for an attention of 2 heads, .* one of 4 heads"),
+    "other sizes": (shared_by_others, "was built for attention with 2 heads, .* received 4 heads"),
     "Keras' attention": (
         lambda: KerasAttention(8, 2, 16, positions="relative").build((1, 3, 8)),
         "MultiHeadAttention does not accept RelativePositions",

@@ -39,16 +39,16 @@ def mistakes(folder, text):
     relative = [*out, *texts, "--positions"]
     return [
         ([*out, "--preset", "tinny"], "Unknown preset 'tinny'"),
-        ([*out, "--preset", "tiny"], "There is nothing to train on: give text by --train-source"),
-        ([*out, "--preset", "small", "--no-dates"], "There is nothing to train on"),
-        ([*out, "--no-dates"], "There is nothing to train on"),
-        ([*out, "--config", f"{folder}/tiny.yaml"], "There is nothing to train on"),
-        ([*out, "--config", f"{folder}/few.yaml"], "There is nothing to train on"),
+        ([*out, "--preset", "tiny"], "Training data is missing: pass text files by --train-source"),
+        ([*out, "--preset", "small", "--no-dates"], "Training data is missing"),
+        ([*out, "--no-dates"], "Training data is missing"),
+        ([*out, "--config", f"{folder}/tiny.yaml"], "Training data is missing"),
+        ([*out, "--config", f"{folder}/few.yaml"], "Training data is missing"),
         ([*out, *texts, "--train-target", text], "both columns: leave out --train-target."),
         ([*out, *texts, "--valid-target", text], "both columns: leave out --valid-target."),
         (
             [*out, "--train-source", "/none", "--train-target", text, *texts[2:]],
-            "pairs.tsv holds both columns: leave out --train-target, and give it as the source",
+            "pairs.tsv has both source and target: omit --train-target, and pass this file",
         ),
         ([*out, "--preset", "tiny", "--config", "x"], "leave out one of the two"),
         ([*out, "--config", "/none.yaml"], "/none.yaml cannot be read"),
@@ -134,7 +134,7 @@ def mistakes_about_words(folder, text):
             [*apart, "--source-vectors", vectors],
             "of 2 numbers, and the embedding is 8 wide",
         ),
-        ([*apart, "--target-vectors", text], "pairs.tsv holds no word vectors"),
+        ([*apart, "--target-vectors", text], "pairs.tsv is not a file of word vectors"),
         ([*apart, "--freeze-vectors"], "--freeze-vectors needs --source-vectors or"),
         (
             [*own, "--source-vectors", vectors, "--freeze-vectors"],

@@ -42,7 +42,7 @@ def mistakes(folder):
     table = [f"{folder}/table.TSV.gz"]
     (folder / "table.TSV.gz").write_bytes(b"")
     return [
-        ([*train, "--corpus", f"{folder}/none"], "none is no prepared corpus"),
+        ([*train, "--corpus", f"{folder}/none"], "none is not a prepared corpus"),
         ([*train, "--corpus", f"{folder}/newer"], "was prepared by another version, in format 7"),
         ([*train, "--corpus", good, "--train-source", text], "leave out --train-source"),
         ([*train, "--corpus", good, "--valid-fraction", "0.1"], "leave out --valid-fraction"),
@@ -58,8 +58,8 @@ def mistakes(folder):
         ),
         ([*train, "--corpus", good, "--start-from", RUN], "has vocabulary_size="),
         (["prepare", *prepare[1:], *both, "--model-type", "x"], "model_type must be one of"),
-        ([*prepare, f"{folder}/part-*.none"], "part-*.none matches no file"),
-        ([*prepare, text], "part-00.source has no target file beside it"),
+        ([*prepare, f"{folder}/part-*.none"], "part-*.none: check the pattern"),
+        ([*prepare, text], "part-00.source is missing"),
         ([*prepare, *table, "--train-target", table[0]], "columns: leave out --train-target."),
         ([*prepare, *table, "--valid-source", *table, "--valid-target", text], "--valid-target."),
         ([*prepare, *both, "--processes", "0"], "processes must be at least 1"),

@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 
 from keras_transformer.tokenizers.pieces import ModelPieces
-from keras_transformer.tokenizers.subword_sampling import draw
+from keras_transformer.tokenizers.subword_sampling import random_numbers
 
 
 def merged_by_agenda(model, ids, key, dropout):
@@ -37,7 +37,9 @@ def merged_by_agenda(model, ids, key, dropout):
         pair = symbols[left], symbols[right]
         if "" in pair or len("".join(pair)) != size:
             continue  # one of them has been merged with another
-        random = draw(np.array([key]), *(np.array([x]) for x in (left, right, ends[right])))
+        random = random_numbers(
+            np.array([key]), *(np.array([x]) for x in (left, right, ends[right]))
+        )
         if int(random[0]) / 2**64 < dropout:
             continue
         symbols[left], symbols[right] = "".join(pair), ""

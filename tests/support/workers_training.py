@@ -21,7 +21,11 @@ import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
 from keras_transformer.training.cluster import joined_cluster  # noqa: E402
-from keras_transformer.training.distribution import broadcast_from_chief, check_equal, gather  # noqa: E402
+from keras_transformer.training.distribution import (
+    broadcast_from_chief,
+    check_equal,
+    gather_from_workers,
+)  # noqa: E402
 
 VOCABULARY = 30
 
@@ -123,7 +127,7 @@ def talk(strategy):
     return {
         "said": said,
         "agreed": broadcast_from_chief(strategy, {"x": 3.5 - index, "y": index + 1}),
-        "gathered": gather(strategy, np.array([index, 7.0])).tolist(),
+        "gathered": gather_from_workers(strategy, np.array([index, 7.0])).tolist(),
     }
 
 

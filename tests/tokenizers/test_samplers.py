@@ -340,8 +340,8 @@ def test_keys_are_the_same_on_every_machine():
         key = 0
         for number in numbers:
             key = mixed((key + 0x9E3779B97F4A7C15) % 2**64 ^ number % 2**64)
-        seed, number_of_pass, side, corpus, pair = numbers
-        assert pair_keys(seed, number_of_pass, side, np.array([pair]), corpus).tolist() == [key]
+        seed, pass_number, side, corpus, pair = numbers
+        assert pair_keys(seed, pass_number, side, np.array([pair]), corpus).tolist() == [key]
     several = [pair_keys(*x, np.arange(1000)) for x in itertools.product((0, 1), (0, 1), (0, 1))]
     assert len(set(np.concatenate(several).tolist())) == 8000
 

@@ -262,7 +262,7 @@ def test_vocabulary_too_small_for_anything(model_type, size):
 @every_type
 @pytest.mark.parametrize("lines", [[], ["", "  \n"]], ids=["none", "blank"])
 def test_no_text(model_type, lines, tmp_path):
-    expected = "There is no text to learn a vocabulary from: every line is empty."
+    expected = "Cannot learn a vocabulary: every line of the text is empty."
     assert message_of(SubwordTokenizer.train, lines, 300, model_type) == expected
     (tmp_path / "file.txt").write_text("".join(lines))
     files = [tmp_path / "file.txt"]
@@ -295,7 +295,7 @@ def test_where_the_text_is(tmp_path):
         assert message == f"files must be a list of paths, received one, {one!r}: put it in a list."
     for lines, files in ((None, []), (LINES, ["corpus.txt"])):
         message = message_of(SubwordTokenizer.train, lines, 300, files=files)
-        assert message.startswith("Give either lines or files")
+        assert message.startswith("Pass either lines or files")
     for line in (("a", "b"), 7, None):
         message = message_of(SubwordTokenizer.train, [*LINES, line], 300)
         kind = type(line).__name__

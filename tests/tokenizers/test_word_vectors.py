@@ -59,7 +59,7 @@ def test_formats_are_told_apart(name, packed, tmp_path):
     assert [word.decode() for word in found.words] == [WORDS[i] for i in rows]
     np.testing.assert_array_equal(found.rows, TABLE[rows])
     check_vectors(path, 5)
-    assert message_of(path, (), 6).startswith(" has vectors of 5 numbers, and the embedding is 6 ")
+    assert message_of(path, (), 6).startswith(" has vectors of 5 numbers, but the embedding is 6 ")
     with pytest.raises(ValueError, match="has vectors of 5 numbers"):
         check_vectors(path, 6)
 
@@ -76,24 +76,24 @@ def test_first_word_may_have_a_space_and_one_may_be_there_twice(tmp_path):
 
 BAD = {
     "missing": (None, " cannot be read: No such file or directory."),
-    "empty": (b"", " holds no word vectors: its first line is neither"),
-    "prose": (b"the quick brown fox\njumps over\n", "neither a word with its numbers nor how many"),
-    "one line without an end": (b"the 1.0 2.0", "holds no word vectors"),
-    "a .npy": (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'}\n" + b"\0" * 99, "holds no word vectors"),
-    "ragged": (b"the 1.5 2.5\nfox 1.5\n", ": line 2 has 1 number, expected 2; it is damaged"),
+    "empty": (b"", " is not a file of word vectors: its first line must be"),
+    "prose": (b"the quick brown fox\njumps over\n", "must be a word and its vector, or"),
+    "one line without an end": (b"the 1.0 2.0", "is not a file of word vectors"),
+    "a .npy": (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'}\n" + b"\0" * 99, "is not a file of word"),
+    "ragged": (b"the 1.5 2.5\nfox 1.5\n", ": line 2 has 1 number, expected 2; the file is"),
     "too wide": (b"the 1.5 2.5\nfox 1.5 2.5 3.5\n", ": line 2 has 3 numbers, expected 2."),
     "a hole": (b"the 1.5 2.5\n\nfox 1.5 2.5\n", ": line 2 has 0 numbers, expected 2"),
-    "no number": (b"the 1.5 2.5\nfox 1.5 x\n", ": line 2 holds something else than numbers."),
+    "no number": (b"the 1.5 2.5\nfox 1.5 x\n", ": line 2 has values that are not numbers."),
     "not finite": (b"the 1.5 2.5\nfox nan 1.5\n", ": the vector of 'fox' is not finite."),
     "too large": (b"the 1.5 2.5\nfox 1e99 1.5\n", ": the vector of 'fox' is not finite."),
     "infinite": (b"1 2\nfox " + struct.pack("<2f", 1, np.inf), "vector of 'fox' is not finite."),
-    "truncated": (b"3 2\nthe 1.5 2.5\nfox 1.5 2.5\n", "promises 3 vectors, and there are 2."),
-    "truncated binary": (binary(True)[:-9], "first line promises 9 vectors, and there are 8"),
-    "header alone": (b"9 5\n", "promises 9 vectors, and there are 0."),
-    "no words": (b"9 5\n" + b"\x01" * 9999, ": no word begins where vector 1 should be."),
-    "garbage": (b"\x1f\x8b" + b"garbage" * 9, " cannot be unpacked ("),
-    "packed prose": (gzip.compress(b"the quick\n"), "holds no word vectors"),
-    "half a gzip": (gzip.compress(FORMATS["glove"] * 50)[:-60], "truncated; download it anew."),
+    "truncated": (b"3 2\nthe 1.5 2.5\nfox 1.5 2.5\n", "expected 3 vectors according to its"),
+    "truncated binary": (binary(True)[:-9], "expected 9 vectors according to its first line"),
+    "header alone": (b"9 5\n", "expected 9 vectors according to its first line"),
+    "no words": (b"9 5\n" + b"\x01" * 9999, ": expected a word before vector 1, received none"),
+    "garbage": (b"\x1f\x8b" + b"garbage" * 9, " cannot be decompressed ("),
+    "packed prose": (gzip.compress(b"the quick\n"), "is not a file of word vectors"),
+    "half a gzip": (gzip.compress(FORMATS["glove"] * 50)[:-60], "truncated; download it again."),
     "fastText's model": (struct.pack("<2i", 793712314, 12) + b"\0" * 99, " is a fastText model ("),
 }  # fmt: skip
 

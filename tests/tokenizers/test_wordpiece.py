@@ -295,7 +295,7 @@ def test_files_teach_words_as_lines_do(tmp_path):
 
 def test_what_no_wordpiece_vocabulary_is_learned_from():
     for lines in ([], ["", " \n"], ["\x00", "\u200b\ufeff"]):
-        expected = "There is no text to learn a vocabulary from: every line is empty."
+        expected = "Cannot learn a vocabulary: every line of the text is empty."
         assert message_of(train, lines, 300) == expected
     assert "lines must be several strings" in message_of(train, "the fox", 300)
     assert "Every line must be a string, received a int: 7." == message_of(train, ["a", 7], 300)

@@ -116,9 +116,9 @@ def test_who_computes_the_loss():
 @pytest.mark.parametrize(
     "model_class, metrics, message",
     [
-        (OwnCall, [], "OwnCall.call is not the softmax_inputs_of"),
-        (DoublesLoss, [], "DoublesLoss has compute_loss"),
-        (kt.Transformer, ["sparse_categorical_accuracy"], "a metric looks at logits"),
+        (OwnCall, [], "OwnCall.softmax_inputs_of is not its call"),
+        (DoublesLoss, [], "DoublesLoss overrides compute_loss"),
+        (kt.Transformer, ["sparse_categorical_accuracy"], "a metric needs logits"),
     ],
 )
 def test_a_fused_loss_that_is_asked_for_in_vain(model_class, metrics, message):

@@ -156,7 +156,7 @@ def test_small_integer_types_hold_smaller_ids_than_the_vocabulary():
 
 @pytest.mark.parametrize("shape", [(B, T + 1), (B, T - 1), (B,), (B, 1), (B, T, 1)])
 def test_shapes_of_labels(shape):
-    message = f"shape ({B}, {T}): received labels of shape {shape}"
+    message = f"shape ({B}, {T}), received shape {shape}"
     with pytest.raises(ValueError, match=re.escape(message)):
         kt.SmoothedCrossEntropy(0.1)(np.ones(shape, "int32"), LOGITS)
 
@@ -240,7 +240,7 @@ def test_wrong_labels_of_metrics(metric):
     wrong, metric = np.where(FEW == 2, 3, FEW), metric()
     with pytest.raises(ValueError, match="below 3, .*received the label 3"):
         metric(wrong, ONE_HOT)
-    with pytest.raises(ValueError, match=r"shape \(2, 4\): received labels of shape \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"shape \(2, 4\), received shape \(2, 1\)"):
         metric(FEW[:, :1], ONE_HOT)
     update = tf.function(metric.update_state, jit_compile=True)
     update(tf.constant(wrong), tf.constant(ONE_HOT))

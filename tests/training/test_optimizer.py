@@ -184,13 +184,13 @@ def test_configuration_round_trip(arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "Give either d_model or peak, received d_model=None and peak=None"),
-        ({"d_model": 8, "peak": 0.1}, "Give either d_model or peak"),
+        ({}, "Pass either d_model or peak, received d_model=None and peak=None"),
+        ({"d_model": 8, "peak": 0.1}, "Pass either d_model or peak"),
         ({"d_model": 8, "warmup_steps": 0}, "warmup_steps must be a positive number, received 0"),
         ({"peak": 1, "warmup_steps": 0.5}, "warmup_steps must be at least 1, received 0.5"),
         ({"peak": 1, "warmup_steps": None}, "warmup_steps must be a positive number, received No"),
         ({"d_model": 0}, "d_model must be a positive number, received 0"),
-        ({"d_model": 1e-3}, "width of a model, received 0.001: .* is another argument, peak=0.001"),
+        ({"d_model": 1e-3}, "d_model must be at least 1, received 0.001: .* pass peak=0.001"),
         ({"peak": -0.1}, "peak must be a positive number, received -0.1"),
         ({"peak": "1e-3"}, "peak must be a positive number, received '1e-3'"),
         ({"peak": float("nan")}, "peak must be a positive number, received nan"),
@@ -207,5 +207,5 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.parametrize("positional", [(1e-3, 4000), (512, 4000)])
 def test_arguments_without_names(positional):
     """As other schedules take them; the second one is `peak` here."""
-    with pytest.raises(ValueError, match=r"peak=4000: name the arguments, as in .*peak=1e-3, war"):
+    with pytest.raises(ValueError, match=r"peak=4000: name the arguments, .*peak=1e-3, war"):
         kt.WarmupInverseSqrt(*positional)

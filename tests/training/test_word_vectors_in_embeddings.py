@@ -69,7 +69,7 @@ def test_wide_ones_are_reduced_to_what_varies_most(words, tmp_path):
     embedding = embedding_of(words, 4)
     coverage = kt.initialize_embeddings(embedding, words, tmp_path / "v")
     assert coverage.kept_variance == pytest.approx(1) and coverage.tokens is None
-    assert "have a vector of 12 numbers, reduced by PCA, which keeps 100% of" in str(coverage)
+    assert "have a vector of 12 numbers, reduced by PCA, which retains 100% of" in str(coverage)
     found = np.array(embedding.embeddings)[[int(words(name)[0]) for name in names]]
     # Distances stay, but for the one factor, and two axes are enough.
     wanted, got = (
@@ -105,12 +105,12 @@ def test_which_pieces_are_words(words, tmp_path):
 
 def test_vectors_that_are_of_no_use(words, tmp_path):
     write_vectors(tmp_path / "v", ["chat", "renard"], 8)
-    with pytest.raises(ValueError, match="has a vector for none of the 13 pieces of the vocab"):
+    with pytest.raises(ValueError, match="has no vector for any of the 13 pieces"):
         kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
     with pytest.raises(ValueError, match="vectors of 8 numbers, and the embedding is 10 wide"):
         kt.initialize_embeddings(embedding_of(words, 10), words, tmp_path / "v")
     (tmp_path / "zero").write_text("fox" + " 0.0" * 8 + "\n")
-    with pytest.raises(ValueError, match="has vectors of zeros only"):
+    with pytest.raises(ValueError, match="has only zero vectors"):
         kt.initialize_embeddings(embedding_of(words), words, tmp_path / "zero")
 
 

@@ -1,4 +1,7 @@
-"""Text to the ids that are served, without TensorFlow, on several cores, in order."""
+"""Tokenizes text on several cores, in order, to the same ids as when serving.
+
+TensorFlow is loaded only for lines that SentencePiece may segment differently.
+"""
 
 import collections
 import contextlib
@@ -20,21 +23,21 @@ import sentencepiece
 from keras_transformer import LIGHT
 from keras_transformer.data.text_files import Block
 from keras_transformer.inspection.vocabularies import count_ids
-from keras_transformer.tokenizers.saved import SUBWORD, ending, open_model
+from keras_transformer.tokenizers.saved import SUBWORD, file_extension, open_model
 from keras_transformer.tokenizers.ties import Ties
-from keras_transformer.tokenizers.vocabularies import from_model
+from keras_transformer.tokenizers.vocabularies import deserialize_pieces
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.saved import Saved
 
-AHEAD = 2  # blocks that each process has at most: one in work, one waiting
-SHOWN = 3  # lines that are listed, of those that differ
+MAX_QUEUED = 2  # blocks per process: one in progress, one waiting
+MAX_EXAMPLES = 3  # differing lines to report
 
-# Not multiprocessing, which would run the user's script again, from its first line, in each one.
+# Not multiprocessing, which would run the user's script again in each process.
 PROGRAM = """import sys
 sys.path[:] = {path!r}
-from keras_transformer.data.prepared.encoding import answer
-answer()
+from keras_transformer.data.prepared.encoding import run_encoder
+run_encoder()
 """
 
 
@@ -70,22 +73,22 @@ class Encoder:
     def __init__(self, models: tuple[bytes, bytes]) -> None:
         self._processors = [
             sentencepiece.SentencePieceProcessor(model_proto=model)
-            if ending(model) == SUBWORD
+            if file_extension(model) == SUBWORD
             else None
             for model in models
         ]
         self._ties = [processor and Ties(processor) for processor in self._processors]
         sizes = [
-            processor.vocab_size() if processor else count_ids(from_model(model)[0])
+            processor.vocab_size() if processor else count_ids(deserialize_pieces(model)[0])
             for processor, model in zip(self._processors, models, strict=True)
         ]
         self.dtype = np.min_scalar_type(max(sizes) - 1)
 
     def __call__(self, block: Block) -> tuple[EncodedSide, EncodedSide]:
-        source, target = (self._encode(side, lines) for side, lines in enumerate(block))
+        source, target = (self._encode_side(side, lines) for side, lines in enumerate(block))
         return source, target
 
-    def _encode(self, side, lines):
+    def _encode_side(self, side, lines):
         if self._processors[side] is None:
             none = np.zeros(len(lines), np.int64)
             return EncodedSide(np.zeros(0, self.dtype), none, np.arange(len(lines)))
@@ -108,7 +111,7 @@ class ServedIds:
 
     Attributes:
         counts: Dict of `uncertain`, the number of such lines; `differing`, how many of them the
-            operation segments differently; and `such_as`, the first few of these.
+            operation segments differently; and `such_as`, the first few of the latter.
     """
 
     def __init__(self, models: tuple[bytes, bytes], counts: dict[str, Any] | None = None) -> None:
@@ -134,14 +137,14 @@ class ServedIds:
             self._tokenizers[side] = open_model(self._models[side])
         served = self._tokenizers[side]([lines[row] for row in rows])
         served_ids, splits = served.flat_values.numpy(), served.row_splits.numpy()
-        if ending(self._models[side]) != SUBWORD:
+        if file_extension(self._models[side]) != SUBWORD:
             ids = served_ids.astype(encoded.ids.dtype)
             return EncodedSide(ids, np.diff(splits), encoded.uncertain[:0])
         sentences = np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])
         for row, ids in zip(rows, np.split(served_ids, splits[1:-1]), strict=True):
             if not np.array_equal(ids, sentences[row]):
                 self.counts["differing"] += 1
-                if len(self.counts["such_as"]) < SHOWN:
+                if len(self.counts["such_as"]) < MAX_EXAMPLES:
                     self.counts["such_as"].append(lines[row].decode())
             sentences[row] = ids.astype(encoded.ids.dtype)
         self.counts["uncertain"] += len(rows)
@@ -152,7 +155,7 @@ class ServedIds:
 def encode_blocks(
     blocks: Iterable[Block], models: tuple[bytes, bytes], processes: int | None = None
 ) -> Iterator[tuple[Block, tuple[EncodedSide, EncodedSide]]]:
-    """Tokenizes blocks of pairs, with a few of them in memory at a time.
+    """Tokenizes blocks of pairs, of which only a few are in memory at a time.
 
     Args:
         blocks: Pairs.
@@ -188,7 +191,7 @@ def encode_blocks(
 
         waiting: collections.deque[tuple[Block, Future[Any]]] = collections.deque()
         for block in blocks:
-            if len(waiting) == processes * AHEAD:
+            if len(waiting) == processes * MAX_QUEUED:
                 first, future = waiting.popleft()
                 yield first, future.result()
             waiting.append((block, threads.submit(encode, block)))
@@ -197,7 +200,7 @@ def encode_blocks(
 
 
 class EncodingProcess:
-    """An `Encoder` in a process of its own, which ends when this process does, in whatever way.
+    """An `Encoder` in a child process, which always ends when this process does.
 
     Args:
         models: See `Encoder`.
@@ -221,7 +224,7 @@ class EncodingProcess:
         try:
             return pickle.load(self._answers)
         except (EOFError, pickle.UnpicklingError) as error:
-            raise self._died() from error
+            raise self._make_error() from error
 
     def close(self) -> None:
         """Ends the process."""
@@ -229,7 +232,7 @@ class EncodingProcess:
         for stream in (self._answers, self._requests):
             try:
                 stream.close()
-            except BrokenPipeError:  # of what had not been sent yet
+            except BrokenPipeError:  # data had not been sent yet
                 pass
         self._process.wait()
 
@@ -238,19 +241,19 @@ class EncodingProcess:
             pickle.dump(message, self._requests)
             self._requests.flush()
         except BrokenPipeError as error:
-            raise self._died() from error
+            raise self._make_error() from error
 
-    def _died(self):
+    def _make_error(self):
         status = self._process.wait()
         self.close()
         return ValueError(
-            f"A process that tokenizes has ended (exit status {status}; out of memory?): prepare "
-            "the corpus again with fewer processes, which resumes from here."
+            f"A tokenizing process died (exit status {status}; out of memory?): run prepare again "
+            "with fewer processes, which resumes from here."
         )
 
 
-def answer() -> None:
-    """Encodes blocks from stdin to stdout, until the input ends."""
+def run_encoder() -> None:
+    """Encodes blocks from stdin to stdout, until the input ends; see `EncodingProcess`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     encoder = Encoder(pickle.load(requests))

@@ -19,7 +19,7 @@ except ImportError:  # on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 from keras_transformer import __version__
-from keras_transformer.data.corpora import TrainingText, draw_rows
+from keras_transformer.data.corpora import TrainingText, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.encoding import EncodedSide, ServedIds, encode_blocks
 from keras_transformer.data.prepared.prepared_corpus import (
@@ -70,26 +70,26 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
     if config.valid_source is not None:
         valid = read_pairs(config.valid_source, config.valid_target)
     names = ", ".join(filter(None, (config.train_source, config.train_target)))
-    _log(f"{names}: {counted(len(text), 'pair')} to train on, {len(valid):,} to validate by")
+    _log(f"{names}: {counted(len(text), 'training pair')}, {len(valid):,} for validation")
     try:
-        request = _request(config, text, valid)
-        if _exists(output, request):
+        request = _build_request(config, text, valid)
+        if _is_prepared(output, request):
             return
-        with being_written(output):
+        with lock_output(output):
             writer = CorpusWriter(output, request)
-            if writer.is_begun:
-                _log(f"going on after {counted(len(writer.content['shards']), 'whole shard')}")
+            if writer.is_resumed:
+                _log(f"resuming after {counted(len(writer.content['shards']), 'complete shard')}")
             else:
-                writer.begin(_vocabularies(config, text), valid)
+                writer.begin(_make_vocabularies(config, text), valid)
             _write_shards(writer, text, processes)
             writer.finish()
     except OSError as error:
-        raise ValueError(f"{output} cannot be made: {reason(error)}.") from error
-    _report(writer.content, output)
+        raise ValueError(f"{output} cannot be created: {reason(error)}.") from error
+    _log_summary(writer.content, output)
 
 
-def _request(config, text, valid):
-    """All that the corpus depends on: options, text, given vocabularies."""
+def _build_request(config, text, valid):
+    """Returns everything that the corpus depends on: options, text, given vocabularies."""
     options = {k: v for k, v in dataclasses.asdict(config).items() if k not in FILES}
     prints = {"train": text.fingerprint, "valid": fingerprint(valid)}
     request: dict[str, Any] = {"format": FORMAT, "version": __version__, "options": options}
@@ -104,8 +104,8 @@ def _request(config, text, valid):
     return request
 
 
-def _exists(output, request):
-    """Whether the corpus has been prepared before; another one in its place is removed."""
+def _is_prepared(output, request):
+    """Returns whether the same corpus is already prepared; removes a different one."""
     if not os.path.exists(os.path.join(output, MANIFEST)):
         return False
     with contextlib.suppress(ValueError):
@@ -117,14 +117,14 @@ def _exists(output, request):
     return False
 
 
-def _vocabularies(config, text):
-    """Two serialized vocabularies, learned or given."""
+def _make_vocabularies(config, text):
+    """Returns two serialized vocabularies, learned or given."""
     if config.vocabularies is not None:
         return saved.read(config.vocabularies)
-    rows = draw_rows(len(text), config.vocabulary_sample, config.seed)
+    rows = sample_rows(len(text), config.vocabulary_sample, config.seed)
     if len(rows) < len(text):
         pairs = counted(len(rows), "pair")
-        _log(f"vocabularies are learned from {pairs}, drawn with seed {config.seed}")
+        _log(f"vocabularies are learned from {pairs}, sampled with seed {config.seed}")
 
     def read():
         for block in text.blocks(rows):
@@ -138,11 +138,11 @@ def _vocabularies(config, text):
 
 
 def _write_shards(writer, text, processes):
-    """Tokenizes what is not in complete shards yet, and writes it."""
+    """Tokenizes and writes the pairs that are not in complete shards yet."""
     models = saved.read(writer.folder)
     served = ServedIds(models, writer.content.get("served"))
     done = SHARD * len(writer.content["shards"])
-    chunks = itertools.islice(_chunks(text.blocks()), done, None)
+    chunks = itertools.islice(_regroup_blocks(text.blocks()), done, None)
     encoded = (
         [served.correct(side, block[side], sides[side]) for side in (0, 1)]
         for block, sides in encode_blocks(chunks, models, processes)
@@ -153,13 +153,13 @@ def _write_shards(writer, text, processes):
         _log(f"{writer.pairs_done:,} of {counted(len(text), 'pair')}")
     if writer.pairs_done != len(text):
         raise ValueError(
-            f"The text changed while it was read ({counted(len(text), 'pair')}, then "
+            f"The text changed while it was being read ({counted(len(text), 'pair')}, then "
             f"{writer.pairs_done}): prepare it again."
         )
 
 
-def _chunks(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The same pairs in blocks of CHUNK pairs, except for the last."""
+def _regroup_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Regroups pairs into blocks of CHUNK pairs; the last one may be smaller."""
     sources: list[bytes] = []
     targets: list[bytes] = []
     for block in blocks:
@@ -173,7 +173,7 @@ def _chunks(blocks: Iterable[Block]) -> Iterator[Block]:
         yield sources, targets
 
 
-def _report(content, output):
+def _log_summary(content, output):
     """Prints a summary."""
     served, count = content["served"], len(content["shards"])
     if served["uncertain"]:
@@ -181,7 +181,7 @@ def _report(content, output):
         _log(
             f"{counted(served['uncertain'], 'line')} can be segmented in several ways that are "
             "equally probable except for rounding: they were tokenized by the served operation, "
-            f"which segments {served['differing']:,} of them otherwise than the sentencepiece "
+            f"which segments {served['differing']:,} of them differently from the sentencepiece "
             "package" + (f", such as{such_as}" if such_as else "")
         )
     _log(f"{output}: {counted(count, 'shard')}")
@@ -192,16 +192,16 @@ def _log(text):
 
 
 @contextlib.contextmanager
-def being_written(output: Path) -> Iterator[None]:
+def lock_output(output: Path) -> Iterator[None]:
     """Creates and locks the directory in which a corpus is written.
 
-    A process that is killed leaves no lock behind; one that fails before it has written anything,
-    no directory.
+    The lock is released even if the process is killed. If the directory remains empty, it is
+    removed.
 
     Raises:
         ValueError: If another process is writing it.
     """
-    folder = _folder(output)
+    folder = _unfinished_path(output)
     os.makedirs(folder, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY) if fcntl is not None else None
     try:
@@ -210,7 +210,7 @@ def being_written(output: Path) -> Iterator[None]:
         yield
     except BlockingIOError as error:
         raise ValueError(
-            f"{output} is being prepared by another process: wait for its end, or choose another "
+            f"{output} is being prepared by another process: wait until it ends, or choose another "
             "directory."
         ) from error
     finally:
@@ -221,27 +221,27 @@ def being_written(output: Path) -> Iterator[None]:
 
 
 class CorpusWriter:
-    """An unfinished corpus, in a directory beside its final place; see `being_written`.
+    """Writes a corpus in a directory next to its final one; see `lock_output`.
 
-    An interrupted one for the same request is resumed after the last complete shard; any other is
-    started again.
+    An interrupted corpus for the same request is resumed after the last complete shard; any other
+    is started again.
 
     Args:
         output: Final directory.
-        request: All that the corpus depends on, in JSON types.
+        request: Everything that the corpus depends on, in JSON types.
 
     Attributes:
-        folder: The directory meanwhile.
+        folder: The directory until the corpus is complete.
         content: The manifest so far.
-        is_begun: Whether an interrupted corpus is resumed.
+        is_resumed: Whether an interrupted corpus is resumed.
     """
 
     def __init__(self, output: Path, request: dict[str, Any]) -> None:
         self.output = output
-        self.folder = _folder(output)
+        self.folder = _unfinished_path(output)
         self.content = _read_progress(self.folder)
-        self.is_begun = request.items() <= self.content.items()
-        if not self.is_begun:
+        self.is_resumed = request.items() <= self.content.items()
+        if not self.is_resumed:
             self.content = request | {"shards": [], "files": {}}
 
     @property
@@ -250,17 +250,17 @@ class CorpusWriter:
         return sum(shard["pairs"] for shard in self.content["shards"])
 
     def begin(self, models: tuple[bytes, bytes], valid: list[Pair]) -> None:
-        """Empties the directory, then writes vocabularies and validation text."""
+        """Clears the directory, then writes vocabularies and validation text."""
         for name in os.listdir(self.folder):
             os.remove(os.path.join(self.folder, name))
         for side, model in zip(saved.SIDES, models, strict=True):
-            self._write(side + saved.ending(model), model)
+            self._write(side + saved.file_extension(model), model)
         for number, name in enumerate(VALID if valid else ()):
             self._write(name, "".join(f"{pair[number]}\n" for pair in valid).encode())
         self._save()
 
     def add_shard(self, chunks: Sequence[Sequence[EncodedSide]]) -> None:
-        """Writes some chunks: the ids of all sources, then of all targets, and their offsets."""
+        """Writes a shard: the ids of all sources, then of all targets, and their offsets."""
         sides = list(zip(*chunks, strict=True))
         ids = np.concatenate([chunk.ids for side in sides for chunk in side])
         lengths = [np.concatenate([chunk.lengths for chunk in side]) for side in sides]
@@ -273,26 +273,26 @@ class CorpusWriter:
             name = shard[kind] = f"{len(self.content['shards']):05}.{kind}.npy"
             # np.save reports a full disk as a number of bytes that were not written.
             header = np.lib.format.header_data_from_array_1_0(array)
-            with self._writing(name) as file:
+            with self._open_for_writing(name) as file:
                 np.lib.format.write_array_header_1_0(file, header)
                 file.write(np.ascontiguousarray(array).data)
         self.content["shards"].append(shard)
         self._save()
 
     def finish(self) -> None:
-        """Moves the corpus to its final place."""
+        """Moves the corpus to its final directory."""
         progress = os.path.join(self.folder, PROGRESS)
         if os.path.exists(progress):  # unless it was killed here before
             os.replace(progress, os.path.join(self.folder, MANIFEST))
         os.replace(self.folder, self.output)
 
     def _write(self, name, data):
-        with self._writing(name) as file:
+        with self._open_for_writing(name) as file:
             file.write(data)
 
     @contextlib.contextmanager
-    def _writing(self, name):
-        """A file to write, added to the manifest once it is complete."""
+    def _open_for_writing(self, name):
+        """Opens a file to write, which is added to the manifest once it is complete."""
         with replacing(os.path.join(self.folder, name)) as temporary:
             with open(temporary, "wb") as file:
                 yield file
@@ -304,13 +304,13 @@ class CorpusWriter:
                 json.dump(self.content, file, indent=1)
 
 
-def _folder(output):
-    """Where a corpus is written."""
+def _unfinished_path(output):
+    """Returns the directory of an unfinished corpus."""
     return os.fspath(output).rstrip("/") + UNFINISHED
 
 
 def _read_progress(folder):
-    """The manifest of an interrupted corpus; an empty dict if there is none, or it is damaged."""
+    """Returns the manifest of an interrupted corpus; an empty dict if missing or corrupted."""
     for name in (PROGRESS, MANIFEST):
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""A prepared corpus, as it is read: its manifest, and memory-mapped ids."""
+"""Reads a prepared corpus: its manifest, and memory-mapped ids."""
 
 import os
 import zlib
@@ -32,8 +32,8 @@ class PreparedCorpus:
         path: Its directory.
 
     Attributes:
-        options: Dict of the options that it was prepared with, by the names of `PrepareConfig`.
-        fingerprints: Dict of those of `train` and `valid`, as in a run's `data.json`.
+        options: Dict of the options of its preparation, see `PrepareConfig`.
+        fingerprints: Dict of the fingerprints of `train` and `valid`, as in a run's `data.json`.
 
     Raises:
         ValueError: If it is not a prepared corpus or has another format, or if a file of it is
@@ -70,57 +70,57 @@ class PreparedCorpus:
         """
         source, target = [], []
         for shard in self._manifest["shards"]:
-            ids, offsets = (self._map(shard[kind]) for kind in ("ids", "offsets"))
-            if not _fit(ids, offsets):
-                raise _corrupted(os.path.join(self.path, shard["offsets"]))
+            ids, offsets = (self._open_array(shard[kind]) for kind in ("ids", "offsets"))
+            if not _offsets_match(ids, offsets):
+                raise _corrupted_error(os.path.join(self.path, shard["offsets"]))
             middle = int(offsets[0, -1])
             source.append((ids[:middle], offsets[0]))
             target.append((ids[middle:], offsets[1]))
             for (side, _), tokenizer in zip((source[-1], target[-1]), self.tokenizers, strict=True):
                 if side.min(initial=0) < 0 or side.max(initial=0) >= tokenizer.vocabulary_size:
                     raise ValueError(
-                        f"{os.path.join(self.path, shard['ids'])} holds ids that its vocabulary of "
-                        f"{tokenizer.vocabulary_size:,} does not have: prepare the corpus anew."
+                        f"{os.path.join(self.path, shard['ids'])} has ids outside its vocabulary "
+                        f"of {tokenizer.vocabulary_size:,}: prepare the corpus again."
                     )
         return source, target
 
     @cached_property
     def tokenizers(self) -> "tuple[Saved, Saved]":
         """The tokenizers of source and target, one object if they are equal."""
-        Probe(saved.both(self.path)).answers()  # before native code reads them here
+        Probe(saved.require_paths(self.path)).answers()  # before native code reads them here
         return saved.load(self.path)
 
     @cached_property
     def valid(self) -> list[Pair]:
-        """The validation pairs; none if the corpus was prepared without."""
+        """The validation pairs; empty if the corpus was prepared without."""
         if VALID[0] not in self._manifest["files"]:
             return []
-        source, target = (self._lines(name) for name in VALID)
+        source, target = (self._read_lines(name) for name in VALID)
         if len(source) != len(target):
-            raise _corrupted(os.path.join(self.path, VALID[1]))
+            raise _corrupted_error(os.path.join(self.path, VALID[1]))
         return [Pair(*texts) for texts in zip(source, target, strict=True)]
 
-    def _lines(self, name):
+    def _read_lines(self, name):
         name = os.path.join(self.path, name)
         try:
             with open(name, "rb") as file:
                 return file.read().decode().split("\n")[:-1]
         except UnicodeDecodeError:
-            raise _corrupted(name) from None
+            raise _corrupted_error(name) from None
 
-    def _map(self, name):
-        """Maps an array into memory, so that only what is accessed is read."""
+    def _open_array(self, name):
+        """Memory-maps an array, so that only accessed pages are read."""
         name = os.path.join(self.path, name)
         try:
             return np.lib.format.open_memmap(name, mode="r")
         except OSError as error:
             raise ValueError(f"{name} cannot be opened ({error.strerror}).") from error
         except Exception:  # the header is a Python literal of any kind and size
-            raise _corrupted(name) from None
+            raise _corrupted_error(name) from None
 
 
-def _fit(ids, offsets):
-    """Whether offsets `(2, N + 1)` divide ids `(I,)` into sentences of both sides."""
+def _offsets_match(ids, offsets):
+    """Returns whether offsets `(2, N + 1)` split ids `(I,)` into sentences of both sides."""
     if ids.ndim != 1 or ids.dtype.kind not in "ui" or offsets.dtype.kind not in "ui":
         return False
     if offsets.ndim != 2 or len(offsets) != 2 or not offsets.shape[1]:
@@ -148,26 +148,26 @@ def read_manifest(path: Path) -> dict[str, Any]:
     name = os.path.join(path, MANIFEST)
     if not os.path.isfile(name):
         raise ValueError(
-            f"{path} is no prepared corpus: there is no {MANIFEST} in it; keras-transformer "
-            "prepare makes one."
+            f"{path} is not a prepared corpus ({MANIFEST} is missing): create one with "
+            "keras-transformer prepare."
         )
     try:
         manifest = read_json(name)
     except ValueError:
-        raise _corrupted(name) from None
+        raise _corrupted_error(name) from None
     received = manifest.get("format")
     if received not in (FORMAT, None):
         raise ValueError(
-            f"{path} was prepared by another version, in format {received}; this version reads "
-            f"format {FORMAT}: prepare it anew."
+            f"{path} was prepared by another version, in format {received}, but this version reads "
+            f"format {FORMAT}: prepare it again."
         )
-    if received is None or not _is_sound(manifest):
-        raise _corrupted(name)
+    if received is None or not _is_valid_manifest(manifest):
+        raise _corrupted_error(name)
     return manifest
 
 
-def _is_sound(manifest):
-    """Whether a manifest has all that is read of it, and names files of its own directory only."""
+def _is_valid_manifest(manifest):
+    """Returns whether a manifest is complete, and names only files in its directory."""
     kinds = {"options": dict, "fingerprints": dict, "files": dict, "shards": list}
     if any(not isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
         return False
@@ -208,11 +208,11 @@ def check_files(path: Path, manifest: dict[str, Any]) -> None:
         except OSError as error:
             raise ValueError(
                 f"{os.path.join(path, name)} cannot be read ({error.strerror}): prepare the corpus "
-                "anew."
+                "again."
             ) from error
         if received != described:
-            raise _corrupted(os.path.join(path, name))
+            raise _corrupted_error(os.path.join(path, name))
 
 
-def _corrupted(name):
-    return ValueError(f"{name} has been changed or truncated since: prepare the corpus anew.")
+def _corrupted_error(name):
+    return ValueError(f"{name} has been changed or truncated: prepare the corpus again.")

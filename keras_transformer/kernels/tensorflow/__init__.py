@@ -1,4 +1,4 @@
-"""Kernels that need TensorFlow itself; with another Keras backend none of them is imported."""
+"""Kernels that need TensorFlow; they are not imported on other Keras backends."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def outside_of_traces() -> Iterator[None]:
-    """A context in which variables are initialized at once, also while a function is traced.
+    """A context in which variables are initialized immediately, even while a function is traced.
 
     `tf.function` initializes the variables of its first trace after that has succeeded. If the
     trace fails, they remain uninitialized forever.

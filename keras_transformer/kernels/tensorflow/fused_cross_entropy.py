@@ -1,6 +1,6 @@
 """Softmax and smoothed cross-entropy in one, without the logits of a whole batch.
 
-Shapes: N positions, C positions of a part, D width, V vocabulary.
+Shapes: N positions, C positions of a slice, D width, V vocabulary.
 """
 
 import typing
@@ -12,11 +12,11 @@ from keras_transformer.utils import Tensor
 
 # Maximum number of positions computed at a time: enough for a matrix product at full speed, and to
 # add up the gradient of the matrix rarely; few enough for a processor's cache.
-PART = 1024
+SLICE_SIZE = 1024
 
 
 class TokenPredictions(typing.NamedTuple):
-    """The part of logits of shape `(..., V)` that metrics need."""
+    """The values that metrics need, computed from logits of shape `(..., V)`."""
 
     log_probs: tf.Tensor  # float32 (...), natural log-probability of the label
     correct: tf.Tensor  # bool (...), whether no id is more probable than the label
@@ -28,9 +28,10 @@ def fused_cross_entropy(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], TokenPredictions]:
     """Computes `SmoothedCrossEntropy` of the logits `states · matrixᵀ`, summed, not averaged.
 
-    Gradients are computed together with the loss, part by part, so that the logits, by far the
-    largest tensor of a training step, exist for one part at a time and are read as rarely as
+    Gradients are computed together with the loss, slice by slice, so that the logits, by far the
+    largest tensor of a training step, exist for one slice at a time and are read as rarely as
     possible.
+
     With p the softmax, w the weights, y the labels, X the states and E the matrix:
     `dL/dX = w·(p E − (1 − ε) E[y] − ε mean(E))`, and `dL/dE` likewise: only the terms with p
     are as wide as the vocabulary. The term with y has few rows of E: adding it to the others would
@@ -80,46 +81,46 @@ def fused_cross_entropy(
 def _softmax_terms(states, matrix, labels, weighted):
     """Returns predictions and the products of softmax with matrix and with `weighted`, float32."""
     count = tf.shape(states)[0]
-    parts = -(-count // PART)
-    size = -(-count // parts)  # equal parts, for little padding
+    slices = -(-count // SLICE_SIZE)
+    size = -(-count // slices)  # equal slices, for little padding
 
-    def cut(x):
-        x = tf.pad(x, [[0, parts * size - count], *[[0, 0]] * (len(x.shape) - 1)])
-        return tf.reshape(x, tf.concat([[parts, size], tf.shape(x)[1:]], axis=0))
+    def cut_slices(x):
+        x = tf.pad(x, [[0, slices * size - count], *[[0, 0]] * (len(x.shape) - 1)])
+        return tf.reshape(x, tf.concat([[slices, size], tf.shape(x)[1:]], axis=0))
 
-    states, labels, weighted = cut(states), cut(labels), cut(weighted)
+    states, labels, weighted = cut_slices(states), cut_slices(labels), cut_slices(weighted)
 
-    def compute(part, results, matrix_grad=None):
-        logits = tf.cast(multiply(states[part], matrix, transpose_y=True), tf.float32)
+    def compute(index, results, matrix_grad=None):
+        logits = tf.cast(multiply(states[index], matrix, transpose_y=True), tf.float32)
         softmax = tf.nn.softmax(logits)
-        label_probs = tf.gather(softmax, labels[part], batch_dims=1)
+        label_probs = tf.gather(softmax, labels[index], batch_dims=1)
         # The softmax's logarithm, unless a probability is too small for a float.
         log_probs = tf.cond(
             tf.reduce_all(label_probs > 1e-30),
             lambda: tf.math.log(label_probs),
-            lambda: tf.gather(tf.nn.log_softmax(logits), labels[part], batch_dims=1),
+            lambda: tf.gather(tf.nn.log_softmax(logits), labels[index], batch_dims=1),
         )
         correct = label_probs >= tf.reduce_max(softmax, axis=-1)  # cheaper than argmax
 
         softmax = tf.cast(softmax, matrix.dtype)
         mean_rows = tf.cast(multiply(softmax, matrix), tf.float32)
-        product = multiply(tf.transpose(softmax), weighted[part])  # (V, D)
+        product = multiply(tf.transpose(softmax), weighted[index])  # (V, D)
         product = tf.cast(product, tf.float32)
         new = (log_probs, correct, mean_rows)
-        results = [array.write(part, x) for array, x in zip(results, new, strict=True)]
-        return part + 1, results, product if matrix_grad is None else matrix_grad + product
+        results = [array.write(index, x) for array, x in zip(results, new, strict=True)]
+        return index + 1, results, product if matrix_grad is None else matrix_grad + product
 
-    empty = [tf.TensorArray(dtype, parts) for dtype in (tf.float32, tf.bool, tf.float32)]
-    # One part at a time, to save memory; the first one before the loop, which would otherwise have
-    # to start from zeros.
+    empty = [tf.TensorArray(dtype, slices) for dtype in (tf.float32, tf.bool, tf.float32)]
+    # One slice at a time, to save memory; the first one before the loop, which would otherwise
+    # start from zeros.
     _, results, matrix_grad = tf.while_loop(
-        lambda part, *_: part < parts,
+        lambda index, *_: index < slices,
         compute,
         compute(tf.constant(0), empty),
         parallel_iterations=1,
     )
     log_probs, correct, mean_rows = (array.concat()[:count] for array in results)
-    # Compute the gradient of the matrix now: only the optimizer needs it, so it might be computed
-    # last of all, by one core alone.
+    # Compute the gradient of the matrix now: since only the optimizer needs it, TensorFlow might
+    # compute it last of all, on one core.
     mean_rows, matrix_grad = tf.tuple([mean_rows, matrix_grad])
     return (log_probs, correct), mean_rows, matrix_grad

@@ -1,11 +1,11 @@
-"""Settings that suit this machine: the precision that is fast here, and threads.
+"""Settings for this machine: the fastest precision, and threads.
 
-By default TensorFlow splits every operation among all cores, which wait for one another after each
-of them. For the many small operations of a Transformer, that costs more than anything but the
-products themselves. If there is enough to do at once (slices of a batch in training, several
-batches in translation), it is faster to run each operation on one core: measured with two cores,
-translating a test set takes about half the time, and training 0.84 to 0.98 of it; the larger the
-batch in relation to the model, the smaller the gain.
+By default TensorFlow splits every operation among all cores, which synchronize after each of them.
+For the many small operations of a Transformer, that takes more time than anything but the products
+themselves. If there is enough parallel work (slices of a batch in training, several batches in
+translation), it is faster to run each operation on one core: measured with two cores, translating a
+test set takes about half the time, and training 0.84 to 0.98 of it; the larger the batch in
+relation to the model, the smaller the gain.
 """
 
 import functools
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 # Precision.
 
 SHAPE = 256, 512, 1024  # of the product, about that of a feed-forward network on a small batch
-ROUNDS = 4
-FASTER = 0.75  # times float32's: half precision needs casts, which a product does not show
-SLOWER = 1.05
+REPEATS = 4
+FAST_RATIO = 0.75  # times float32's: half precision needs casts, which a product does not show
+SLOW_RATIO = 1.05
 
 
 @functools.cache
 def slowdown(policy: str) -> float:
-    """Times a product in another precision on this machine, as a multiple of the time in float32.
+    """Measures the time of a product in another precision, as a multiple of that in float32.
 
-    It takes a tenth of a second, once. It starts TensorFlow's threads, so their number must be set
+    It takes a tenth of a second, once. It starts TensorFlow's threads, so call `configure_threads`
     before.
 
     Args:
@@ -46,20 +46,20 @@ def slowdown(policy: str) -> float:
     if dtype == "float32":
         return 1.0
     with tf.init_scope():
-        single, half = _product("float32"), _product(dtype)
-        pairs = [(single(), half()) for _ in range(ROUNDS)]
+        single, half = _make_timer("float32"), _make_timer(dtype)
+        pairs = [(single(), half()) for _ in range(REPEATS)]
     # The minimum of several: other processes can only increase the time.
     return min(time for _, time in pairs) / min(time for time, _ in pairs)
 
 
-def fastest() -> str:
+def fastest_precision() -> str:
     """Returns `"mixed_bfloat16"` if it is clearly faster on this machine, else `"float32"`."""
     # Products that are computed in float32 and rounded (`multiply`) are always slower.
-    faster = is_exact("bfloat16") and slowdown("mixed_bfloat16") < FASTER
+    faster = is_exact("bfloat16") and slowdown("mixed_bfloat16") < FAST_RATIO
     return "mixed_bfloat16" if faster else "float32"
 
 
-def choose(precision: str | None, wanted: str = "float32") -> str:
+def choose_precision(precision: str | None, wanted: str = "float32") -> str:
     """Chooses the precision to compute in.
 
     Args:
@@ -71,25 +71,25 @@ def choose(precision: str | None, wanted: str = "float32") -> str:
         `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
     """
     if precision == "auto":
-        return fastest()
+        return fastest_precision()
     if precision is None:
-        return wanted if slowdown(wanted) <= SLOWER else "float32"
-    if slowdown(precision) > SLOWER:
-        _warn(precision)
+        return wanted if slowdown(wanted) <= SLOW_RATIO else "float32"
+    if slowdown(precision) > SLOW_RATIO:
+        _warn_slow(precision)
     return precision
 
 
 @functools.cache  # once for each policy
-def _warn(precision):
+def _warn_slow(precision):
     logger.warning(
-        'Products in %s take %.1f times as long as in float32 on this machine: float32, or "auto", '
-        "which times both, would be faster.",
+        "Products in %s take %.1f times as long as in float32 on this machine: float32 is faster; "
+        '"auto" selects the fastest precision.',
         precision,
         slowdown(precision),
     )
 
 
-def _product(dtype):
+def _make_timer(dtype):
     """Returns a function that multiplies once and returns the seconds that it took."""
     rows, inner, columns = SHAPE
     x = tf.cast(tf.random.stateless_uniform([rows, inner], [0, 1]), dtype)
@@ -117,15 +117,15 @@ ENVIRONMENT = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 def configure_threads(max_parallel: int | None = None) -> int:
     """Makes TensorFlow run each operation on one core, and as many at once as there are cores.
 
-    That slows down computations that do one thing at a time. `Translator` translates several
-    batches at once by itself; a model trains on several slices at once if its
-    `parallel_microbatches` is `inter_op_threads()`. The whole process is affected.
+    That slows down sequential computations. `Translator` translates several batches in parallel
+    automatically; a model trains on several slices in parallel if its `parallel_microbatches` is
+    set to `inter_op_threads()`. The setting affects the whole process.
 
-    Nothing changes if TensorFlow has already computed something, which fixes its threads, if its
-    numbers of threads have already been set, or if there is a GPU.
+    Nothing changes if TensorFlow has already started its threads, if their numbers have already
+    been set, or if the machine has a GPU.
 
     Args:
-        max_parallel: With more cores than this, nothing changes either. For training, `MAX_SLICES`.
+        max_parallel: Nothing changes with more cores than this. For training, use `MAX_SLICES`.
 
     Returns:
         `inter_op_threads()`.
@@ -151,7 +151,7 @@ def configure_threads(max_parallel: int | None = None) -> int:
 
 
 def inter_op_threads() -> int:
-    """Returns how many operations TensorFlow runs at once, 1 if all cores share each of them.
+    """Returns how many operations TensorFlow runs in parallel, 1 if all cores share each of them.
 
     Example:
 

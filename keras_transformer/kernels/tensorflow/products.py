@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_transformer.kernels.products import AttentionOperations, is_exact, multiplying
+from keras_transformer.kernels.products import AttentionOperations, is_exact, use_product
 from keras_transformer.utils import Nested, Tensor
 
 
 def select_matmul_at_runtime(compute: Callable[[], Nested], dtype: str, tensor: Tensor) -> Nested:
-    """Builds a graph that multiplies in one of two ways, selected where the graph runs.
+    """Builds a graph that selects its method of multiplication on the machine where it runs.
 
     With bfloat16 units, products of bfloat16 are exact and fast. Without, TensorFlow truncates
     instead of rounding, and takes twice as long for few rows: there, products are computed in
@@ -29,8 +29,8 @@ def select_matmul_at_runtime(compute: Callable[[], Nested], dtype: str, tensor: 
     if dtype == "float32":
         return compute()
 
-    def by(way):
-        with multiplying(way):
+    def compute_by(method):
+        with use_product(method):
             return compute()
 
     # 1 + 3/4 of the distance to the next number: 1 if truncated. It depends on a tensor, because
@@ -38,7 +38,7 @@ def select_matmul_at_runtime(compute: Callable[[], Nested], dtype: str, tensor: 
     one = tf.cast(tf.shape(tensor)[0] >= 0, dtype)
     row = tf.ensure_shape(tf.fill([8, 1], one), [8, 1]) * tf.constant([1.0, 0.75 * 2.0**-7], dtype)
     exact = tf.reduce_all(tf.matmul(row, tf.ones([2, 8], dtype)) > 1)
-    return tf.cond(exact, lambda: by("matrices"), lambda: by("single"))
+    return tf.cond(exact, lambda: compute_by("matmul"), lambda: compute_by("float32"))
 
 
 def _multiply_heads(x: Tensor, y: Tensor, transpose_y: bool = False) -> Tensor:

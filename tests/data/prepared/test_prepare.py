@@ -13,7 +13,7 @@ import pytest
 import sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.data.corpora import cut_off, draw_rows
+from keras_transformer.data.corpora import sample_rows, split_validation
 from keras_transformer.data.prepared import encoding
 from keras_transformer.data.prepared import prepare as module
 from tests.support.made_up_text import write_text
@@ -50,7 +50,7 @@ def test_a_corpus_is_its_text_as_ids(text, tmp_path, capsys):
     kt.prepare(config, tmp_path / "corpus", processes=1)
     corpus = kt.PreparedCorpus(tmp_path / "corpus")
     pairs = kt.read_pairs(*text)
-    train, valid = cut_off(pairs, 0.1, 3)
+    train, valid = split_validation(pairs, 0.1, 3)
     assert len(corpus) == len(train) and corpus.valid == valid
     names = [f"{number:05}.ids.npy" for number in range(-(-len(train) // 150))]
     assert [name for name in contents(tmp_path / "corpus") if "ids" in name] == names
@@ -61,7 +61,7 @@ def test_a_corpus_is_its_text_as_ids(text, tmp_path, capsys):
     for ids, offsets in (shard for side in corpus.shards() for shard in side):
         assert isinstance(ids, np.memmap) and ids.dtype == np.uint16
         assert isinstance(offsets, np.memmap) and offsets.dtype == np.uint32
-    said = f"{len(train):,} pairs to train on, {len(valid):,} to validate by"
+    said = f"{len(train):,} training pairs, {len(valid):,} for validation"
     assert said in capsys.readouterr().err
 
 
@@ -71,7 +71,7 @@ def test_vocabularies_are_those_of_a_training(text, tmp_path, joint):
     options = dict(vocabulary_size=350, model_type="unigram", lowercase=True, nfkc=False)
     config = kt.PrepareConfig(*text, **options, vocabulary_sample=217, joint_vocabulary=joint)
     kt.prepare(config, tmp_path / "corpus", processes=1)
-    rows = draw_rows(1013, 217, seed=1)
+    rows = sample_rows(1013, 217, seed=1)
     assert len(rows) == 217
     pairs = [kt.read_pairs(*text)[row] for row in rows]
     lines = [[pair[0] for pair in pairs], [pair[1] for pair in pairs]]
@@ -133,7 +133,7 @@ def test_a_killed_preparation_goes_on_after_its_last_whole_shard(text, tmp_path,
     kill(config, output, processes, shards=2)
     capsys.readouterr()
     kt.prepare(config, output, processes)
-    assert "going on after" in capsys.readouterr().err
+    assert "resuming after" in capsys.readouterr().err
     assert contents(output) == contents(whole)
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "corpus"}
 
@@ -188,7 +188,7 @@ def test_only_into_an_empty_directory_and_alone(text, tmp_path):
     (tmp_path / "full").rmdir()
     with pytest.raises(ValueError, match="processes must be at least 1, received 0"):
         kt.prepare(kt.PrepareConfig(*text), tmp_path / "other", processes=0)
-    with module.being_written(tmp_path / "corpus"):
+    with module.lock_output(tmp_path / "corpus"):
         with pytest.raises(ValueError, match="/corpus is being prepared by another process"):
             kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus")
     assert not list(tmp_path.iterdir())
@@ -205,7 +205,7 @@ def test_text_without_a_vocabulary_leaves_nothing_behind(tmp_path):
 def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
     program = encoding.PROGRAM.replace("answer()", "raise SystemExit(3)")
     monkeypatch.setattr(encoding, "PROGRAM", program)
-    with pytest.raises(ValueError, match=r"has ended \(exit status 3"):
+    with pytest.raises(ValueError, match=r"process died \(exit status 3"):
         kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus", processes=2)
 
 
@@ -259,7 +259,7 @@ def test_a_bad_line_in_the_middle(text, tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"train_source": "/none-*.en"}, "/none-[*].en matches no file"),
+        ({"train_source": "/none-*.en"}, "No file matches /none-[*].en"),
         ({"valid_source": "/none.tsv"}, "/none.tsv cannot be read"),
         ({"valid_target": "/none"}, "--valid-source is missing"),
         ({"valid_fraction": 1.5}, "valid_fraction must be above 0 and below 1, received 1.5"),

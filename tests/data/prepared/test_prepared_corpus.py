@@ -67,16 +67,16 @@ def test_a_damaged_file_is_named(corpus, name, damage):
     else:
         flipped = data[:-7] + bytes([data[-7] ^ 1]) + data[-6:]
         path.write_bytes({"truncated": data[:-1], "emptied": b"", "flipped": flipped}[damage])
-        expected = f"{path} has been changed or truncated since: "
+        expected = f"{path} has been changed or truncated: "
     with pytest.raises(ValueError) as caught:
         kt.PreparedCorpus(corpus)
-    assert str(caught.value) == f"{expected}prepare the corpus anew."
+    assert str(caught.value) == f"{expected}prepare the corpus again."
 
 
 @pytest.mark.parametrize("content", ["", '{"format": 1', "[]", "{}"])
 def test_a_damaged_manifest_is_named(corpus, content):
     (corpus / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match="manifest.json has been changed or truncated since: "):
+    with pytest.raises(ValueError, match="manifest.json has been changed or truncated: "):
         kt.PreparedCorpus(corpus)
 
 
@@ -86,7 +86,9 @@ def test_another_version_and_no_corpus_at_all(corpus, tmp_path):
     with pytest.raises(ValueError, match="was prepared by another version, in format 2; this"):
         kt.PreparedCorpus(corpus)
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(ValueError, match=f"{path} is no prepared corpus: there is no manifest"):
+        with pytest.raises(
+            ValueError, match=f"{path} is not a prepared corpus .manifest.json is missing"
+        ):
             kt.PreparedCorpus(path)
 
 
@@ -135,7 +137,7 @@ def test_ids_are_those_that_are_served(text, tmp_path, capsys, model_type, size)
         assert counts == {"uncertain": 0, "differing": 0, "such_as": []} and "otherwise" not in said
     else:
         assert 100 < counts["differing"] <= counts["uncertain"] < 2000
-        assert f"{counts['differing']:,} of them otherwise than the sentencepiece" in said
+        assert f"{counts['differing']:,} of them differently from the sentencepiece" in said
         assert len(counts["such_as"]) == 3 and counts["such_as"][0] in said
 
 

@@ -143,7 +143,7 @@ def junk_state(run):
     (run / "checkpoints" / "resume.json").write_text('{"points": 1}')
 
 
-CHANGED = "has been changed or truncated since"
+CHANGED = "has been changed or truncated"
 
 CORPORA = {
     "json": Trial(
