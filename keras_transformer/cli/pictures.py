@@ -10,7 +10,7 @@ def attention(
     path: Annotated[
         str,
         "run directory; or SavedModel with the signature attention, which draws the mean of the "
-        "heads of one layer: leave out --target, --kind, --layer and --head",
+        "heads of one layer: leave out --target, --kind, --layers and --heads",
     ],
     text: Annotated[str, "the sentence to translate"],
     /,
@@ -19,8 +19,8 @@ def attention(
     kind: Annotated[
         str, "cross, from the translation to the source; encoder or decoder, from a side to itself"
     ] = "cross",
-    layer: Annotated[tuple[int, ...], "layers to draw, from 0; none: all"] = (),
-    head: Annotated[tuple[int, ...], "their heads, from 0; none: all"] = (),
+    layers: Annotated[tuple[int, ...], "layers to draw, from 1; default: all"] = (),
+    heads: Annotated[tuple[int, ...], "heads to draw, from 1; default: all"] = (),
     precision: Precision = None,
 ) -> None:
     """Draw what each token of a translation attends to: rows are queries, columns keys."""
@@ -30,7 +30,7 @@ def attention(
     (model,) = set_threads(path, precision=precision)
     from keras_transformer.visualization.attention import save_attention_plot
 
-    print(save_attention_plot(model, text, output, target, kind, layer, head, precision))
+    print(save_attention_plot(model, text, output, target, kind, layers, heads, precision))
 
 
 def plot(
@@ -56,12 +56,13 @@ def explore(
     port: Annotated[int, "port to listen on; 0: any that is free"] = 0,
     no_browser: Annotated[bool, "print the address, and open no browser"] = False,
 ) -> None:
-    """Open a local page that shows how a model translates: alternatives, attention, variants.
+    """Open a local web page that shows how a model translates a sentence.
 
-    Type a sentence to see its translation, the n best and some random samples, what each token
-    attends to by layer and head, and its alternatives: choose one, and the translation continues
-    from there. The address is printed; it holds a secret token, and only this machine can reach it.
-    Ctrl-C ends it.
+    The page shows the translation, the attention weights of every layer and head, and other
+    translations by beam search and random sampling. Select a target token to see its alternatives;
+    select one of these, and the translation continues from there. The command prints the page's
+    address, which contains a secret token and is reachable from this machine only. Press Ctrl-C to
+    stop.
     """
     from keras_transformer.visualization.explorer.server import listen, open_explorer
 
@@ -69,5 +70,5 @@ def explore(
         (model,) = set_threads(path)
         explorer = open_explorer(model, listening)
         print(explorer.address, flush=True)
-        print("Ctrl-C ends the explorer.", file=sys.stderr)
+        print("Press Ctrl-C to stop the explorer.", file=sys.stderr)
         explorer.run(browser=not no_browser)

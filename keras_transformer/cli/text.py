@@ -272,10 +272,10 @@ def align(
     target: Target = None,
     layers: Annotated[
         tuple[int, ...],
-        "decoder layers, from 0, whose attention is averaged; none: the last but one, of fewer "
+        "decoder layers, from 1, whose attention is averaged; default: the last but one, of fewer "
         "than three the last",
     ] = (),
-    heads: Annotated[tuple[int, ...], "their heads, from 0; none: all"] = (),
+    heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),
     tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
     precision: Precision = None,
     allow_ops: Ops = (),

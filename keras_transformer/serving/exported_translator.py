@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.kernels import available_cores
-from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
     is_supported,
@@ -89,15 +89,16 @@ class ExportedTranslator:
         self,
         texts: Texts,
         batch_size: int = 256,
-        search: SearchConfig = GREEDY,
+        search: SearchConfig | None = None,
         prefixes: None = None,
         first: int = 0,
+        **options: Any,
     ) -> list[str]:
         """Translates a list of sentences.
 
         Args:
             texts, batch_size, first: See `Translator.translate`.
-            search: `SearchConfig`, one for which the export has a signature.
+            search, **options: See `Translator.translate`; the export must have a signature for it.
             prefixes: None: no signature takes them.
 
         Returns:
@@ -106,22 +107,23 @@ class ExportedTranslator:
         Raises:
             ValueError: If the version cannot be loaded, or does not support the search.
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first)
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
         self,
         texts: Texts,
         batch_size: int = 256,
-        search: SearchConfig = GREEDY,
+        search: SearchConfig | None = None,
         prefixes: None = None,
         n_best: int | None = None,
         first: int = 0,
+        **options: Any,
     ) -> list[list[Hypothesis]]:
         """Finds several translations of each sentence of a list.
 
         Args:
-            texts, batch_size, search, prefixes, first: See `translate`.
+            texts, batch_size, search, prefixes, first, **options: See `translate`.
             n_best: See `Translator.translate_n_best`.
 
         Returns:
@@ -130,6 +132,7 @@ class ExportedTranslator:
         Raises:
             ValueError: See `translate`; or if `n_best` is larger than the beam.
         """
+        search = resolve_search(search, options)
         n_best = check_n_best(n_best, search)
         name = self.check_search(search, prefixes is not None)
         draws = n_best if search.sample else 1

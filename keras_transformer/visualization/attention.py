@@ -57,8 +57,7 @@ def plot_attention(
             from `model(…, return_attention_scores=True)`.
         source_tokens: S strings, the columns, which are the keys.
         target_tokens: T strings, the rows, which are the queries.
-        titles: A title per map; by default "head 0" and so on, as `align` counts them, and none
-            for a single map.
+        titles: A title per map; by default "head 1" and so on, and none for a single map.
 
     Returns:
         `matplotlib.figure.Figure`. The last of its axes is the colour bar.
@@ -115,8 +114,12 @@ def _as_array(scores, num_queries, num_keys):
 def _titles(shape):
     """Titles of maps of `(layers, heads)`, `(heads,)` or one."""
     if len(shape) == 2:
-        return [f"layer {i}, head {j}" for i in range(shape[0]) for j in range(shape[1])]
-    return [f"head {i}" for i in range(shape[0])] if shape and shape[0] > 1 else [""]
+        return [
+            f"layer {layer}, head {head}"
+            for layer in range(1, shape[0] + 1)
+            for head in range(1, shape[1] + 1)
+        ]
+    return [f"head {head}" for head in range(1, shape[0] + 1)] if shape and shape[0] > 1 else [""]
 
 
 def save_attention_plot(
@@ -140,7 +143,7 @@ def save_attention_plot(
         target: A translation to draw instead of the model's own, greedy one.
         kind: "cross", from the translation to the source; "encoder" or "decoder", from each side
             to itself.
-        layers, heads: Numbers of those to draw, from 0; all if empty.
+        layers, heads: Numbers of those to draw, from 1; all if empty.
         precision: Of a run's computation, see `load`.
 
     Returns:
@@ -169,8 +172,8 @@ def save_attention_plot(
         if target is not None or kind != "cross" or layers or heads:
             raise ValueError(
                 f"{path} is a SavedModel, which answers with the mean of the heads of one layer, "
-                "of its own translation: leave out --target, --kind, --layer and --head, or give "
-                "the run directory it was exported from."
+                "of its own translation: leave out --target, --kind, --layers and --heads, or "
+                "give the run directory it was exported from."
             )
         (maps,) = model.attention([text])
         scores, titles = maps.scores[kind], ["mean of the heads of one layer"]
@@ -183,15 +186,15 @@ def save_attention_plot(
 def _maps_of_run(translator, text, target, kind, layers, heads):
     """`AttentionMaps` of a run, the scores to draw and their titles."""
     from keras_transformer.translation.inspection import attention_maps
-    from keras_transformer.translation.translator import check_numbers
+    from keras_transformer.translation.translator import to_indices
 
     translator.run_eagerly()
     counts = translator.model.num_layers, translator.model.num_heads
-    layers = check_numbers("layer", layers or range(counts[0]), counts[0])
-    heads = check_numbers("head", heads or range(counts[1]), counts[1])
+    layers, heads = layers or range(1, counts[0] + 1), heads or range(1, counts[1] + 1)
+    rows, columns = to_indices("layer", layers, counts[0]), to_indices("head", heads, counts[1])
     maps = attention_maps(translator, text, target)
     titles = [f"layer {layer}, head {head}" for layer in layers for head in heads]
-    return maps, maps.scores[kind][list(layers)][:, list(heads)], titles
+    return maps, maps.scores[kind][list(rows)][:, list(columns)], titles
 
 
 def plot_alignment(

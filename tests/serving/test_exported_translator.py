@@ -295,8 +295,8 @@ MISTAKES = {
     "prefixes": ("translate {} --prefix {}/model.json", "which takes no prefixes"),
     "precision": ("score {} --source x.tsv --precision float32", "leave out --precision"),
     "targets": ("align {} --source x.tsv", "aligns its own translations, not given ones"),
-    "heads": ("align {} --source s --heads 0", "fixes layers and heads"),
-    "map": ("attention {} a --output x.png --layer 0", "leave out --target, --kind, --layer and"),
+    "heads": ("align {} --source s --heads 1", "fixes layers and heads"),
+    "map": ("attention {} a --output x.png --layers 1", "leave out --target, --kind, --layers and"),
 }
 
 

@@ -95,7 +95,7 @@ def test_overlaps_are_found():
 def test_map_per_head_with_labels():
     figure, _ = draw(list("abcde"), list("wxyz"), 3)
     maps = maps_of(figure)
-    assert [axis.get_title() for axis in maps] == ["head 0", "head 1", "head 2"]
+    assert [axis.get_title() for axis in maps] == ["head 1", "head 2", "head 3"]
     assert [label.get_text() for label in maps[-1].get_xticklabels()] == list("abcde")
     assert [label.get_text() for label in maps[-1].get_yticklabels()] == list("wxyz")
     assert [axis.get_xlabel() for axis in maps] == ["", "key", "key"]  # the lowest of each column

@@ -117,7 +117,7 @@ def test_weights_are_told_where_one_points(page, explorer):
     translate(page, TEXT)
     answer = ask(explorer, "explore", {"text": TEXT})
     tokens, weights = [step["token"] for step in answer["steps"]], answer["attention"]
-    one(page, "[aria-label='layer 2, head 1']").click()
+    one(page, "[aria-label='layer 3, head 2']").click()
     cell = every(page, "#map tbody tr")[1].find_elements("css selector", "td")[2]
     ActionChains(page).move_to_element(cell).perform()
     expected = f"{tokens[1]} \u2192 {answer['source'][2]}: {weights['cross'][2][1][1][2]:.3f}"
@@ -148,9 +148,9 @@ def test_the_keyboard_does_it_all(page):
     press(page, Keys.TAB)
     assert "cross" in focused(page)
     press(page, Keys.TAB, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
-    assert focused(page) == "layer 2, head 0"
+    assert focused(page) == "layer 3, head 1"
     assert page.switch_to.active_element.get_attribute("aria-checked") == "true"
-    assert one(page, "#map-title").text.startswith("layer 2, head 0: ")
+    assert one(page, "#map-title").text.startswith("layer 3, head 1: ")
     press(page, Keys.TAB, Keys.ARROW_DOWN, Keys.END)
     assert "</s>: " in one(page, "#weight").text
 

@@ -273,7 +273,7 @@ def test_the_command_prints_the_address_and_ends_when_interrupted():
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0 and output == b""
-    assert errors.splitlines()[-1] == b"Ctrl-C ends the explorer.", errors
+    assert errors.splitlines()[-1] == b"Press Ctrl-C to stop the explorer.", errors
     with pytest.raises(ConnectionRefusedError):
         send(_At(address), "GET", "")
     assert os.path.exists(EXPORT)
