@@ -21,7 +21,7 @@ from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
-from keras_transformer.serving.versions import CARD
+from keras_transformer.serving.versions import CARD, PLACEHOLDERS
 from keras_transformer.special_ids import PAD
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
@@ -34,7 +34,6 @@ PAYS = {  # when to choose a computation
     "float32": "for every processor; on one with bfloat16 units, bfloat16 is faster",
     "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX), elsewhere slower",
 }
-EXAMPLES = ("a", "b c", "")  # without pairs
 DIGITS = 4  # after the point, of numbers in examples
 MAX_PAIRS, ROUNDS = 500, 3  # of the comparison
 
@@ -79,7 +78,7 @@ def describe(
 
 def _describe_signatures(translator, functions, config, pairs):
     """Inputs, outputs and an example of each signature."""
-    sources, targets = zip(*pairs[:3], strict=True) if pairs else (EXAMPLES, EXAMPLES)
+    sources, targets = zip(*pairs[:3], strict=True) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
     described = {}
     for name in functions:
         signature = SIGNATURES[name]

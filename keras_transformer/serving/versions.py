@@ -16,6 +16,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields
     "versions": {},
 }
 CARD = "model.json"
+PLACEHOLDERS = ("a", "b c", "")  # example texts of a model exported without pairs
 DEFAULT = "serving_default"  # the signature of requests that name none
 MAX_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
