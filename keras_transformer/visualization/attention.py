@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from keras_transformer.utils import Path, Tensor, counted
 from keras_transformer.visualization.figures import (
     COLOURS,
-    MAX_LABEL,
-    MIN_LABEL,
+    MAX_FONT_SIZE,
+    MIN_FONT_SIZE,
     WEIGHTS,
     check_output,
     measure,
@@ -87,8 +87,8 @@ def plot_attention(
     for i, weights in enumerate(scores):
         image = grid.add_map(i).imshow(weights, vmin=0, vmax=1, cmap=WEIGHTS, aspect="auto")
     bar = figure.colorbar(image, cax=grid.add_bar())
-    bar.set_label("attention weight", fontsize=MAX_LABEL)
-    bar.ax.tick_params(labelsize=MAX_LABEL)
+    bar.set_label("attention weight", fontsize=MAX_FONT_SIZE)
+    bar.ax.tick_params(labelsize=MAX_FONT_SIZE)
     return figure
 
 
@@ -226,7 +226,7 @@ def plot_alignment(
     figure = new_figure(layout="none")
     sides = texts[: len(source_tokens)], texts[len(source_tokens) :]
     widths = [  # of the titles at least
-        max([0.5, *measure(figure, side, MAX_LABEL, font)[:, 0]]) for side in sides
+        max([0.5, *measure(figure, side, MAX_FONT_SIZE, font)[:, 0]]) for side in sides
     ]
     rows = max(map(len, sides), default=0)
     width, height = sum(widths) + LINES + 0.4, ROW * (rows + 2)
@@ -238,7 +238,7 @@ def plot_alignment(
         (left, "source", sides[0], "right"),
         (right, "target", sides[1], "left"),
     ):
-        style: dict[str, Any] = {"fontsize": MAX_LABEL, "ha": place, "va": "center"}
+        style: dict[str, Any] = {"fontsize": MAX_FONT_SIZE, "ha": place, "va": "center"}
         axis.text(x, -1, title, color="dimgrey", style="italic", **style)
         for row, text in enumerate(side):
             axis.text(x, row, text, **style, **font)
@@ -290,7 +290,7 @@ class _Labels:
     def along(cls, texts: list[str], length: float, figure: Any, font: Any, turn: Any) -> "_Labels":
         """Chooses the labels for a side of some length; `turn`: whether they may be turned."""
         cell = length / len(texts)
-        size = float(np.clip(72 * cell / 1.4, MIN_LABEL, MAX_LABEL))
+        size = float(np.clip(72 * cell / 1.4, MIN_FONT_SIZE, MAX_FONT_SIZE))
         widths, heights = measure(figure, texts, size, font).T
         turned = turn & (widths > 1.2 * heights)
         turned |= np.mean(turned) > 0.5  # then the short ones too, for an even look
@@ -331,7 +331,7 @@ class _MapGrid:
         self.columns = columns or min(len(self.titles), 2 if len(self.titles) <= 4 else 4)
         self.rows = math.ceil(len(self.titles) / self.columns)
         largest = (MAPS + GAP) / self.columns - GAP
-        of_titles = measure(figure, self.titles, MAX_LABEL, font)[:, 0].max()
+        of_titles = measure(figure, self.titles, MAX_FONT_SIZE, font)[:, 0].max()
         self.width = max(MIN_MAP_SIZE, of_titles, min(largest, CELL * num_keys))
         self.height = max(MIN_MAP_SIZE, min(largest, CELL * num_queries))
         self.keys = _Labels.along(keys, self.width, figure, font, turn=True)
@@ -350,7 +350,7 @@ class _MapGrid:
         x = self.left + column * (self.width + GAP)
         y = self.top - self.height - row * (self.height + self.row_gap)
         axis = self.figure.add_axes(np.array([x, y, self.width, self.height]) / self.size)
-        axis.set_title(self.titles[number], fontsize=MAX_LABEL, **self.font)
+        axis.set_title(self.titles[number], fontsize=MAX_FONT_SIZE, **self.font)
         for name, labels in (("x", self.keys), ("y", self.queries)):
             options = self.font | {"fontsize": labels.size}
             axis.set(**{f"{name}ticks": labels.positions})
@@ -359,8 +359,8 @@ class _MapGrid:
                 tick.set_rotation(90 if turned else 0)
         lowest = number + self.columns >= len(self.titles)
         axis.tick_params(labelbottom=lowest, labelleft=column == 0)
-        axis.set_xlabel("key" if lowest else "", fontsize=MAX_LABEL)
-        axis.set_ylabel("query" if column == 0 else "", fontsize=MAX_LABEL)
+        axis.set_xlabel("key" if lowest else "", fontsize=MAX_FONT_SIZE)
+        axis.set_ylabel("query" if column == 0 else "", fontsize=MAX_FONT_SIZE)
         return axis
 
     def add_bar(self) -> Axes:
