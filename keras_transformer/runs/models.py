@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.inspection.files import damaged
+from keras_transformer.inspection.files import describe_corruption
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.presets.options import check_precision
@@ -86,7 +86,7 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     try:
         model = keras.saving.load_model(name, compile=False, safe_mode=True)
     except Exception as error:  # Keras raises anything where a file is not what it seems
-        raise ValueError(damaged(name, error)) from error
+        raise ValueError(describe_corruption(name, error)) from error
     if not isinstance(model, Transformer):
         raise ValueError(f"{name} holds a {type(model).__name__}, expected a Transformer.")
     check_weights(model, name)

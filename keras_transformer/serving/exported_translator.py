@@ -19,7 +19,12 @@ from keras_transformer.serving.acceptance.server_process import (
 )
 from keras_transformer.serving.acceptance.structure import inspect_version
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card, version_dir
-from keras_transformer.translation.results import AttentionMaps, Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.results import (
+    AttentionMaps,
+    Hypothesis,
+    check_n_best,
+    sample_seed,
+)
 from keras_transformer.translation.sentence_batches import (
     as_bytes,
     check_count,
@@ -35,7 +40,7 @@ OPTIMIZE_THRESHOLD = 256  # texts; for fewer, rewriting the graph takes longer t
 class ExportedTranslator:
     """Asks a version's signatures what a `Translator` computes in memory.
 
-    On Linux, a process of its own answers, as a server would, for as long as this object lives;
+    On Linux, a separate process answers, as a server would, for as long as this object lives;
     elsewhere TensorFlow does.
 
     Args:
@@ -140,7 +145,7 @@ class ExportedTranslator:
         inputs: dict[str, list[Any]] = {"text": rows}
         if search.sample:
             places = [divmod(i, draws) for i in range(len(rows))]
-            inputs["seed"] = [draw_seed(search, first + number, draw) for number, draw in places]
+            inputs["seed"] = [sample_seed(search, first + number, draw) for number, draw in places]
             inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
@@ -229,7 +234,7 @@ class ExportedTranslator:
     def _check_signature(self, name):
         if name not in self.signatures:
             raise ValueError(
-                f"{self.directory} has no signature {name}: export the run anew with {name} among "
+                f"{self.directory} has no signature {name}: export the run again with {name} among "
                 "--signatures, or give the run directory."
             )
 
@@ -240,7 +245,7 @@ class ExportedTranslator:
             return SearchConfig(options["beam_size"], options["length_penalty"])
         except (ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{self.directory} has no {CARD} that says how its signature beam searches: copy "
+                f"{self.directory} has no {CARD} with the options of its signature beam: copy "
                 "it from the export, or leave out --beam-size."
             ) from None
 
@@ -322,7 +327,7 @@ class PersistentServer:
                 replies = self._run(requests)
             except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
                 self.close()
-                raise ValueError(f"{one_line(error)}. Export the run anew.") from error
+                raise ValueError(f"{one_line(error)}. Export the run again.") from error
         for reply in replies:
             if "error" in reply:
                 reason = one_line(reply["error"])

@@ -131,7 +131,7 @@ def load_saved_model(
     """Loads an exported model as a function from texts to translations.
 
     First its files are compared with their checksums, its graph is checked (`check_structure`), and
-    a process of its own loads it; only then does this one.
+    a separate process loads it; only then does this one.
 
     Args:
         path: a version directory; or the base directory, of which the highest version is taken,

@@ -47,7 +47,7 @@ def version_dir(path: Path) -> Path:
         if os.path.isfile(os.path.join(candidate, "saved_model.pb")):
             return candidate
     raise ValueError(
-        f"There is no SavedModel in {path}; expected saved_model.pb, there or in its highest "
+        f"{path} does not contain a SavedModel: expected saved_model.pb, there or in its highest "
         "version, as keras_transformer.export writes it."
     )
 

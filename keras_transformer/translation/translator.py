@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.special_ids import PAD
-from keras_transformer.translation.results import Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.results import Hypothesis, check_n_best, sample_seed
 from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
 from keras_transformer.translation.text_model import TEXT, TextModel
 from keras_transformer.utils import Texts
@@ -133,7 +133,7 @@ class Translator(TextModel):
             **options: Fields of `SearchConfig`, such as `beam_size=5`, instead of `search`.
 
         Returns:
-            List of as many strings, in the same order.
+            List of strings, in the same order.
 
         Raises:
             ValueError: If `texts` is one string, a search option is unknown or given twice, the
@@ -183,15 +183,15 @@ class Translator(TextModel):
         draws = n_best if search.sample else 1
         rows = as_bytes(texts)
         if prefixes is not None:
-            longest = self.length_limit(search)
-            prefixes = self.read_targets("prefix", prefixes, len(rows), False, longest, first)
+            limit = self.length_limit(search)
+            prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
         search_batch = self.compiled(self.search_batch, inputs, search=search)
 
         def run(chosen):
             numbers, draw = np.divmod(chosen, draws)
             pairs = zip(numbers + first, draw, strict=True)
-            seeds = [draw_seed(search, *pair) for pair in pairs]
+            seeds = [sample_seed(search, *pair) for pair in pairs]
             batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
@@ -227,8 +227,8 @@ class Translator(TextModel):
             for an empty line with an empty translation, for which the model is not run.
 
         Raises:
-            ValueError: If there are not as many targets as sources, or one has more tokens than
-                the model's `max_length`.
+            ValueError: If the numbers of sources and targets differ, or a target has more tokens
+                than the model's `max_length`.
         """
         rows = as_bytes(sources)
         ids = self.read_targets("target", targets, len(rows), end=True)
@@ -249,7 +249,7 @@ class Translator(TextModel):
         heads: Iterable[int] | None = None,
         batch_size: int = 64,
     ) -> list[tuple[list[str], list[str], list[int]]]:
-        """Finds which source token each target token attends to most while it is predicted.
+        """Finds the source token that each target token attends to most.
 
         Args:
             sources, targets, batch_size: See `score`.
@@ -303,26 +303,26 @@ class Translator(TextModel):
         texts: Texts,
         count: int,
         end: bool = False,
-        longest: int | None = None,
+        max_tokens: int | None = None,
         first: int = 0,
     ) -> tf.RaggedTensor:
-        """Tokenizes target texts, of which none may be truncated.
+        """Tokenizes target texts without truncating them.
 
         Args:
-            name: What one is called in errors.
+            name: Name of one of them in errors.
             texts: Strings.
             count: Required number of texts.
             end: Whether END is appended.
-            longest: Maximum number of tokens of each; the model's `max_length` when left out.
-            first: Index of the first, where they are some of many.
+            max_tokens: Maximum number of tokens of each; by default the model's `max_length`.
+            first: Index of the first text if they are a slice of a longer list.
 
         Returns:
             Ragged int32 `(B, None)`.
 
         Raises:
-            ValueError: If there are more or fewer, or one has too many tokens.
+            ValueError: If their number is not `count`, or one has too many tokens.
         """
-        texts, limit = as_bytes(texts), longest or self.model.max_length
+        texts, limit = as_bytes(texts), max_tokens or self.model.max_length
         bound = "max_output_length" if limit < self.model.max_length else "the model's max_length"
         check_count(name, texts, count)
         ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)

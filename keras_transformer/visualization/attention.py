@@ -26,7 +26,7 @@ from keras_transformer.visualization.figures import (
     to_numpy,
 )
 
-# Of maps.
+# Attention maps.
 CELL = 0.22  # a token's row or column if there is space: enough for a label of 10 points
 MIN_MAP_SIZE = 1.3
 MAPS = 14.0  # largest width of all maps together
@@ -34,7 +34,7 @@ GAP = 0.2  # between two maps
 LINE = 0.25  # a title or the name of an axis, with its margin
 TICKS = 0.12  # the ticks, with the margin of their labels
 BAR_GAP, BAR, BAR_LABELS = 0.15, 0.15, 0.7  # the colour bar, beside the maps
-# Of alignments.
+# Alignments.
 ROW = 0.26  # from one token to the next
 LINES = 1.6  # between the columns
 MIN_WEIGHT = 0.1  # of a line that is drawn

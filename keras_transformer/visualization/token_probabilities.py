@@ -39,7 +39,7 @@ def plot_token_probabilities(
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there is no step.
+        ValueError: If there are no steps.
 
     Example:
 
@@ -50,7 +50,7 @@ def plot_token_probabilities(
     """
     searches = dict(steps) if isinstance(steps, Mapping) else {"": steps}
     if not searches or not all(searches.values()):
-        raise ValueError("There is no step to draw: pass what token_probabilities finds.")
+        raise ValueError("Received no steps: pass the result of token_probabilities.")
     panels = {name: [_cells(step) for step in some] for name, some in searches.items()}
     cells = [cell for rows in panels.values() for row in rows for cell in row]
     texts, font = readable([*panels, *(token for token, _, _ in cells)])

@@ -251,7 +251,9 @@ except ValueError as error:
     print(error)
 """
     printed = without_tensorflow(code, score_only)
-    assert f"has no signature {name}: export the run anew with {name} among --signatures" in printed
+    assert (
+        f"has no signature {name}: export the run again with {name} among --signatures" in printed
+    )
 
 
 @pytest.mark.parametrize("command", ["", "train", "translate", "evaluate", "export", "check"])
@@ -315,6 +317,8 @@ def test_what_an_export_cannot_do_is_one_sentence(name, toy_version, tmp_path, m
 def test_an_export_without_a_card(toy_version, tmp_path):
     copy = shutil.copytree(toy_version, tmp_path / "copy")
     (copy / "model.json").unlink()
-    with pytest.raises(ValueError, match="has no model.json that says how its signature beam"):
+    with pytest.raises(
+        ValueError, match="has no model.json with the options of its signature beam"
+    ):
         ExportedTranslator(copy).check_search(BEAM)
     assert ExportedTranslator(copy).check_search(dataclasses.replace(SAMPLING, seed=1)) == "sample"

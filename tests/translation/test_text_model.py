@@ -9,7 +9,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.translation.text_model import MIN_PART_ROWS, PARTS, search_in_parts
+from keras_transformer.translation.text_model import MIN_SLICE_ROWS, SLICES, search_in_slices
 from tests.support.toy_steps import log_softmax
 from tests.support.toy_translator import SOURCES, random_translator, trained_translator
 
@@ -214,7 +214,7 @@ def test_what_does_not_fit(target, number, message):
 
 
 @pytest.mark.parametrize(
-    "rows", [0, 1, MIN_PART_ROWS - 1, 2 * MIN_PART_ROWS, 4 * MIN_PART_ROWS + 3]
+    "rows", [0, 1, MIN_SLICE_ROWS - 1, 2 * MIN_SLICE_ROWS, 4 * MIN_SLICE_ROWS + 3]
 )
 def test_parts_have_lengths_of_their_own(rows):
     """Row i has i tokens, all i + 1; each part is as wide as its longest row."""
@@ -229,7 +229,7 @@ def test_parts_have_lengths_of_their_own(rows):
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)])
     def search(numbers):
-        return search_in_parts(find, {"numbers": numbers})
+        return search_in_slices(find, {"numbers": numbers})
 
     numbers = np.arange(rows)
     tokens, lengths, log_probs = search(numbers)
@@ -248,12 +248,12 @@ def test_parts_are_calls_of_one_function():
         return names
 
     function = tf.function(
-        lambda x: search_in_parts(lambda x: (x[:, tf.newaxis], x, x), {"x": x}),
+        lambda x: search_in_slices(lambda x: (x[:, tf.newaxis], x, x), {"x": x}),
         input_signature=[tf.TensorSpec([None], tf.int32)],
     )
     graph = function.get_concrete_function().graph
     (choice,) = (op for op in graph.get_operations() if op.type in ("Case", "StatelessCase"))
     branches = [graph._get_function(f.name).graph for f in choice.get_attr("branches")]
     found = [calls(branch) for branch in branches]
-    assert [len(names) for names in found] == list(PARTS)
+    assert [len(names) for names in found] == list(SLICES)
     assert len({name for names in found for name in names}) == 1
