@@ -92,8 +92,9 @@ class ModelInMemory:
     def __init__(self, translator: "Translator", path: Path) -> None:
         from keras_transformer.serving.served_translator import ServedTranslator
 
-        self._run = Run(os.path.abspath(path))
-        self.name = os.path.basename(os.path.abspath(path))
+        self._path = os.path.abspath(path)
+        self._run = Run(self._path)
+        self.name = os.path.basename(self._path)
         self.examples = select_examples(source for source, _ in self._run.read_examples())
         widest = translator.model.target_vocabulary_size
         beam_size = min(ExportConfig.beam_size, widest)

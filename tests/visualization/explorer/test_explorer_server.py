@@ -164,7 +164,7 @@ class Failing:
         pass
 
 
-def test_what_fails_otherwise_is_one_line_too(caplog):
+def test_an_unexpected_error_is_one_line_too(caplog):
     with listen() as listening, ExplorerServer(Failing(), listening) as explorer:
         answer = ask(explorer, "explore", {"text": "abc"}, 500)
     assert "see its terminal" in answer["error"]
@@ -181,7 +181,7 @@ def test_methods_and_types(explorer):
     assert send(explorer, "HEAD", "explorer.js")[2] == b""
 
 
-def test_a_translation_is_taken_apart(explorer, word_translator):
+def test_explore_returns_tokens_and_attention(explorer, word_translator):
     answer = ask(explorer, "explore", {"text": "one two three", "k": 4})
     assert answer["text"] == word_translator.translate(["one two three"])[0]
     assert answer["source"] == ["\u2581one", "\u2581two", "\u2581three", "</s>"]
