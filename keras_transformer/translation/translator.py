@@ -268,7 +268,8 @@ class Translator(TextModel):
             ValueError: See `score`; or if a layer or head does not exist.
         """
         model = self.model
-        chosen_layers, chosen_heads = (self.default_layer,), tuple(range(model.num_heads))
+        chosen_layers: tuple[int, ...] = (self.default_layer,)
+        chosen_heads = tuple(range(model.num_heads))
         if layers is not None:
             chosen_layers = to_indices("layer", layers, model.num_layers)
         if heads is not None:
