@@ -66,7 +66,7 @@ def describe(
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
         "serve_with": f"TF Serving {minor} or newer: TensorFlow {tf.__version__} wrote this "
-        "version, and a server of an older one may refuse it",
+        "version, and older servers may not load it",
         "load_with": "`import tensorflow_text`, which registers the tokenizers' ops, then "
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **_describe_model(translator, config),
@@ -83,7 +83,7 @@ def _describe_signatures(translator, functions, config, pairs):
     for name in functions:
         signature = SIGNATURES[name]
         # Tables grow with the square of the length: a few words of one text are enough.
-        texts = sources if signature.batchable else [_beginning(sources[0])]
+        texts = sources if signature.batchable else [_first_words(sources[0])]
         inputs = make_inputs(name, texts, targets)
         if name == "tokens":
             inputs["ids"] = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
@@ -193,7 +193,7 @@ def _weight_bytes(version_dir):
     return sum(entry.stat().st_size for entry in os.scandir(directory))
 
 
-def _beginning(text, words=3, characters=12):
+def _first_words(text, words=3, characters=12):
     """The first words of a text; without spaces, the first characters."""
     return " ".join(text.split()[:words])[: words * characters]
 
@@ -257,8 +257,8 @@ def _page(card):
     lines += ["## Signatures", ""]
     if longest := card.get("architecture", {}).get("max_length"):
         lines += [
-            f"Of a source of more than {longest} tokens, END included, the first {longest - 1} are "
-            "read; what follows them has no part in the answer.",
+            f"Sources of more than {longest} tokens, END included, are silently truncated to "
+            f"{longest - 1} tokens and END.",
             "",
         ]
     for name, signature in card["signatures"].items():
@@ -268,7 +268,7 @@ def _page(card):
 
 def _section(name, signature):
     """The page's section on a signature, with the first row of its example."""
-    requests = "may be" if signature["batchable"] else "must not be"
+    batching = "supported" if signature["batchable"] else "not supported"
     example = signature["example"]
     inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
     outputs, shapes = {}, []
@@ -277,9 +277,11 @@ def _section(name, signature):
         outputs[key] = _first_row(rows, max(rank - 1, 1))
         if rank > 2:
             shape = list(np.shape(rows))
-            shapes.append(f"- `{key}` is of shape {shape} there; its first row is shown")
+            shapes.append(
+                f"- `{key}` in this example has the shape {shape}; only its first row is shown"
+            )
     lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")]
-    lines.append(f"- requests {requests} joined by server-side batching")
+    lines.append(f"- server-side batching: {batching}")
     fixed = ("beam_size", "length_penalty")
     lines += [f"- {key}: {signature[key]}" for key in fixed if key in signature]
     request = {"signature_name": name, "inputs": inputs}
