@@ -61,7 +61,7 @@ def test_translations_are_those_in_memory(exported, translator, search):
 def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, translator, monkeypatch):
     monkeypatch.setattr(exported_translator, "is_supported", lambda: False)
     exported = ExportedTranslator(toy_version)
-    found = exported.translate_n_best(SOURCES, search=BEAM)
+    found = exported.translate_n_best(SOURCES, beam_size=5)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=BEAM))
     assert exported.translate([]) == []
 
