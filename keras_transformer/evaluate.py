@@ -16,7 +16,7 @@ from keras_transformer.translation.corpus_scores import (
     check_lengths,
     exact_matches,
     make_metrics,
-    scores_of_systems,
+    score_systems,
 )
 from keras_transformer.utils import Pairs, Path
 
@@ -170,7 +170,7 @@ def score_translations(
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     for system in systems:
         check_lengths(system, pairs, n_bootstrap)
-    report, *others = scores_of_systems(systems, targets, bleu_tokenize, n_bootstrap)
+    report, *others = score_systems(systems, targets, bleu_tokenize, n_bootstrap)
     report |= {
         "sentences": len(pairs),
         "by_group": _match_by_group(pairs, exact_matches(outputs, targets)),

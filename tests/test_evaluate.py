@@ -224,8 +224,8 @@ def refuse(texts):
 @pytest.mark.parametrize(
     "pairs, options, message",
     [
-        ([], {}, "nothing to evaluate: no sentence pair"),
-        ([("a", "b")], {"n_bootstrap": -5}, "n_bootstrap=-5 is no number of samples"),
+        ([], {}, "Nothing to evaluate: received no sentence pairs"),
+        ([("a", "b")], {"n_bootstrap": -5}, "n_bootstrap must be at least 0, received -5"),
         ([("a", "b")], {"bleu_tokenize": "13b"}, "no tokenizer '13b': choose one of none, zh, 13a"),
         ([("a", "b")], {"worst": -1}, "worst must not be negative"),
     ],
@@ -247,7 +247,7 @@ def test_as_many_translations_as_references(arguments):
 
 @pytest.mark.skipif(importlib.util.find_spec("MeCab"), reason="the Japanese tokenizer is there")
 def test_tokenizer_that_is_not_installed():
-    with pytest.raises(ValueError, match="'ja-mecab' cannot be used to compare: .*sacrebleu.ja"):
+    with pytest.raises(ValueError, match="'ja-mecab' cannot be used as tokenizer: .*sacrebleu.ja"):
         evaluate(refuse, [("a", "b")], bleu_tokenize="ja-mecab")
 
 
@@ -263,7 +263,7 @@ def test_text_without_spaces_by_13a_is_said_once(caplog):
         corpus_scores([text], [text])
     report_of(unspaced, unspaced)
     (record,) = caplog.records
-    assert "means little for text without spaces" in record.message
+    assert "unreliable for text without spaces" in record.message
     for text in unspaced:
         _log_once.cache_clear()
         corpus_scores([text], [text])

@@ -9,8 +9,8 @@ from keras_transformer.cli.text import Precision, set_threads
 def attention(
     path: Annotated[
         str,
-        "run directory; or SavedModel with the signature attention, which gives the mean over the "
-        "heads of one layer, without --target, --kind, --layer and --head",
+        "run directory; or SavedModel with the signature attention, which draws the mean of the "
+        "heads of one layer: leave out --target, --kind, --layers and --heads",
     ],
     text: Annotated[str, "sentence to translate"],
     /,
@@ -19,8 +19,8 @@ def attention(
     kind: Annotated[
         str, "cross-attention (cross), or self-attention of the encoder or the decoder"
     ] = "cross",
-    layer: Annotated[tuple[int, ...], "layers to draw, counted from 0; none: all"] = (),
-    head: Annotated[tuple[int, ...], "heads to draw, counted from 0; none: all"] = (),
+    layers: Annotated[tuple[int, ...], "layers to draw, from 1; default: all"] = (),
+    heads: Annotated[tuple[int, ...], "heads to draw, from 1; default: all"] = (),
     precision: Precision = None,
 ) -> None:
     """Draw the attention weights of a translation: rows are queries, columns are keys."""
@@ -30,7 +30,7 @@ def attention(
     (model,) = set_threads(path, precision=precision)
     from keras_transformer.visualization.attention import save_attention_plot
 
-    print(save_attention_plot(model, text, output, target, kind, layer, head, precision))
+    print(save_attention_plot(model, text, output, target, kind, layers, heads, precision))
 
 
 def plot(
@@ -54,12 +54,13 @@ def explore(
     port: Annotated[int, "port to listen on; 0: any free port"] = 0,
     no_browser: Annotated[bool, "print the address only, without opening a browser"] = False,
 ) -> None:
-    """Open a local web page that shows how a model translates.
+    """Open a local web page that shows how a model translates a sentence.
 
-    The page shows the translation of a sentence, the n-best list, random samples, the attention
-    weights by layer and head, and the alternatives of each token: select one, and the translation
-    continues from it. The command prints the address, which contains a secret token and is
-    reachable from this machine only. Press Ctrl-C to stop.
+    The page shows the translation, the attention weights of every layer and head, and other
+    translations by beam search and random sampling. Select a target token to see its alternatives;
+    select one of these, and the translation continues from there. The command prints the page's
+    address, which contains a secret token and is reachable from this machine only. Press Ctrl-C to
+    stop.
     """
     from keras_transformer.visualization.explorer.server import listen, open_explorer
 

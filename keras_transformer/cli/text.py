@@ -274,11 +274,11 @@ def align(
     target: Target = None,
     layers: Annotated[
         tuple[int, ...],
-        "decoder layers to average, counted from 0; none: the last but one, or the last of two or "
-        "fewer",
+        "decoder layers, from 1, whose attention is averaged; default: the last but one, of fewer "
+        "than three the last",
     ] = (),
-    heads: Annotated[tuple[int, ...], "heads to average, counted from 0; none: all"] = (),
-    tokens: Annotated[bool, "also print the tokens: source ||| target ||| pairs"] = False,
+    heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),
+    tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
     precision: Precision = None,
     allow_ops: Ops = (),
 ) -> None:

@@ -1,4 +1,4 @@
-"""Files read as what they should be: regular, of a sensible size, whole, with the right checksum.
+"""Reads files safely: regular files only, of limited size, complete, with the right checksum.
 
 Checksums of files that belong together stand in a JSON file beside them, which has one of its own.
 They detect damage. They are no signature: an attacker can write matching ones.
@@ -20,7 +20,7 @@ BLANK = f'"{SEAL}": ""'  # stands in its place while it is computed
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Reads a file of at most so many bytes.
+    """Reads a file of limited size.
 
     Raises:
         ValueError: If it cannot be read, is a device or a pipe, or is larger.
@@ -51,7 +51,7 @@ def parse_json(path: Path, content: bytes) -> dict[str, Any]:
         value = json.loads(content)
     except (ValueError, RecursionError):
         raise ValueError(
-            f"{path} is damaged: it is no JSON. Copy it anew from where it was written."
+            f"{path} is corrupted: it is not JSON. Copy it again from its origin."
         ) from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object, received a {type(value).__name__}.")
@@ -59,7 +59,7 @@ def parse_json(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Reads a JSON file of at most so many bytes that holds an object.
+    """Reads a JSON object from a file of limited size.
 
     Raises:
         ValueError: As `read_bytes` and `parse_json` do.
@@ -86,10 +86,10 @@ def check_types(path: Path, value: dict[str, Any], kinds: dict[str, type]) -> No
             )
 
 
-def damaged(path: Path | None, error: object) -> str:
+def describe_corruption(path: Path | None, error: object) -> str:
     """The message for a file that cannot be read, and why."""
     reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-    return f"{path} is damaged ({reason}): copy it anew from where it was written."
+    return f"{path} is corrupted ({reason}): copy it again from its origin."
 
 
 def digest(path: Path) -> str:
@@ -137,8 +137,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
     own = f'"{SEAL}": "{seal}"'.encode()
     if hashlib.sha256(content.replace(own, BLANK.encode(), 1)).hexdigest() != seal:
         raise ValueError(
-            f"{path} is not what was written, by its own checksum: copy it anew from where it was "
-            "written, or remove it if you have changed it yourself."
+            f"{path} is not what was written, by its own checksum: copy it again from its "
+            "origin, or remove it if you have changed it yourself."
         )
     return fields
 
@@ -159,8 +159,7 @@ def check_files(
     """
     if FILES not in fields:
         logging.getLogger(__name__).warning(
-            f"{directory} was written without checksums: whether its files are damaged is not "
-            "known."
+            f"{directory} was written without checksums: corrupted files cannot be detected."
         )
         return
     path, described = os.path.join(directory, source), fields[FILES]
@@ -170,7 +169,7 @@ def check_files(
         if name not in described:
             raise ValueError(
                 f"{os.path.join(directory, name)} is not among the files that {path} lists: remove "
-                "it, or copy the directory anew from where it was written."
+                "it, or copy the directory again from its origin."
             )
     for name, one in described.items():
         path = os.path.join(directory, name)
@@ -178,9 +177,9 @@ def check_files(
             raise ValueError(f"{path} is missing: {source} lists it; copy it from where it was.")
         if os.path.getsize(path) != one["bytes"] or digest(path) != one["sha256"]:
             raise ValueError(
-                f"{path} is damaged: it is not what was written, by the checksum in {source}. Copy "
-                f"it anew from where it was written, or remove {source} if you have changed it "
-                "yourself."
+                f"{path} is corrupted: it is not what was written (see the checksum in "
+                f"{source}). Copy it again from its origin, or remove {source} if you have changed "
+                "the file yourself."
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import h5py
 
-from keras_transformer.inspection.files import damaged
+from keras_transformer.inspection.files import describe_corruption
 from keras_transformer.utils import Path
 
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
@@ -23,7 +23,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
     """Opens a `.keras` file after a check of its members.
 
     Raises:
-        ValueError: If it is damaged, holds other members than Keras writes, or these are
+        ValueError: If it is corrupted, holds other members than Keras writes, or these are
             compressed or too large: what is stored as it is takes no more than the file has.
     """
     try:
@@ -32,7 +32,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
         if names != sorted([CONFIG, METADATA, WEIGHTS]):
             raise ValueError(
                 f"{path} holds {', '.join(map(repr, names[:6]))}, expected {CONFIG}, {METADATA} "
-                f"and {WEIGHTS}: it is no model that this package has saved."
+                f"and {WEIGHTS}: this package has not saved it."
             )
         for info in archive.infolist():
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
@@ -49,7 +49,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
                 pass
         return archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(damaged(path, error)) from None
+        raise ValueError(describe_corruption(path, error)) from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from None
 
@@ -59,7 +59,7 @@ def read_config(archive: zipfile.ZipFile) -> str:
     try:
         return archive.read(CONFIG).decode()
     except (zipfile.BadZipFile, UnicodeDecodeError, EOFError, OSError) as error:
-        raise ValueError(damaged(archive.filename, error)) from None
+        raise ValueError(describe_corruption(archive.filename, error)) from None
 
 
 class StoredMember(io.RawIOBase):
@@ -123,7 +123,7 @@ def describe_weights(path: Path, file: io.RawIOBase | None = None) -> dict[str, 
     """
     try:
         if file is None and not os.path.isfile(path):
-            raise ValueError(f"{path} is no file: check the path.")
+            raise ValueError(f"{path} is not a file: check the path.")
         size = os.path.getsize(path)
         with h5py.File(file or path, "r") as root:
             weights = _Weights(path)
@@ -132,7 +132,7 @@ def describe_weights(path: Path, file: io.RawIOBase | None = None) -> dict[str, 
         raise
     # Damage shows in any of these, by the place where it is.
     except (OSError, RuntimeError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(damaged(path, error)) from None
+        raise ValueError(describe_corruption(path, error)) from None
     if weights.bytes > size:
         raise ValueError(
             f"{path} says that it holds {weights.bytes:,} bytes of weights, but has {size:,}: they "
@@ -186,4 +186,4 @@ class _Weights:
         self.shapes[where[1:]] = list(array.shape)
 
     def _refuse(self, where, what):
-        raise ValueError(f"{self.path}: {where} {what}: it is no file of weights from Keras.")
+        raise ValueError(f"{self.path}: {where} {what}: it is not a weights file of Keras.")

@@ -78,19 +78,19 @@ def read_model_config(path: Path, content: str) -> dict[str, Any]:
         The configuration as Keras would read it.
 
     Raises:
-        ValueError: If it is no JSON, names what it may not, or a size is out of its bounds.
+        ValueError: If it is not JSON, names what it may not, or a size is out of its bounds.
     """
     try:
         config = json.loads(content)
     except (ValueError, RecursionError):
-        raise ValueError(f"{path} is damaged: its config.json is no JSON.") from None
+        raise ValueError(f"{path} is corrupted: its config.json is not JSON.") from None
     _Values(path).visit(config, 0)
     kind = config.get("registered_name") if isinstance(config, dict) else None
     if kind != MODEL and not (isinstance(kind, str) and _is_registered(kind)):
         name = config.get("class_name") if isinstance(config, dict) else type(config).__name__
         raise ValueError(f"{path} holds a {name}, expected the Transformer of a training.")
     if not isinstance(config.get("config"), dict):
-        raise ValueError(f"{path}: the configuration of its model is no JSON object.")
+        raise ValueError(f"{path}: the configuration of its model is not a JSON object.")
     for part, change in _changes(config["config"], path).items():
         _check_change(path, part, change)
     return config
@@ -149,14 +149,12 @@ class _Values:
         elif value is None and name in OPTIONAL:
             pass
         elif name in MAX_OF and not (type(value) is int and 1 <= value <= MAX_OF[name]):
-            self._refuse(
-                f"{name} is {value!r:.40}, expected a whole number from 1 to {MAX_OF[name]:,}"
-            )
+            self._refuse(f"{name} is {value!r:.40}, expected an integer from 1 to {MAX_OF[name]:,}")
         elif isinstance(value, str):
             if len(value) > MAX_STRING_LENGTH:
                 self._refuse(f"{name} has {len(value):,} characters")
             if name == "activation" and value not in ACTIVATIONS and not _is_registered(value):
-                self._refuse(f"there is no activation {value[:80]!r}")
+                self._refuse(f"unknown activation {value[:80]!r}")
         elif isinstance(value, int) and abs(value) > MAX_INTEGER:
             self._refuse(f"{name} is {value!r:.40}, beyond all bounds")
 
@@ -256,5 +254,5 @@ def check_weights(path: Path, config: dict[str, Any], weights: dict[str, list[in
     if held * packed < implied:
         raise ValueError(
             f"{path} holds {held:,} numbers, but a model of the sizes that it names has "
-            f"{implied:,}: it is damaged, or not what it says."
+            f"{implied:,}: it is corrupted or was modified."
         )

@@ -1,4 +1,4 @@
-"""Files opened by native code in a process of its own first, so that only that process can crash.
+"""Lets native code open files in a separate process first, so that only that process can crash.
 
 usage: python -m keras_transformer.inspection.probing FILE ...
 
@@ -81,8 +81,8 @@ class Probe:
             output, _ = self._process.communicate()
         if self._process.returncode:
             raise ValueError(
-                f"{' or '.join(self.names)} is damaged: a process that opened it ended with status "
-                f"{self._process.returncode}. Copy it anew from where it was written."
+                f"{' or '.join(self.names)} is corrupted: a process that opened it ended with "
+                f"status {self._process.returncode}. Copy it again from its origin."
             )
         answers = json.loads(output)
         if refused := answers[-1].get("refused"):
@@ -121,8 +121,7 @@ def _try_vocabulary(path):
     except Exception as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
-            f"{path} is no {kind} model that can be used ({reason}): copy it anew from where it "
-            "was written."
+            f"{path} is not a valid {kind} model ({reason}): copy it again from its origin."
         ) from None
 
 
@@ -170,7 +169,7 @@ def main(paths: Sequence[str], probe: Callable[[str], dict[str, Any]] = probe) -
         answers.append({"refused": str(error)})
     except (MemoryError, RecursionError):
         what = f"{path} takes more memory to read than a file of its size should"
-        answers.append({"refused": f"{what}: it is damaged, or made to do so."})
+        answers.append({"refused": f"{what}: it is corrupted or malicious."})
     print(json.dumps(answers))
 
 

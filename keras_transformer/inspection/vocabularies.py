@@ -97,7 +97,7 @@ def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
     try:
         content: Any = json.loads(model)
     except (TypeError, ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"it does not say that its format is {FORMAT!r}")
     pieces, lowercase = content.get("pieces"), content.get("lowercase")
@@ -136,7 +136,7 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
     if SPECIAL[UNK] not in pieces:
         raise ValueError(
             f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell: it "
-            "is no WordPiece vocabulary, or one that lacks this line."
+            "is not a WordPiece vocabulary, or lacks this line."
         )
     if set(pieces) <= set(SPECIAL):
         raise ValueError(f"{where} has special pieces only: there are none to spell words with.")

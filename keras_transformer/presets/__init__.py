@@ -353,6 +353,33 @@ class SearchConfig:
 GREEDY = SearchConfig()
 
 
+def resolve_search(search: SearchConfig | None, options: dict[str, Any]) -> SearchConfig:
+    """Returns the search that a call asks for, by a configuration or by keywords.
+
+    Args:
+        search: `SearchConfig`, or None.
+        options: Fields of a `SearchConfig`.
+
+    Raises:
+        ValueError: If both are given, or an option is unknown or invalid.
+    """
+    if not options:
+        return search or GREEDY
+    names = ", ".join(options)
+    if search is not None:
+        raise ValueError(
+            f"Received search and {names}: pass search=SearchConfig(...), or its fields as "
+            "keywords, not both."
+        )
+    fields = [field.name for field in dataclasses.fields(SearchConfig)]
+    for name in options:
+        if name not in fields:
+            raise ValueError(
+                f"Unknown search option {name}: choose from search, {', '.join(fields)}."
+            )
+    return SearchConfig(**options)
+
+
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
     """An export: its signatures, and how its weights are stored.

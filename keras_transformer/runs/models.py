@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.inspection.files import damaged
+from keras_transformer.inspection.files import describe_corruption
 from keras_transformer.inspection.probing import Probe
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.presets.options import check_precision
@@ -84,8 +84,8 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     name = run.file(MODEL)
     try:
         model = keras.saving.load_model(name, compile=False, safe_mode=True)
-    except Exception as error:  # Keras raises any class for a malformed file
-        raise ValueError(damaged(name, error)) from error
+    except Exception as error:  # Keras raises anything where a file is not what it seems
+        raise ValueError(describe_corruption(name, error)) from error
     if not isinstance(model, Transformer):
         raise ValueError(f"{name} must contain a Transformer, received {type(model).__name__}.")
     check_weights(model, name)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.data.dataset import make_dataset
-from keras_transformer.presets import SearchConfig, TrainConfig
+from keras_transformer.presets import SearchConfig, TrainConfig, resolve_search
 from keras_transformer.runs.run import SCORES, Run
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, is_chief
@@ -84,8 +84,9 @@ class TranslationScores(keras.callbacks.Callback):
         pairs: Sequence of (source, target) strings.
         source_tokenizer, target_tokenizer: `Tokenizer`s of the model.
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for tokenized text.
-        batch_size: Number of sentences per batch.
-        beam_size: Beam size; 1, greedy search, is fastest.
+        batch_size: Number of sentences translated at once.
+        search: `SearchConfig`; by default greedy search, which takes the least time.
+        **options: Fields of `SearchConfig`, such as `beam_size=5`, instead of `search`.
 
     Example:
 
@@ -102,14 +103,15 @@ class TranslationScores(keras.callbacks.Callback):
         target_tokenizer: Tokenizer,
         bleu_tokenize: str = "13a",
         batch_size: int = 256,
-        beam_size: int = 1,
+        search: SearchConfig | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
+        self.search = resolve_search(search, options)
         self.sources, self.targets = ([pair[side] for pair in pairs] for side in (0, 1))
         self.tokenizers = source_tokenizer, target_tokenizer
         self.bleu_tokenize = bleu_tokenize
         self.batch_size = batch_size
-        self.search = SearchConfig(beam_size=beam_size)
         self._translator: Translator | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:

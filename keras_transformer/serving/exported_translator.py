@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.kernels import available_cores
-from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
     is_supported,
@@ -19,7 +19,12 @@ from keras_transformer.serving.acceptance.server_process import (
 )
 from keras_transformer.serving.acceptance.structure import inspect_version
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card, version_dir
-from keras_transformer.translation.results import AttentionMaps, Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.results import (
+    AttentionMaps,
+    Hypothesis,
+    check_n_best,
+    sample_seed,
+)
 from keras_transformer.translation.sentence_batches import (
     as_bytes,
     check_count,
@@ -35,7 +40,7 @@ OPTIMIZE_THRESHOLD = 256  # texts; for fewer, rewriting the graph takes longer t
 class ExportedTranslator:
     """Asks a version's signatures what a `Translator` computes in memory.
 
-    On Linux, a process of its own answers, as a server would, for as long as this object lives;
+    On Linux, a separate process answers, as a server would, for as long as this object lives;
     elsewhere TensorFlow does.
 
     Args:
@@ -89,15 +94,16 @@ class ExportedTranslator:
         self,
         texts: Texts,
         batch_size: int = 256,
-        search: SearchConfig = GREEDY,
+        search: SearchConfig | None = None,
         prefixes: None = None,
         first: int = 0,
+        **options: Any,
     ) -> list[str]:
         """Translates a list of sentences.
 
         Args:
             texts, batch_size, first: See `Translator.translate`.
-            search: `SearchConfig`, one for which the export has a signature.
+            search, **options: See `Translator.translate`; the export must have a signature for it.
             prefixes: None: no signature takes them.
 
         Returns:
@@ -106,22 +112,23 @@ class ExportedTranslator:
         Raises:
             ValueError: If the version cannot be loaded, or does not support the search.
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first)
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
         self,
         texts: Texts,
         batch_size: int = 256,
-        search: SearchConfig = GREEDY,
+        search: SearchConfig | None = None,
         prefixes: None = None,
         n_best: int | None = None,
         first: int = 0,
+        **options: Any,
     ) -> list[list[Hypothesis]]:
         """Finds several translations of each sentence of a list.
 
         Args:
-            texts, batch_size, search, prefixes, first: See `translate`.
+            texts, batch_size, search, prefixes, first, **options: See `translate`.
             n_best: See `Translator.translate_n_best`.
 
         Returns:
@@ -130,6 +137,7 @@ class ExportedTranslator:
         Raises:
             ValueError: See `translate`; or if `n_best` is larger than the beam.
         """
+        search = resolve_search(search, options)
         n_best = check_n_best(n_best, search)
         name = self.check_search(search, prefixes is not None)
         draws = n_best if search.sample else 1
@@ -137,7 +145,7 @@ class ExportedTranslator:
         inputs: dict[str, list[Any]] = {"text": rows}
         if search.sample:
             places = [divmod(i, draws) for i in range(len(rows))]
-            inputs["seed"] = [draw_seed(search, first + number, draw) for number, draw in places]
+            inputs["seed"] = [sample_seed(search, first + number, draw) for number, draw in places]
             inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
@@ -226,7 +234,7 @@ class ExportedTranslator:
     def _check_signature(self, name):
         if name not in self.signatures:
             raise ValueError(
-                f"{self.directory} has no signature {name}: export the run anew with {name} among "
+                f"{self.directory} has no signature {name}: export the run again with {name} among "
                 "--signatures, or give the run directory."
             )
 
@@ -237,7 +245,7 @@ class ExportedTranslator:
             return SearchConfig(options["beam_size"], options["length_penalty"])
         except (ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{self.directory} has no {CARD} that says how its signature beam searches: copy "
+                f"{self.directory} has no {CARD} with the options of its signature beam: copy "
                 "it from the export, or leave out --beam-size."
             ) from None
 
@@ -319,7 +327,7 @@ class PersistentServer:
                 replies = self._run(requests)
             except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
                 self.close()
-                raise ValueError(f"{one_line(error)}. Export the run anew.") from error
+                raise ValueError(f"{one_line(error)}. Export the run again.") from error
         for reply in replies:
             if "error" in reply:
                 reason = one_line(reply["error"])

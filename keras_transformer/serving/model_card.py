@@ -21,7 +21,7 @@ from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
-from keras_transformer.serving.versions import CARD
+from keras_transformer.serving.versions import CARD, PLACEHOLDERS
 from keras_transformer.special_ids import PAD
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
@@ -34,7 +34,6 @@ PAYS = {  # when to choose a computation
     "float32": "for every processor; on one with bfloat16 units, bfloat16 is faster",
     "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX), elsewhere slower",
 }
-EXAMPLES = ("a", "b c", "")  # without pairs
 DIGITS = 4  # after the point, of numbers in examples
 MAX_PAIRS, ROUNDS = 500, 3  # of the comparison
 
@@ -67,7 +66,7 @@ def describe(
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
         "serve_with": f"TF Serving {minor} or newer: TensorFlow {tf.__version__} wrote this "
-        "version, and a server of an older one may refuse it",
+        "version, and older servers may not load it",
         "load_with": "`import tensorflow_text`, which registers the tokenizers' ops, then "
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **_describe_model(translator, config),
@@ -79,12 +78,12 @@ def describe(
 
 def _describe_signatures(translator, functions, config, pairs):
     """Inputs, outputs and an example of each signature."""
-    sources, targets = zip(*pairs[:3], strict=True) if pairs else (EXAMPLES, EXAMPLES)
+    sources, targets = zip(*pairs[:3], strict=True) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
     described = {}
     for name in functions:
         signature = SIGNATURES[name]
         # Tables grow with the square of the length: a few words of one text are enough.
-        texts = sources if signature.batchable else [_beginning(sources[0])]
+        texts = sources if signature.batchable else [_first_words(sources[0])]
         inputs = make_inputs(name, texts, targets)
         if name == "tokens":
             inputs["ids"] = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
@@ -194,7 +193,7 @@ def _weight_bytes(version_dir):
     return sum(entry.stat().st_size for entry in os.scandir(directory))
 
 
-def _beginning(text, words=3, characters=12):
+def _first_words(text, words=3, characters=12):
     """The first words of a text; without spaces, the first characters."""
     return " ".join(text.split()[:words])[: words * characters]
 
@@ -258,8 +257,8 @@ def _page(card):
     lines += ["## Signatures", ""]
     if longest := card.get("architecture", {}).get("max_length"):
         lines += [
-            f"Of a source of more than {longest} tokens, END included, the first {longest - 1} are "
-            "read; what follows them has no part in the answer.",
+            f"Sources of more than {longest} tokens, END included, are silently truncated to "
+            f"{longest - 1} tokens and END.",
             "",
         ]
     for name, signature in card["signatures"].items():
@@ -269,7 +268,7 @@ def _page(card):
 
 def _section(name, signature):
     """The page's section on a signature, with the first row of its example."""
-    requests = "may be" if signature["batchable"] else "must not be"
+    batching = "supported" if signature["batchable"] else "not supported"
     example = signature["example"]
     inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
     outputs, shapes = {}, []
@@ -278,9 +277,11 @@ def _section(name, signature):
         outputs[key] = _first_row(rows, max(rank - 1, 1))
         if rank > 2:
             shape = list(np.shape(rows))
-            shapes.append(f"- `{key}` is of shape {shape} there; its first row is shown")
+            shapes.append(
+                f"- `{key}` in this example has the shape {shape}; only its first row is shown"
+            )
     lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")]
-    lines.append(f"- requests {requests} joined by server-side batching")
+    lines.append(f"- server-side batching: {batching}")
     fixed = ("beam_size", "length_penalty")
     lines += [f"- {key}: {signature[key]}" for key in fixed if key in signature]
     request = {"signature_name": name, "inputs": inputs}

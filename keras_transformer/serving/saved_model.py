@@ -34,7 +34,13 @@ from keras_transformer.serving.acceptance.trial import (
 )
 from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
-from keras_transformer.serving.versions import DEFAULT, MAX_VERSION, version_dir, versions
+from keras_transformer.serving.versions import (
+    DEFAULT,
+    MAX_VERSION,
+    PLACEHOLDERS,
+    version_dir,
+    versions,
+)
 from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
@@ -125,7 +131,7 @@ def load_saved_model(
     """Loads an exported model as a function from texts to translations.
 
     First its files are compared with their checksums, its graph is checked (`check_structure`), and
-    a process of its own loads it; only then does this one.
+    a separate process loads it; only then does this one.
 
     Args:
         path: a version directory; or the base directory, of which the highest version is taken,
@@ -205,7 +211,7 @@ def _save(module, functions, directory):
 def _warm_up_requests(functions, pairs):
     """Requests with one row and with 32, to every signature that a server may batch."""
     requests = []
-    sources, targets = zip(*pairs, strict=True) if pairs else (model_card.EXAMPLES,) * 2
+    sources, targets = zip(*pairs, strict=True) if pairs else (PLACEHOLDERS,) * 2
     for name in functions:
         for rows in (1, 32) if SIGNATURES[name].batchable else ():
             inputs = make_inputs(name, sources[:rows], targets[:rows])

@@ -16,6 +16,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields
     "versions": {},
 }
 CARD = "model.json"
+PLACEHOLDERS = ("a", "b c", "")  # example texts of a model exported without pairs
 DEFAULT = "serving_default"  # the signature of requests that name none
 MAX_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".
@@ -46,7 +47,7 @@ def version_dir(path: Path) -> Path:
         if os.path.isfile(os.path.join(candidate, "saved_model.pb")):
             return candidate
     raise ValueError(
-        f"There is no SavedModel in {path}; expected saved_model.pb, there or in its highest "
+        f"{path} does not contain a SavedModel: expected saved_model.pb, there or in its highest "
         "version, as keras_transformer.export writes it."
     )
 

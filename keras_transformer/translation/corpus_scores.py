@@ -29,7 +29,7 @@ def corpus_scores(
 
     Args:
         outputs: List of strings, the translations.
-        references: List of as many strings, the reference translations.
+        references: List of strings, a reference for each output.
         bleu_tokenize: sacreBLEU's tokenizer.
 
     Returns:
@@ -41,14 +41,14 @@ def corpus_scores(
     """
     check_lengths(outputs, references)
     metrics = make_metrics(bleu_tokenize)
-    warn_of_words(references, bleu_tokenize)
+    _warn_unspaced(references, bleu_tokenize)
     scores = {
         name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()
     }
     return scores | {"signature": " ".join(str(m.get_signature()) for m in metrics.values())}
 
 
-def scores_of_systems(
+def score_systems(
     systems: Sequence[Sequence[str]], targets: Sequence[str], bleu_tokenize: str, n_bootstrap: int
 ) -> list[dict[str, Any]]:
     """Scores several systems on one test set.
@@ -72,7 +72,7 @@ def scores_of_systems(
         return [report | more for report, more in zip(reports, scores, strict=True)]
     named = [(str(number), outputs) for number, outputs in enumerate(systems)]
     metrics = make_metrics(bleu_tokenize)
-    warn_of_words(targets, bleu_tokenize)
+    _warn_unspaced(targets, bleu_tokenize)
     signatures, results = PairedTest(named, metrics, [targets], "bs", n_bootstrap)()
     reports[0]["signature"] = " ".join(map(str, signatures.values()))
     result: Any  # a Result; sacreBLEU's hint also knows the name of a system
@@ -105,17 +105,17 @@ def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
         bleu = sacrebleu.BLEU(tokenize=bleu_tokenize, force=True)
     except (RuntimeError, OSError) as error:  # a package or a download is missing
         reason = " ".join(str(error).split())
-        raise ValueError(f"{bleu_tokenize!r} cannot be used to compare: {reason}") from error
+        raise ValueError(f"{bleu_tokenize!r} cannot be used as tokenizer: {reason}") from error
     return {"bleu": bleu, "chrf": sacrebleu.CHRF()}
 
 
-def warn_of_words(references: Sequence[str], bleu_tokenize: str) -> None:
-    """Warns once in a process that BLEU means little if 13a finds no words."""
+def _warn_unspaced(references: Sequence[str], bleu_tokenize: str) -> None:
+    """Warns once per process if the tokenizer 13a cannot find words."""
     text = " ".join(references)
     if bleu_tokenize == "13a" and len(UNSPACED.findall(text)) > MAX_WORD * len(text.split()):
         _log_once(
-            "BLEU by the tokenizer 13a means little for text without spaces, whose sentences it "
-            "takes for words: choose --bleu-tokenize zh, ja-mecab or, for any language, char."
+            "BLEU with the tokenizer 13a is unreliable for text without spaces, whose sentences it "
+            "treats as words: choose --bleu-tokenize zh, ja-mecab or, for any language, char."
         )
 
 
@@ -132,7 +132,7 @@ def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> No
             bootstrap samples.
     """
     if not len(references):
-        raise ValueError("There is nothing to evaluate: no sentence pair was given.")
+        raise ValueError("Nothing to evaluate: received no sentence pairs.")
     if len(outputs) != len(references):
         raise ValueError(
             f"Received {counted(len(outputs), 'hypothesis', 'hypotheses')} but "
@@ -141,7 +141,7 @@ def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> No
         )
     if n_bootstrap < 0:
         raise ValueError(
-            f"n_bootstrap={n_bootstrap} is no number of samples: give 1000, or 0 for no intervals."
+            f"n_bootstrap must be at least 0, received {n_bootstrap}; 0 means no intervals."
         )
 
 

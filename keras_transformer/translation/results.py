@@ -88,7 +88,7 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
         search: `SearchConfig`. Sampling can return any number of samples.
 
     Raises:
-        ValueError: If the search does not return as many.
+        ValueError: If the search does not return that many.
     """
     if n_best is None:
         return search.beam_size
@@ -98,12 +98,12 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
         raise ValueError(
             f"A beam of {search.beam_size} gives {'1 to ' * (search.beam_size > 1)}"
             f"{counted(search.beam_size, 'translation')}, received n_best={n_best}: widen it with "
-            "--beam-size, or draw with --sample."
+            "--beam-size, or sample with --sample."
         )
     return n_best
 
 
-def draw_seed(search: SearchConfig, number: int, draw: int = 0) -> int:
+def sample_seed(search: SearchConfig, number: int, draw: int = 0) -> int:
     """The seed of one sample of one text.
 
     Sample `k` of a seed is the first sample of that seed plus `k`.

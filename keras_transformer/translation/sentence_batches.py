@@ -33,7 +33,7 @@ WINDOW = 4 * FIRST_WINDOW
 
 
 class IncomingLines:
-    """Reads lines ahead in a thread of its own, and hands out several at a time.
+    """Reads lines ahead in a separate thread, and returns several at a time.
 
     Removes a byte order mark, and carriage returns before newlines.
 
@@ -59,11 +59,11 @@ class IncomingLines:
             self._wait(IDLE_SECONDS)
         return self._all_read and not self._lines
 
-    def take(self, most: int) -> list[bytes]:
+    def take(self, max_lines: int) -> list[bytes]:
         """Waits for a line, and takes those that have arrived by then or arrive soon.
 
         Args:
-            most: Maximum number of lines.
+            max_lines: Maximum number of lines.
 
         Returns:
             List of lines without their ends; empty at the end.
@@ -74,10 +74,10 @@ class IncomingLines:
         taken: list[bytes] = []
         size, until = 0, 0.0
         while True:
-            while self._lines and len(taken) < most and size < MAX_WINDOW_BYTES:
+            while self._lines and len(taken) < max_lines and size < MAX_WINDOW_BYTES:
                 taken.append(self._lines.popleft())
                 size += len(taken[-1]) + 1
-            if self._all_read or len(taken) == most or size >= MAX_WINDOW_BYTES:
+            if self._all_read or len(taken) == max_lines or size >= MAX_WINDOW_BYTES:
                 break
             if not taken:
                 self._wait(None)
@@ -88,7 +88,7 @@ class IncomingLines:
         return taken
 
     def skip(self, count: int) -> int:
-        """Skips as many lines, or as many as there are; returns how many."""
+        """Skips up to `count` lines; returns how many were skipped."""
         left = count
         while left and (taken := self.take(min(left, 1 << 12))):
             left -= len(taken)
@@ -167,7 +167,7 @@ def translate_stream(
 
 
 def _check_end(prefixes, count):
-    """Refuses more prefixes than lines."""
+    """Checks that no prefixes are left over."""
     if next(prefixes, None) is not None:
         raise ValueError(
             f"Received {counted(count, 'line')} to translate, but more prefixes: give one for each "
@@ -191,10 +191,10 @@ def as_bytes(texts: Texts) -> list[bytes]:
 
 
 def check_count(name: str, texts: Sequence[object], count: int) -> None:
-    """Refuses another number of texts than of sources.
+    """Checks that there is a text for each source.
 
     Args:
-        name: What one of the texts is called.
+        name: Name of one of the texts in errors.
         texts: Of any kind.
         count: Number of sources.
 

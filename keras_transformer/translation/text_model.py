@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
-# A part of a batch has at least so many rows: with fewer, reading the weights costs more than
-# another core saves.
-MIN_PART_ROWS = 12
-PARTS = 1, 2, 4
+# Minimum rows of a slice of a batch: with fewer, reading the weights costs more than another core
+# saves.
+MIN_SLICE_ROWS = 12
+SLICES = 1, 2, 4  # of a batch
 
 
 class TextModel(tf.Module):
@@ -84,7 +84,7 @@ class TextModel(tf.Module):
         return max(self.model.num_layers - 2, self.model.num_layers // 2)
 
     def run_eagerly(self, eagerly: bool = True) -> None:
-        """Traces no graphs from now on: for a few sentences, tracing takes longer than decoding.
+        """Runs without graphs: for a few sentences, tracing takes longer than decoding.
 
         Args:
             eagerly: False to use graphs again.
@@ -177,9 +177,9 @@ class TextModel(tf.Module):
         """Log-probabilities `(B,)` of target ids `(B, T)`, END included; and their numbers."""
         source, empty = self.read_source(text)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
-        asked = tf.logical_not(empty & tf.equal(lengths, 1))
-        values = tf.where(asked, log_prob(self.model, source, target), 0.0)
-        return values, tf.where(asked, lengths, 0)
+        nonempty = tf.logical_not(empty & tf.equal(lengths, 1))
+        values = tf.where(nonempty, log_prob(self.model, source, target), 0.0)
+        return values, tf.where(nonempty, lengths, 0)
 
     def align_batch(
         self, text: Tensor, target: Tensor, layers: tuple[int, ...], heads: tuple[int, ...]
@@ -205,7 +205,7 @@ class TextModel(tf.Module):
             steps = self.bound(source, longest)
             return search_fn(self.model.make_step(), state, rows, steps, **options)
 
-        return search_in_parts(search_rows, {"source": source} | options)
+        return search_in_slices(search_rows, {"source": source} | options)
 
     def _detokenize(self, tokens):
         """Ids `(B, T)` to text `(B,)`."""
@@ -230,10 +230,10 @@ def _eager(function, inputs, **options):
     return call
 
 
-def search_in_parts(
+def search_in_slices(
     search_rows: Callable[..., SearchOutputs], inputs: Mapping[str, Tensor]
 ) -> SearchOutputs:
-    """Splits a batch into parts that are searched at the same time, in as many threads.
+    """Splits a batch into slices that are searched in parallel threads.
 
     A decoding loop runs one small operation after another. Where each operation has one core, as is
     recommended for servers (`TF_NUM_INTRAOP_THREADS=1`), one large request would leave the other
@@ -261,7 +261,7 @@ def search_in_parts(
     )
     rows = tf.shape(next(iter(inputs.values())))[0]
 
-    def search_parts(parts):
+    def search_slices(parts):
         bounds = [rows * part // parts for part in range(parts + 1)]
         outputs = [
             search_rows(**{name: _slice_rows(x, i, j) for name, x in inputs.items()})
@@ -272,8 +272,8 @@ def search_in_parts(
         tokens = [_pad(x, length) for x in tokens]
         return tf.concat(tokens, 0), tf.concat(lengths, 0), tf.concat(log_probs, 0)
 
-    choice = tf.reduce_sum([tf.cast(rows >= MIN_PART_ROWS * n, tf.int32) for n in PARTS[1:]])
-    return tf.switch_case(choice, [functools.partial(search_parts, parts) for parts in PARTS])
+    choice = tf.reduce_sum([tf.cast(rows >= MIN_SLICE_ROWS * n, tf.int32) for n in SLICES[1:]])
+    return tf.switch_case(choice, [functools.partial(search_slices, parts) for parts in SLICES])
 
 
 def _slice_rows(x, start, end):

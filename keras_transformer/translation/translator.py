@@ -3,23 +3,19 @@
 Shapes: B batch.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.special_ids import PAD
-from keras_transformer.translation.results import Hypothesis, check_n_best, draw_seed
+from keras_transformer.translation.results import Hypothesis, check_n_best, sample_seed
 from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
 from keras_transformer.translation.text_model import TEXT, TextModel
 from keras_transformer.utils import Texts
-
-if TYPE_CHECKING:
-    pass
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
 TARGET = tf.TensorSpec([None, None], tf.int32, "target")
@@ -69,7 +65,7 @@ class Translator(TextModel):
         texts: Any,
         *,
         batch_size: int = 256,
-        search: SearchConfig = GREEDY,
+        search: SearchConfig | None = None,
         prefixes: Any = None,
         **options: Any,
     ) -> Any:
@@ -78,25 +74,18 @@ class Translator(TextModel):
         Args:
             texts: A string; several, see `translate`; or a string tensor, `()` or `(B,)`, also in a
                 `tf.function` or the `map` of a dataset.
-            batch_size, search: See `translate`; in a graph, all texts are one batch.
+            batch_size, search, **options: See `translate`; in a graph, all texts are one batch.
             prefixes: What the translations begin with: a string, strings, or a string tensor of
                 the same shape. In a graph, a prefix that is too long is truncated.
-            **options: Fields of `SearchConfig` that replace those of `search`: `beam_size=5`.
 
         Returns:
             For a string, a string; for several, a list of strings; for a tensor, a string tensor of
             the same shape.
 
         Raises:
-            ValueError: See `translate`; or if an option is unknown, or a tensor is not a string
-                tensor of rank 0 or 1.
+            ValueError: See `translate`; or if a tensor is not a string tensor of rank 0 or 1.
         """
-        fields = [field.name for field in dataclasses.fields(search)]
-        for name in options:
-            if name not in fields:
-                known = ", ".join(["batch_size", "search", "prefixes", *fields])
-                raise ValueError(f"Unknown option {name}: choose from {known}.")
-        search = dataclasses.replace(search, **options)
+        search = resolve_search(search, options)
         if tf.is_tensor(texts):
             return self._translate_tensor(texts, batch_size, search, prefixes)
         if not isinstance(texts, (str, bytes)):
@@ -126,9 +115,10 @@ class Translator(TextModel):
         self,
         texts: Texts,
         batch_size: int = 256,
-        search: SearchConfig = GREEDY,
+        search: SearchConfig | None = None,
         prefixes: Texts | None = None,
         first: int = 0,
+        **options: Any,
     ) -> list[str]:
         """Translates a list of sentences.
 
@@ -139,33 +129,41 @@ class Translator(TextModel):
             search: `SearchConfig`; greedy search by default. What is sampled for a sentence depends
                 on the seed and its index, not on `batch_size`.
             prefixes: Strings, one for each text, that the translations begin with.
-            first: Index of the first text, where these are some of many.
+            first: Index of the first text if `texts` are a slice of a longer list.
+            **options: Fields of `SearchConfig`, such as `beam_size=5`, instead of `search`.
 
         Returns:
-            List of as many strings, in the same order.
+            List of strings, in the same order.
 
         Raises:
-            ValueError: If `texts` is one string, the beam is wider than the vocabulary, or a
-                prefix has more tokens than the translation may have.
+            ValueError: If `texts` is one string, a search option is unknown or given twice, the
+                beam is wider than the vocabulary, or a prefix has more tokens than the translation
+                may have.
+
+        Example:
+
+        >>> translator.translate(["samedi 9 mai 1998"], beam_size=5)
+        ['1998-05-09']
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first)
+        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
         return [hypotheses[0].text for hypotheses in n_best]
 
     def translate_n_best(
         self,
         texts: Texts,
         batch_size: int = 256,
-        search: SearchConfig = GREEDY,
+        search: SearchConfig | None = None,
         prefixes: Texts | None = None,
         n_best: int | None = None,
         first: int = 0,
+        **options: Any,
     ) -> list[list[Hypothesis]]:
         """Finds several translations of each sentence of a list.
 
         Args:
-            texts, batch_size, search, prefixes, first: See `translate`.
-            n_best: Number of translations of each; the beam size when left out. When sampling, the
-                k-th sample is the first sample of the seed `search.seed + k`.
+            texts, batch_size, search, prefixes, first, **options: See `translate`.
+            n_best: Number of translations of each text; by default the beam size. When sampling,
+                the k-th sample equals the first sample of the seed `search.seed + k`.
 
         Returns:
             For each text, a list of `n_best` times `Hypothesis`: (text, log_prob, score). A beam's
@@ -174,20 +172,26 @@ class Translator(TextModel):
 
         Raises:
             ValueError: See `translate`; or if `n_best` is larger than the beam.
+
+        Example:
+
+        >>> translator.translate_n_best(["samedi 9 mai 1998"], beam_size=5, n_best=2)[0][0].text
+        '1998-05-09'
         """
+        search = resolve_search(search, options)
         n_best = check_n_best(n_best, search)
         draws = n_best if search.sample else 1
         rows = as_bytes(texts)
         if prefixes is not None:
-            longest = self.length_limit(search)
-            prefixes = self.read_targets("prefix", prefixes, len(rows), False, longest, first)
+            limit = self.length_limit(search)
+            prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
         search_batch = self.compiled(self.search_batch, inputs, search=search)
 
         def run(chosen):
             numbers, draw = np.divmod(chosen, draws)
             pairs = zip(numbers + first, draw, strict=True)
-            seeds = [draw_seed(search, *pair) for pair in pairs]
+            seeds = [sample_seed(search, *pair) for pair in pairs]
             batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
@@ -223,8 +227,8 @@ class Translator(TextModel):
             for an empty line with an empty translation, for which the model is not run.
 
         Raises:
-            ValueError: If there are not as many targets as sources, or one has more tokens than
-                the model's `max_length`.
+            ValueError: If the numbers of sources and targets differ, or a target has more tokens
+                than the model's `max_length`.
         """
         rows = as_bytes(sources)
         ids = self.read_targets("target", targets, len(rows), end=True)
@@ -245,15 +249,15 @@ class Translator(TextModel):
         heads: Iterable[int] | None = None,
         batch_size: int = 64,
     ) -> list[tuple[list[str], list[str], list[int]]]:
-        """Finds which source token each target token attends to most while it is predicted.
+        """Finds the source token that each target token attends to most.
 
         Args:
             sources, targets, batch_size: See `score`.
-            layers: Numbers of the decoder layers, from 0, whose cross-attention is averaged. By
+            layers: Numbers of the decoder layers, from 1, whose cross-attention is averaged. By
                 default the last but one, whose attention comes closest to alignments made by hand
                 (Garg et al., 2019, "Jointly Learning to Align and Translate with Transformer
                 Models", six layers); with fewer than three layers, the last.
-            heads: Numbers of the heads, from 0; all by default.
+            heads: Numbers of the heads, from 1; all by default.
 
         Returns:
             For each pair (source pieces, target pieces, positions): lists of strings, without
@@ -264,14 +268,18 @@ class Translator(TextModel):
             ValueError: See `score`; or if a layer or head does not exist.
         """
         model = self.model
-        layers = (self.default_layer,) if layers is None else layers
-        layers = check_numbers("layer", layers, model.num_layers)
-        heads = check_numbers(
-            "head", range(model.num_heads) if heads is None else heads, model.num_heads
-        )
+        chosen_layers: tuple[int, ...] = (self.default_layer,)
+        chosen_heads = tuple(range(model.num_heads))
+        if layers is not None:
+            chosen_layers = to_indices("layer", layers, model.num_layers)
+        if heads is not None:
+            chosen_heads = to_indices("head", heads, model.num_heads)
         rows = as_bytes(sources)
         ids = self.read_targets("target", targets, len(rows), end=True)
-        align_batch = self.compiled(self.align_batch, (TEXT, TARGET), layers=layers, heads=heads)
+        inputs = TEXT, TARGET
+        align_batch = self.compiled(
+            self.align_batch, inputs, layers=chosen_layers, heads=chosen_heads
+        )
 
         def pieces(tokenizer, ids):
             return [[x.decode("utf-8") for x in row] for row in tokenizer.pieces(ids).to_list()]
@@ -296,26 +304,26 @@ class Translator(TextModel):
         texts: Texts,
         count: int,
         end: bool = False,
-        longest: int | None = None,
+        max_tokens: int | None = None,
         first: int = 0,
     ) -> tf.RaggedTensor:
-        """Tokenizes target texts, of which none may be truncated.
+        """Tokenizes target texts without truncating them.
 
         Args:
-            name: What one is called in errors.
+            name: Name of one of them in errors.
             texts: Strings.
             count: Required number of texts.
             end: Whether END is appended.
-            longest: Maximum number of tokens of each; the model's `max_length` when left out.
-            first: Index of the first, where they are some of many.
+            max_tokens: Maximum number of tokens of each; by default the model's `max_length`.
+            first: Index of the first text if they are a slice of a longer list.
 
         Returns:
             Ragged int32 `(B, None)`.
 
         Raises:
-            ValueError: If there are more or fewer, or one has too many tokens.
+            ValueError: If their number is not `count`, or one has too many tokens.
         """
-        texts, limit = as_bytes(texts), longest or self.model.max_length
+        texts, limit = as_bytes(texts), max_tokens or self.model.max_length
         bound = "max_output_length" if limit < self.model.max_length else "the model's max_length"
         check_count(name, texts, count)
         ids = tf.cast(self.target_tokenizer(texts, end), tf.int32)
@@ -359,18 +367,22 @@ class Translator(TextModel):
         return tf.reshape(found, tf.shape(text))
 
 
-def check_numbers(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:
-    """Numbers of layers or heads as a tuple of ints.
+def to_indices(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:
+    """Converts the numbers of layers or heads, from 1, to indices.
+
+    Args:
+        name: "layer" or "head", for errors.
+        numbers: Integers from 1 to `count`.
+        count: How many the model has.
 
     Raises:
-        ValueError: If there is none, or one that the model does not have.
+        ValueError: If there are no numbers, or one is out of range.
     """
-    numbers = tuple(numbers)
+    indices = []
     for number in numbers:
-        if number not in range(count):
-            raise ValueError(
-                f"There is no {name} {number}: the model has {count}, numbered from 0."
-            )
-    if not numbers:
-        raise ValueError(f"Expected the number of a {name} or several, received none.")
-    return numbers
+        if number not in range(1, count + 1):
+            raise ValueError(f"Unknown {name} {number}: choose from 1 to {count}.")
+        indices.append(number - 1)
+    if not indices:
+        raise ValueError(f"Expected at least one {name} from 1 to {count}, received none.")
+    return tuple(indices)

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from keras_transformer.utils import Path, Tensor, counted
 from keras_transformer.visualization.figures import (
     COLOURS,
-    MAX_LABEL,
-    MIN_LABEL,
+    MAX_FONT_SIZE,
+    MIN_FONT_SIZE,
     WEIGHTS,
     check_output,
     measure,
@@ -26,7 +26,7 @@ from keras_transformer.visualization.figures import (
     to_numpy,
 )
 
-# Of maps.
+# Attention maps.
 CELL = 0.22  # a token's row or column if there is space: enough for a label of 10 points
 MIN_MAP_SIZE = 1.3
 MAPS = 14.0  # largest width of all maps together
@@ -34,7 +34,7 @@ GAP = 0.2  # between two maps
 LINE = 0.25  # a title or the name of an axis, with its margin
 TICKS = 0.12  # the ticks, with the margin of their labels
 BAR_GAP, BAR, BAR_LABELS = 0.15, 0.15, 0.7  # the colour bar, beside the maps
-# Of alignments.
+# Alignments.
 ROW = 0.26  # from one token to the next
 LINES = 1.6  # between the columns
 MIN_WEIGHT = 0.1  # of a line that is drawn
@@ -57,8 +57,7 @@ def plot_attention(
             from `model(…, return_attention_scores=True)`.
         source_tokens: S strings, the columns, which are the keys.
         target_tokens: T strings, the rows, which are the queries.
-        titles: A title per map; by default "head 0" and so on, as `align` counts them, and none
-            for a single map.
+        titles: A title per map; by default "head 1" and so on, and none for a single map.
 
     Returns:
         `matplotlib.figure.Figure`. The last of its axes is the colour bar.
@@ -88,8 +87,8 @@ def plot_attention(
     for i, weights in enumerate(scores):
         image = grid.add_map(i).imshow(weights, vmin=0, vmax=1, cmap=WEIGHTS, aspect="auto")
     bar = figure.colorbar(image, cax=grid.add_bar())
-    bar.set_label("attention weight", fontsize=MAX_LABEL)
-    bar.ax.tick_params(labelsize=MAX_LABEL)
+    bar.set_label("attention weight", fontsize=MAX_FONT_SIZE)
+    bar.ax.tick_params(labelsize=MAX_FONT_SIZE)
     return figure
 
 
@@ -115,8 +114,12 @@ def _as_array(scores, num_queries, num_keys):
 def _titles(shape):
     """Titles of maps of `(layers, heads)`, `(heads,)` or one."""
     if len(shape) == 2:
-        return [f"layer {i}, head {j}" for i in range(shape[0]) for j in range(shape[1])]
-    return [f"head {i}" for i in range(shape[0])] if shape and shape[0] > 1 else [""]
+        return [
+            f"layer {layer}, head {head}"
+            for layer in range(1, shape[0] + 1)
+            for head in range(1, shape[1] + 1)
+        ]
+    return [f"head {head}" for head in range(1, shape[0] + 1)] if shape and shape[0] > 1 else [""]
 
 
 def save_attention_plot(
@@ -140,7 +143,7 @@ def save_attention_plot(
         target: A translation to draw instead of the model's own, greedy one.
         kind: "cross", from the translation to the source; "encoder" or "decoder", from each side
             to itself.
-        layers, heads: Numbers of those to draw, from 0; all if empty.
+        layers, heads: Numbers of those to draw, from 1; all if empty.
         precision: Of a run's computation, see `load`.
 
     Returns:
@@ -169,8 +172,8 @@ def save_attention_plot(
         if target is not None or kind != "cross" or layers or heads:
             raise ValueError(
                 f"{path} is a SavedModel, which answers with the mean of the heads of one layer, "
-                "of its own translation: leave out --target, --kind, --layer and --head, or give "
-                "the run directory it was exported from."
+                "of its own translation: leave out --target, --kind, --layers and --heads, or "
+                "give the run directory it was exported from."
             )
         (maps,) = model.attention([text])
         scores, titles = maps.scores[kind], ["mean of the heads of one layer"]
@@ -183,15 +186,15 @@ def save_attention_plot(
 def _maps_of_run(translator, text, target, kind, layers, heads):
     """`AttentionMaps` of a run, the scores to draw and their titles."""
     from keras_transformer.translation.inspection import attention_maps
-    from keras_transformer.translation.translator import check_numbers
+    from keras_transformer.translation.translator import to_indices
 
     translator.run_eagerly()
     counts = translator.model.num_layers, translator.model.num_heads
-    layers = check_numbers("layer", layers or range(counts[0]), counts[0])
-    heads = check_numbers("head", heads or range(counts[1]), counts[1])
+    layers, heads = layers or range(1, counts[0] + 1), heads or range(1, counts[1] + 1)
+    rows, columns = to_indices("layer", layers, counts[0]), to_indices("head", heads, counts[1])
     maps = attention_maps(translator, text, target)
     titles = [f"layer {layer}, head {head}" for layer in layers for head in heads]
-    return maps, maps.scores[kind][list(layers)][:, list(heads)], titles
+    return maps, maps.scores[kind][list(rows)][:, list(columns)], titles
 
 
 def plot_alignment(
@@ -223,7 +226,7 @@ def plot_alignment(
     figure = new_figure(layout="none")
     sides = texts[: len(source_tokens)], texts[len(source_tokens) :]
     widths = [  # of the titles at least
-        max([0.5, *measure(figure, side, MAX_LABEL, font)[:, 0]]) for side in sides
+        max([0.5, *measure(figure, side, MAX_FONT_SIZE, font)[:, 0]]) for side in sides
     ]
     rows = max(map(len, sides), default=0)
     width, height = sum(widths) + LINES + 0.4, ROW * (rows + 2)
@@ -235,7 +238,7 @@ def plot_alignment(
         (left, "source", sides[0], "right"),
         (right, "target", sides[1], "left"),
     ):
-        style: dict[str, Any] = {"fontsize": MAX_LABEL, "ha": place, "va": "center"}
+        style: dict[str, Any] = {"fontsize": MAX_FONT_SIZE, "ha": place, "va": "center"}
         axis.text(x, -1, title, color="dimgrey", style="italic", **style)
         for row, text in enumerate(side):
             axis.text(x, row, text, **style, **font)
@@ -287,7 +290,7 @@ class _Labels:
     def along(cls, texts: list[str], length: float, figure: Any, font: Any, turn: Any) -> "_Labels":
         """Chooses the labels for a side of some length; `turn`: whether they may be turned."""
         cell = length / len(texts)
-        size = float(np.clip(72 * cell / 1.4, MIN_LABEL, MAX_LABEL))
+        size = float(np.clip(72 * cell / 1.4, MIN_FONT_SIZE, MAX_FONT_SIZE))
         widths, heights = measure(figure, texts, size, font).T
         turned = turn & (widths > 1.2 * heights)
         turned |= np.mean(turned) > 0.5  # then the short ones too, for an even look
@@ -328,7 +331,7 @@ class _MapGrid:
         self.columns = columns or min(len(self.titles), 2 if len(self.titles) <= 4 else 4)
         self.rows = math.ceil(len(self.titles) / self.columns)
         largest = (MAPS + GAP) / self.columns - GAP
-        of_titles = measure(figure, self.titles, MAX_LABEL, font)[:, 0].max()
+        of_titles = measure(figure, self.titles, MAX_FONT_SIZE, font)[:, 0].max()
         self.width = max(MIN_MAP_SIZE, of_titles, min(largest, CELL * num_keys))
         self.height = max(MIN_MAP_SIZE, min(largest, CELL * num_queries))
         self.keys = _Labels.along(keys, self.width, figure, font, turn=True)
@@ -347,7 +350,7 @@ class _MapGrid:
         x = self.left + column * (self.width + GAP)
         y = self.top - self.height - row * (self.height + self.row_gap)
         axis = self.figure.add_axes(np.array([x, y, self.width, self.height]) / self.size)
-        axis.set_title(self.titles[number], fontsize=MAX_LABEL, **self.font)
+        axis.set_title(self.titles[number], fontsize=MAX_FONT_SIZE, **self.font)
         for name, labels in (("x", self.keys), ("y", self.queries)):
             options = self.font | {"fontsize": labels.size}
             axis.set(**{f"{name}ticks": labels.positions})
@@ -356,8 +359,8 @@ class _MapGrid:
                 tick.set_rotation(90 if turned else 0)
         lowest = number + self.columns >= len(self.titles)
         axis.tick_params(labelbottom=lowest, labelleft=column == 0)
-        axis.set_xlabel("key" if lowest else "", fontsize=MAX_LABEL)
-        axis.set_ylabel("query" if column == 0 else "", fontsize=MAX_LABEL)
+        axis.set_xlabel("key" if lowest else "", fontsize=MAX_FONT_SIZE)
+        axis.set_ylabel("query" if column == 0 else "", fontsize=MAX_FONT_SIZE)
         return axis
 
     def add_bar(self) -> Axes:

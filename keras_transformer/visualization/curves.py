@@ -97,7 +97,7 @@ def plot_history(
     if isinstance(history, keras.callbacks.History):
         history = history.history
     if not history.get("loss"):
-        raise ValueError("There is no loss to draw: pass the history of a training.")
+        raise ValueError("The history has no loss: pass the history of `fit`.")
     figure = new_figure(figsize=(6, 3.5), layout="constrained")
     axis = figure.subplots()
     epochs = range(1, len(history["loss"]) + 1)
@@ -139,7 +139,7 @@ def plot_run(history: History) -> Figure:
 
 
 def plot_runs(histories: Mapping[str, History]) -> Figure:
-    """Draws several trainings into one figure, each in a colour of its own.
+    """Draws several trainings into one figure, each in its own colour.
 
     Args:
         histories: Dict of names and histories, each as `plot_run` takes it.
@@ -157,7 +157,7 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
     >>> figure = plot_runs({"seed 1": history, "seed 2": history})
     """
     if not histories or not all(histories.values()):
-        raise ValueError("There is no validation to draw: pass the history of a training.")
+        raise ValueError("The history has no validation: pass the history of a run.")
     panels = [
         ("step", ["learning_rate"], "learning rate"),
         ("step", ["val_loss", "loss"], "loss in nats per token"),

@@ -20,8 +20,8 @@ from keras_transformer.utils import Path, replacing
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 WEIGHTS = "Blues"  # colour map from 0 to 1: light to dark
 SIGNED = "RdBu"  # colour map from -1 to 1: red to blue, distinct for the colour-blind
-MAX_LABEL, MIN_LABEL = 10, 6  # points
-MAX_LABEL = 24  # characters of a label; longer ones are truncated
+MAX_FONT_SIZE, MIN_FONT_SIZE = 10, 6  # points, of labels
+MAX_LABEL_LENGTH = 24  # characters of a label; longer ones are truncated
 EAST_ASIAN = ("CJK", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Ideographic", "Fullwidth")
 # Neither letter nor symbol: control characters, surrogates, private or unassigned code points, and
 # invisible ones, which may turn the direction of the text.
@@ -162,12 +162,12 @@ def _can_be_drawn(character, text):
 
 
 def _shorten(text):
-    if len(text) <= MAX_LABEL:
+    if len(text) <= MAX_LABEL_LENGTH:
         return text
-    cut = MAX_LABEL - 1
+    cut = MAX_LABEL_LENGTH - 1
     while cut and unicodedata.category(text[cut])[0] == "M":  # a vowel sign stays with its letter
         cut -= 1
-    return text[: cut or MAX_LABEL - 1] + "…"
+    return text[: cut or MAX_LABEL_LENGTH - 1] + "…"
 
 
 def _families(characters):

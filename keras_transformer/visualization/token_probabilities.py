@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from keras_transformer.translation.results import TokenStep
 from keras_transformer.visualization.figures import (
     COLOURS,
-    MAX_LABEL,
+    MAX_FONT_SIZE,
     WEIGHTS,
     measure,
     new_figure,
@@ -39,7 +39,7 @@ def plot_token_probabilities(
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there is no step.
+        ValueError: If there are no steps.
 
     Example:
 
@@ -50,13 +50,13 @@ def plot_token_probabilities(
     """
     searches = dict(steps) if isinstance(steps, Mapping) else {"": steps}
     if not searches or not all(searches.values()):
-        raise ValueError("There is no step to draw: pass what token_probabilities finds.")
+        raise ValueError("Received no steps: pass the result of token_probabilities.")
     panels = {name: [_cells(step) for step in some] for name, some in searches.items()}
     cells = [cell for rows in panels.values() for row in rows for cell in row]
     texts, font = readable([*panels, *(token for token, _, _ in cells)])
     figure = new_figure(layout="none")
     drawn = dict(zip((token for token, _, _ in cells), texts[len(panels) :], strict=True))
-    width = NUMBER + measure(figure, drawn.values(), MAX_LABEL - 1, font)[:, 0].max()
+    width = NUMBER + measure(figure, drawn.values(), MAX_FONT_SIZE - 1, font)[:, 0].max()
     columns = [max(map(len, rows)) for rows in panels.values()]
     rows = max(map(len, panels.values()))
     total = sum(MARGIN + GAP + count * width for count in columns)
@@ -68,7 +68,7 @@ def plot_token_probabilities(
         box = (x / total, 0.1 / height, count * width / total, CELL * rows / height)
         axis = figure.add_axes(box, xlim=(0, count), ylim=(rows, 0))
         _draw(axis, panel, best, drawn, width, font)
-        axis.set_title(title, fontsize=MAX_LABEL, loc="left", pad=8, **font)
+        axis.set_title(title, fontsize=MAX_FONT_SIZE, loc="left", pad=8, **font)
         x += MARGIN + GAP + count * width
     return figure
 
@@ -89,7 +89,7 @@ def _draw(axis, panel, best, drawn, width, font):
             axis.add_patch(Rectangle((column, row), 1, 1, color=colours(probability), lw=0))
             style = dict(
                 color=_legible(colours(probability)),
-                fontsize=MAX_LABEL - 1,
+                fontsize=MAX_FONT_SIZE - 1,
                 va="center",
             )
             axis.text(column + 0.07 / width, row + 0.5, drawn[token], **style, **font)
@@ -107,9 +107,9 @@ def _draw(axis, panel, best, drawn, width, font):
     axis.xaxis.tick_top()
     axis.xaxis.set_label_position("top")
     axis.set_yticks([i + 0.5 for i in range(len(panel))], [str(i) for i in range(len(panel))])
-    axis.set_xlabel("rank", fontsize=MAX_LABEL - 2)
-    axis.set_ylabel("step", fontsize=MAX_LABEL - 2)
-    axis.tick_params(length=0, labelsize=MAX_LABEL - 2)
+    axis.set_xlabel("rank", fontsize=MAX_FONT_SIZE - 2)
+    axis.set_ylabel("step", fontsize=MAX_FONT_SIZE - 2)
+    axis.tick_params(length=0, labelsize=MAX_FONT_SIZE - 2)
     for spine in axis.spines.values():
         spine.set_visible(False)
 

@@ -173,7 +173,7 @@ MISTAKES = {
     ),
     "samples": (
         "evaluate {run}/two --source {run}/two --target {run}/two --n-bootstrap -1",
-        "n_bootstrap=-1 is no number of samples",
+        "n_bootstrap must be at least 0, received -1",
     ),
     "export": ("export {run} {run}/base", "is not a run directory"),
     "no checkpoint": ("average {run} {run}/mean", "has no checkpoints"),

@@ -28,12 +28,12 @@ def test_all_maps_of_a_run(random_run, drawn, tmp_path):
     maps = kt.attention_maps(kt.load(random_run), "hgf")
     np.testing.assert_allclose(scores, maps.scores["cross"], atol=1e-5)
     assert (keys, queries) == (maps.source_tokens, maps.target_tokens)
-    assert titles == [f"layer {i}, head {j}" for i in range(3) for j in range(2)]
+    assert titles == [f"layer {i}, head {j}" for i in (1, 2, 3) for j in (1, 2)]
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_some_maps_of_a_run(kind, random_run, drawn, tmp_path):
-    options = ["--layer", "2", "0", "--head", "1", "--kind", kind, "--target", "ABC"]
+    options = ["--layers", "3", "1", "--heads", "2", "--kind", kind, "--target", "ABC"]
     result = run("attention", random_run, "abc", "--output", tmp_path / "map.svg", *options)
     assert result.returncode == 0, result.stderr
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
@@ -41,12 +41,12 @@ def test_some_maps_of_a_run(kind, random_run, drawn, tmp_path):
     maps = kt.attention_maps(kt.load(random_run), "abc", "ABC")
     np.testing.assert_allclose(scores, maps.scores[kind][[2, 0], 1:], atol=1e-5)
     assert (keys, queries) == maps.labels(kind)
-    assert titles == ["layer 2, head 1", "layer 0, head 1"]
+    assert titles == ["layer 3, head 2", "layer 1, head 2"]
 
 
 MISTAKES = {
-    "layer": (["--layer", "3"], "There is no layer 3: the model has 3, numbered from 0"),
-    "head": (["--head", "-1"], "There is no head -1: the model has 2"),
+    "layer": (["--layers", "4"], "Unknown layer 4: choose from 1 to 3"),
+    "head": (["--heads", "0"], "Unknown head 0: choose from 1 to 2"),
     "kind": (["--kind", "self"], "kind is 'self': choose from cross, encoder, decoder"),
     "format": (["--output", "map.xyz"], "The format of map.xyz is unknown: its name must end"),
     "folder": (["--output", "nowhere/map.png"], "the directory nowhere is missing"),

@@ -69,7 +69,7 @@ MISTAKES = {
         ["export", "run", "base", "--format", "onnx"],
         "format must be saved_model or ctranslate2",
     ),
-    "nothing to check": (["check", "."], "There is no SavedModel in"),
+    "nothing to check": (["check", "."], "does not contain a SavedModel"),
 }
 
 

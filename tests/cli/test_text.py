@@ -84,8 +84,8 @@ def test_score_and_align(folder, translator):
     pairs = [" ".join(f"{i}-{j}" for j, i in enumerate(row[2])) for row in aligned]
     assert pairs[0].endswith("-2") and pairs[1] == pairs[3] == ""
     assert results("align", folder, *files) == pairs
-    options = ["--layers", "0", "1", "--heads", "1", "--tokens"]
-    aligned = translator.align(LINES, targets, layers=[0, 1], heads=[1])
+    options = ["--layers", "1", "2", "--heads", "2", "--tokens"]
+    aligned = translator.align(LINES, targets, layers=[1, 2], heads=[2])
     assert results("align", folder, *files, *options) == [
         f"{' '.join(a)} ||| {' '.join(b)} ||| " + " ".join(f"{i}-{j}" for j, i in enumerate(where))
         for a, b, where in aligned
@@ -117,7 +117,7 @@ def test_search_mistake_gets_one_sentence(name, folder):
 
 def test_pair_mistakes(folder):
     files = ["--source", folder / "source.txt", "--target", folder / "target.txt"]
-    refused(["align", folder, *files, "--heads", "2"], "There is no head 2: the model has 2")
+    refused(["align", folder, *files, "--heads", "3"], "Unknown head 3: choose from 1 to 2")
     refused(["score", folder / "none", *files], "none is no directory: give a run directory or")
     long = ["--source", folder / "source.txt", "--target", folder / "long.txt"]
     refused(["score", folder, *long], "Target 3 has 14 tokens")

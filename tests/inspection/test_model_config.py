@@ -70,7 +70,7 @@ def test_half_a_weight_of_four_bits(tmp_path):
     model.build()
     config = {"registered_name": f"{PACKAGE}Transformer", "config": model.get_config()}
     weights = {"x": [model.count_params() - 1]}
-    with pytest.raises(ValueError, match="it is damaged, or not what it says"):
+    with pytest.raises(ValueError, match="it is corrupted or was modified"):
         check_weights("m", config, weights)
     check_weights("m", config, {"x": [model.count_params()]})
     config["config"] |= {"dtype": {"config": {"mode": "int4/-1"}}}
@@ -124,7 +124,7 @@ def test_lora_of_a_rank_that_the_file_does_not_hold():
     held = {"x": [model.count_params() + 100]}
     part = "encoder/layers/encoder_layer/self_attention/query_dense"
     config = json.loads(changed_config({part: {"lora_rank": 1000}}))
-    with pytest.raises(ValueError, match="it is damaged, or not what it says"):
+    with pytest.raises(ValueError, match="it is corrupted or was modified"):
         check_weights("m", config, held)
     check_weights("m", json.loads(changed_config({part: {"lora_rank": 2}})), held)
 

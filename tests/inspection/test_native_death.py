@@ -14,7 +14,9 @@ DYING = ROOT / "tests" / "support" / "dying.py"
 
 def test_of_what_looks_at_files(tmp_path):
     run = sound(tmp_path, "run")
-    with pytest.raises(ValueError, match="model.keras is damaged: a process that opened it ended"):
+    with pytest.raises(
+        ValueError, match="model.keras is corrupted: a process that opened it ended"
+    ):
         Probe([run / "model.keras"], program="tests.support.dying").answers()
 
 

@@ -9,8 +9,8 @@ from keras_transformer.tokenizers.vocabularies import serialize_pieces
 
 SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}
 BAD = {
-    "cut off": (serialize_pieces(["[UNK]", "a"], True)[:-9], "it is no JSON"),
-    "nested": (b"[" * 100_000, "it is no JSON"),
+    "cut off": (serialize_pieces(["[UNK]", "a"], True)[:-9], "it is not JSON"),
+    "nested": (b"[" * 100_000, "it is not JSON"),
     "a list": (b"[1]", "does not say that its format is 'wordpiece 1'"),
     "another format": (SOUND | {"format": 2}, "does not say that its format is"),
     "numbers": (SOUND | {"pieces": ["[UNK]", 7]}, "its pieces are no list of strings"),
@@ -36,7 +36,7 @@ def test_what_is_no_wordpiece_vocabulary(name, tmp_path):
     with pytest.raises(ValueError, match=reason) as error:
         probe(path)
     message = str(error.value)
-    assert message.startswith(f"{path} is no WordPiece model that can be used (")
+    assert message.startswith(f"{path} is not a valid WordPiece model (")
     assert "\n" not in message and len(message) < 400
 
 

@@ -161,7 +161,7 @@ def test_the_last_point_is_damaged(run, config, capsys):
         (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is corrupted"),
         (
             lambda run: (run / "data.json").write_text('{"train": '),
-            "data.json is damaged: it is no JSON",
+            "data.json is corrupted: it is not JSON",
         ),
         (lambda run: (run / "data.json").write_text("[]"), "data.json holds no JSON object"),
         (lambda run: (run / "config.yaml").write_text("{"), "config.yaml is not valid YAML"),

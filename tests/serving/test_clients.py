@@ -129,7 +129,7 @@ def test_what_is_not_there(kind, options, message):
 def test_request_that_does_not_fit(kind):
     with pytest.raises(ERRORS, match="(400|INVALID_ARGUMENT): Expected the inputs .'text'."):
         kind.client().predict({"texts": ["abc"]})
-    with pytest.raises(ERRORS, match="(400|INVALID_ARGUMENT): There is no signature named x"):
+    with pytest.raises(ERRORS, match="(400|INVALID_ARGUMENT): Unknown signature x"):
         kind.client().predict({"text": ["abc"]}, "x")
     assert kind.count == 2  # not tried again
 

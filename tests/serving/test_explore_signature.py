@@ -231,5 +231,5 @@ def test_the_card_says_what_it_answers(version):
         page = file.read()
     shape = list(np.shape(signature["example"]["outputs"]["cross"]))
     assert shape[1:3] == [LAYERS, HEADS]
-    assert f"`cross` is of shape {shape} there; its first row is shown" in page
+    assert f"`cross` in this example has the shape {shape}" in page
     assert max(map(len, page.splitlines())) < 3000

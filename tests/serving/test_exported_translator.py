@@ -61,7 +61,7 @@ def test_translations_are_those_in_memory(exported, translator, search):
 def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, translator, monkeypatch):
     monkeypatch.setattr(exported_translator, "is_supported", lambda: False)
     exported = ExportedTranslator(toy_version)
-    found = exported.translate_n_best(SOURCES, search=BEAM)
+    found = exported.translate_n_best(SOURCES, beam_size=5)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=BEAM))
     assert exported.translate([]) == []
 
@@ -251,7 +251,9 @@ except ValueError as error:
     print(error)
 """
     printed = without_tensorflow(code, score_only)
-    assert f"has no signature {name}: export the run anew with {name} among --signatures" in printed
+    assert (
+        f"has no signature {name}: export the run again with {name} among --signatures" in printed
+    )
 
 
 @pytest.mark.parametrize("command", ["", "train", "translate", "evaluate", "export", "check"])
@@ -298,8 +300,8 @@ MISTAKES = {
         "--precision is for run directories",
     ),
     "targets": ("align {} --source x.tsv", "aligns its own translations, not given ones"),
-    "heads": ("align {} --source s --heads 0", "fixes layers and heads"),
-    "map": ("attention {} a --output x.png --layer 0", "leave out --target, --kind, --layer and"),
+    "heads": ("align {} --source s --heads 1", "fixes layers and heads"),
+    "map": ("attention {} a --output x.png --layers 1", "leave out --target, --kind, --layers and"),
 }
 
 
@@ -318,6 +320,8 @@ def test_what_an_export_cannot_do_is_one_sentence(name, toy_version, tmp_path, m
 def test_an_export_without_a_card(toy_version, tmp_path):
     copy = shutil.copytree(toy_version, tmp_path / "copy")
     (copy / "model.json").unlink()
-    with pytest.raises(ValueError, match="has no model.json that says how its signature beam"):
+    with pytest.raises(
+        ValueError, match="has no model.json with the options of its signature beam"
+    ):
         ExportedTranslator(copy).check_search(BEAM)
     assert ExportedTranslator(copy).check_search(dataclasses.replace(SAMPLING, seed=1)) == "sample"

@@ -268,7 +268,7 @@ def test_load_saved_model_says_what_is_wrong(version_dir, tmp_path, damage):
         (path / "variables" / "variables.index").unlink()
     if damage == "shard":
         (path / "variables" / "variables.data-00000-of-00001").unlink()
-    with pytest.raises(ValueError, match="SavedModel|is damaged|is missing") as error:
+    with pytest.raises(ValueError, match="SavedModel|is corrupted|is missing") as error:
         load_saved_model(path)
     assert "\n" not in str(error.value) and str(path) in str(error.value)
 

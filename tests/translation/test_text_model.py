@@ -9,7 +9,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.translation.text_model import MIN_PART_ROWS, PARTS, search_in_parts
+from keras_transformer.translation.text_model import MIN_SLICE_ROWS, SLICES, search_in_slices
 from tests.support.toy_steps import log_softmax
 from tests.support.toy_translator import SOURCES, random_translator, trained_translator
 
@@ -80,15 +80,21 @@ def test_align_is_where_attention_is_greatest(deep):
     pairs = list(zip(sources, targets, strict=True))
     crosses = [run(deep, *pair)[1] for pair in pairs]  # (N, H, T, S) each
     on_end = 0
-    for layers, heads in [(None, None), ([0], [1]), ([2, 0], None), (range(3), [0]), ([1], [0, 1])]:
+    for layers, heads in [
+        (None, None),
+        ([1], [2]),
+        ([3, 1], None),
+        ((1, 2, 3), [1]),
+        ([2], [1, 2]),
+    ]:
         found = deep.align(sources, targets, layers, heads, batch_size=3)
         for pair, cross, (pieces, target_pieces, positions) in zip(
             pairs, crosses, found, strict=True
         ):
             assert "".join(pieces) == (f"▁{pair[0]}" if pair[0] else "")
             assert len(target_pieces) == len(ids(deep.target_tokenizer, pair[1])) - 1
-            chosen = cross[[1] if layers is None else list(layers)]
-            mean = chosen[:, [0, 1] if heads is None else heads].mean(axis=(0, 1))
+            chosen = cross[[layer - 1 for layer in layers or [2]]]
+            mean = chosen[:, [head - 1 for head in heads or [1, 2]]].mean(axis=(0, 1))
             # Without END on either side, even where it is what is attended to most.
             assert positions == (mean[:-1, :-1].argmax(axis=-1).tolist() if pair[0] else [])
             on_end += np.sum(mean.argmax(axis=-1) == len(pieces)) if pair[0] else 0
@@ -97,7 +103,7 @@ def test_align_is_where_attention_is_greatest(deep):
 
 def test_align_of_one_layer():
     translator = random_translator()
-    assert translator.align(["ab"], ["AB"]) == translator.align(["ab"], ["AB"], layers=[0])
+    assert translator.align(["ab"], ["AB"]) == translator.align(["ab"], ["AB"], layers=[1])
 
 
 def test_sources_are_cut_as_in_translation():
@@ -119,10 +125,10 @@ def test_sources_are_cut_as_in_translation():
         # ▁, twelve letters, END
         (lambda t: t.score(["a", "b"], ["A", "A" * 12]), "Target 2 has 14 tokens, .*length is 12"),
         (lambda t: t.align(["a"], ["A" * 11]), "Target 1 has 13 tokens"),
-        (lambda t: t.align(["a"], ["A"], layers=[1]), "no layer 1: the model has 1, numbered from"),
-        (lambda t: t.align(["a"], ["A"], layers=[-1]), "no layer -1"),
-        (lambda t: t.align(["a"], ["A"], heads=[0, 2]), "no head 2: the model has 2"),
-        (lambda t: t.align(["a"], ["A"], heads=[]), "number of a head"),
+        (lambda t: t.align(["a"], ["A"], layers=[2]), "Unknown layer 2: choose from 1 to 1"),
+        (lambda t: t.align(["a"], ["A"], layers=[0]), "Unknown layer 0"),
+        (lambda t: t.align(["a"], ["A"], heads=[1, 3]), "Unknown head 3"),
+        (lambda t: t.align(["a"], ["A"], heads=[]), "at least one head"),
     ],
 )
 def test_mistakes(call, message):
@@ -149,7 +155,7 @@ def test_attention_maps():
     assert np.triu(maps.scores["decoder"][0, 0], 1).max() == 0, "nothing of what is to come"
     keys, queries = maps.labels("decoder")
     assert keys == queries == ["<s>", *maps.target_tokens[:-1]]
-    aligned = translator.align(["abc"], ["ABCD"], layers=[1])[0][2]
+    aligned = translator.align(["abc"], ["ABCD"], layers=[2])[0][2]
     mean = maps.scores["cross"][1].mean(axis=0)[:-1, :-1]
     assert np.argmax(mean, axis=1).tolist() == aligned
 
@@ -208,7 +214,7 @@ def test_what_does_not_fit(target, number, message):
 
 
 @pytest.mark.parametrize(
-    "rows", [0, 1, MIN_PART_ROWS - 1, 2 * MIN_PART_ROWS, 4 * MIN_PART_ROWS + 3]
+    "rows", [0, 1, MIN_SLICE_ROWS - 1, 2 * MIN_SLICE_ROWS, 4 * MIN_SLICE_ROWS + 3]
 )
 def test_parts_have_lengths_of_their_own(rows):
     """Row i has i tokens, all i + 1; each part is as wide as its longest row."""
@@ -223,7 +229,7 @@ def test_parts_have_lengths_of_their_own(rows):
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)])
     def search(numbers):
-        return search_in_parts(find, {"numbers": numbers})
+        return search_in_slices(find, {"numbers": numbers})
 
     numbers = np.arange(rows)
     tokens, lengths, log_probs = search(numbers)
@@ -242,12 +248,12 @@ def test_parts_are_calls_of_one_function():
         return names
 
     function = tf.function(
-        lambda x: search_in_parts(lambda x: (x[:, tf.newaxis], x, x), {"x": x}),
+        lambda x: search_in_slices(lambda x: (x[:, tf.newaxis], x, x), {"x": x}),
         input_signature=[tf.TensorSpec([None], tf.int32)],
     )
     graph = function.get_concrete_function().graph
     (choice,) = (op for op in graph.get_operations() if op.type in ("Case", "StatelessCase"))
     branches = [graph._get_function(f.name).graph for f in choice.get_attr("branches")]
     found = [calls(branch) for branch in branches]
-    assert [len(names) for names in found] == list(PARTS)
+    assert [len(names) for names in found] == list(SLICES)
     assert len({name for names in found for name in names}) == 1

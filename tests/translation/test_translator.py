@@ -318,8 +318,9 @@ def test_strings(untrained, expected):
     for texts in (CALLED, tuple(CALLED), np.array(CALLED)):
         assert untrained(texts, **OPTIONS) == expected
     assert untrained(CALLED, batch_size=2, search=BEAM) == expected
-    wider = untrained.translate(CALLED, search=SearchConfig(beam_size=5, length_penalty=0.0))
-    assert untrained(CALLED, search=BEAM, beam_size=5) == wider
+    assert untrained.translate(CALLED, **OPTIONS) == expected
+    n_best = untrained.translate_n_best(CALLED, n_best=2, **OPTIONS)
+    assert [hypotheses[0].text for hypotheses in n_best] == expected
 
 
 def test_tensors(untrained, expected):
@@ -451,7 +452,8 @@ MISTAKES = {
     "prefix string": (lambda t: t.translate(["a"], prefixes="A"), "received one string"),
     "n_best": (lambda t: t.translate_n_best(["a"], search=BEAM, n_best=5), "received n_best=5"),
     "no samples": (lambda t: t.translate_n_best(["a"], **MANY_SAMPLES), "received n_best=0"),
-    "option": (lambda t: t("abc", beams=5), "option beams: choose from batch_size, search"),
+    "option": (lambda t: t("abc", beams=5), "option beams: choose from search, beam_size"),
+    "both": (lambda t: t.translate(["a"], search=BEAM, beam_size=5), "not both"),
     "out of range": (lambda t: t("abc", beam_size=0), "beam_size must be at least 1, received 0"),
     "not sampled": (lambda t: t("abc", temperature=2.0), "temperature is 2.0"),
     "no text": (lambda t: t(["abc", 5]), "Expected sentences as strings, received 5 among them."),

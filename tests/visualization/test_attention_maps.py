@@ -95,7 +95,7 @@ def test_overlaps_are_found():
 def test_map_per_head_with_labels():
     figure, _ = draw(list("abcde"), list("wxyz"), 3)
     maps = maps_of(figure)
-    assert [axis.get_title() for axis in maps] == ["head 0", "head 1", "head 2"]
+    assert [axis.get_title() for axis in maps] == ["head 1", "head 2", "head 3"]
     assert [label.get_text() for label in maps[-1].get_xticklabels()] == list("abcde")
     assert [label.get_text() for label in maps[-1].get_yticklabels()] == list("wxyz")
     assert [axis.get_xlabel() for axis in maps] == ["", "key", "key"]  # the lowest of each column
@@ -109,7 +109,7 @@ def test_a_row_of_maps_for_each_layer():
     for given in (scores, list(scores)):  # as the model gives them
         figure = kt.plot_attention(given, list("abcde"), list("wxyz"))
         maps = maps_of(figure)
-        titles = [f"layer {i}, head {j}" for i in range(2) for j in range(3)]
+        titles = [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2, 3)]
         assert [axis.get_title() for axis in maps] == titles
         drawn = np.array([axis.images[0].get_array() for axis in maps])
         np.testing.assert_array_equal(drawn, scores.reshape(6, 4, 5))

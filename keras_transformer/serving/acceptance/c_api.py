@@ -131,7 +131,7 @@ class Server:
             {name of an output: value}, nested as the tensors are.
         """
         if name not in self.signatures:
-            raise TensorFlowError(f"There is no signature named {name}.")
+            raise TensorFlowError(f"Unknown signature {name}.")
         wanted, outputs = self.signatures[name]
         if not isinstance(inputs, dict):
             inputs = {key: inputs for key in wanted} if len(wanted) == 1 else {}

@@ -5,7 +5,7 @@ Python, and never sees the machine that wrote the model. A graph that breaks one
 often loads, and fails on the first request; so the rules are checked in the file before it is
 published. And loading runs parts of a graph, its initializers and its saver: so the same rules are
 checked before a version made by others is loaded. Nothing is executed here, TensorFlow is not
-imported, and no op library has to be loaded.
+imported, and needs no op library.
 
 usage: python -m keras_transformer.serving.acceptance.structure [--allow=OP,OP] saved_model.pb
 
@@ -140,7 +140,7 @@ def check_structure(version_dir: Path, allow_ops: Collection[str] = ()) -> list[
     version_dir = os.fspath(version_dir)
     path = os.path.join(version_dir, NAME)
     if not os.path.isfile(path):
-        return [f"There is no saved_model.pb in {version_dir}."]
+        return [f"{version_dir} has no saved_model.pb."]
     try:
         meta_graphs = read_meta_graphs(version_dir)
     except ValueError as error:

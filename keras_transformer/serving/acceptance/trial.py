@@ -1,6 +1,6 @@
 """Tries an exported version before it is published: what a server would answer, and to what.
 
-Everything here goes through TensorFlow's C++ loader in a process of its own (`ServerProcess`), the
+Everything here goes through TensorFlow's C++ loader in a separate process (`ServerProcess`), the
 way TF Serving runs a model. `check` is what `export` and `keras-transformer check` call.
 
 The first requests that a server runs are those of the version itself, its warm-up: TF Serving reads
@@ -165,7 +165,9 @@ def check(
 def _check_files(version_dir):
     """Whether the files are those that were written."""
     if not os.path.exists(os.path.join(version_dir, CARD)):
-        return Finding("files", [f"There is no {CARD}, by which damage would show: export anew."])
+        return Finding(
+            "files", [f"{CARD} is missing, which has the checksums: export the run again."]
+        )
     try:
         check_checksums(version_dir)
         count = len(read_card(version_dir).get(FILES, ()))
@@ -309,7 +311,7 @@ class _Trial:
             return []
         return [
             f"To {_short(inputs)} {name} answers {_short(received)}, expected {_short(expected)}; "
-            "an answer has to depend on nothing but its row and the weights."
+            "an answer must depend on its row and the weights only."
         ]
 
 

@@ -1,1 +1,1 @@
-"""A local page on which a model's translations are taken apart."""
+"""A local web page that shows how a model translates."""

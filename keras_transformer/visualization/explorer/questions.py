@@ -1,4 +1,4 @@
-"""The questions of the page and their answers: dicts that JSON can hold.
+"""Answers the requests of the page with dicts that JSON can represent.
 
 Shapes: S source length, T target length, N layers, H heads.
 """
@@ -12,17 +12,17 @@ from keras_transformer.translation.results import LEAST_LOG_PROB
 
 MAX_CHARACTERS = 10_000  # of a text
 DIGITS = 4  # after the point, of weights
-SAMPLES = 5  # drawn at once
+SAMPLES = 5  # per request
 MAX_BEST = 20  # alternatives of each token
 MISSING = (
-    "This export has no signature {name}, {what}: export the run anew with {name} among "
+    "This export has no signature {name}, {what}: export the run again with {name} among "
     "--signatures, or give the run directory."
 )
-EXAMPLE = " Such as: keras-transformer export RUN BASE --signatures beam sample explore."
+EXAMPLE = " For example: keras-transformer export RUN BASE --signatures beam sample explore."
 USES = {
-    "explore": "by which attention and the alternatives of each token are shown",
-    "beam": "by which the n best translations are found",
-    "sample": "by which variants are drawn",
+    "explore": "which computes attention and alternative tokens",
+    "beam": "which translates by beam search",
+    "sample": "which samples translations",
 }
 
 
@@ -34,6 +34,7 @@ class Model(Protocol):
     """`ExportedModel` or `ModelInMemory`."""
 
     name: str
+    examples: list[str]
 
     @property
     def signatures(self) -> Collection[str]:
@@ -47,7 +48,7 @@ class Model(Protocol):
 
 
 def describe(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The name of the model, and a sentence for each signature that it lacks."""
+    """Returns the model's name and examples, and a sentence for each missing signature."""
     missing = {
         name: MISSING.format(name=name, what=what)
         for name, what in USES.items()
@@ -55,11 +56,11 @@ def describe(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "explore" in missing:
         missing["explore"] += EXAMPLE
-    return {"name": model.name, "missing": missing}
+    return {"name": model.name, "examples": model.examples, "missing": missing}
 
 
 def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The translation of a text after a prefix, token by token, with all attention.
+    """Translates a text after a prefix, with the alternatives of each token and all attention.
 
     An export without the signature `explore` answers with its translation alone.
 
@@ -73,17 +74,17 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
         "log_prob", "best": [{"token", "id", "log_prob"}]}`, and `attention`, nested lists
         `{"encoder": (N, H, S, S), "decoder": (N, H, T, T), "cross": (N, H, T, S)}`.
     """
-    text = _text(request)
+    text = _read_text(request)
     if "explore" not in model.signatures:
-        answer = _first(model.ask("serving_default", {"text": [text]}))
+        answer = _only_row(model.ask("serving_default", {"text": [text]}))
         return {"text": answer["text"], "log_prob": answer["log_prob"]}
     prefix = request.get("prefix", [])
     if not isinstance(prefix, list) or not all(type(i) is int and 0 <= i < 2**31 for i in prefix):
-        raise InvalidRequest("prefix must be a list of ids, whole numbers of at least 0.")
-    k = int(_number(request, "k", 10, 1, MAX_BEST))
-    answer = _first(model.ask("explore", {"text": [text], "prefix": [prefix], "k": [k]}))
+        raise InvalidRequest("prefix must be a list of ids, which are non-negative integers.")
+    k = int(_read_number(request, "k", 10, 1, MAX_BEST))
+    answer = _only_row(model.ask("explore", {"text": [text], "prefix": [prefix], "k": [k]}))
     best = zip(answer["best_tokens"], answer["best_ids"], answer["best_log_prob"], strict=True)
-    written = zip(
+    target = zip(
         answer["target_tokens"], answer["target_ids"], answer["target_log_prob"], best, strict=True
     )
     attention = {kind: answer[kind] for kind in ("encoder", "decoder", "cross")}
@@ -93,7 +94,7 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
         "source": [token for token in answer["source_tokens"] if token],
         "steps": [
             _token(*token) | {"best": [_token(*one) for one in zip(*some, strict=True)]}
-            for *token, some in written
+            for *token, some in target
             if token[0]
         ],
         "attention": {
@@ -104,8 +105,8 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def n_best(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The best translations of a `text` that a beam finds: their texts, log_probs and scores."""
-    answer = _first(model.ask("beam", {"text": [_text(request)]}))
+    """Translates a `text` by beam search: texts, log_probs and scores, the best first."""
+    answer = _only_row(model.ask("beam", {"text": [_read_text(request)]}))
     scores = answer.get("score", answer["log_prob"])  # older exports have none
     rows = zip(answer["text"], answer["log_prob"], scores, strict=True)
     keys = "text", "log_prob", "score"
@@ -117,11 +118,11 @@ def n_best(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def samples(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Random translations of a `text`, sampled with a `temperature` and a `seed`."""
-    temperature = _number(request, "temperature", 1.0, 0.01, 100.0)
-    seed = int(_number(request, "seed", 1, 0, 2**53))
+    """Samples translations of a `text` with a `temperature` and a `seed`."""
+    temperature = _read_number(request, "temperature", 1.0, 0.01, 100.0)
+    seed = int(_read_number(request, "seed", 1, 0, 2**53))
     inputs = {
-        "text": [_text(request)] * SAMPLES,
+        "text": [_read_text(request)] * SAMPLES,
         "temperature": [temperature] * SAMPLES,
         "top_k": [0] * SAMPLES,
         "top_p": [1.0] * SAMPLES,
@@ -132,14 +133,14 @@ def samples(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
     return {"translations": [{"text": text, "log_prob": log_prob} for text, log_prob in rows]}
 
 
-# By the last part of the address.
+# By the last segment of the address.
 QUESTIONS: dict[str, Callable[[Model, Mapping[str, Any]], dict[str, Any]]] = {
     "model": describe,
     "explore": explore,
     "n-best": n_best,
     "samples": samples,
 }
-NEEDED = {"n-best": "beam", "samples": "sample"}  # signatures
+REQUIRED = {"n-best": "beam", "samples": "sample"}  # signatures
 
 
 def answer(model: Model, question: str, request: object) -> dict[str, Any]:
@@ -159,14 +160,14 @@ def answer(model: Model, question: str, request: object) -> dict[str, Any]:
     """
     if not isinstance(request, dict):
         raise InvalidRequest("Expected a JSON object.")
-    name = NEEDED.get(question)
+    name = REQUIRED.get(question)
     if name is not None and name not in model.signatures:
         raise InvalidRequest(MISSING.format(name=name, what=USES[name]))
     return QUESTIONS[question](model, request)
 
 
-def _first(answer):
-    """The one row of an answer."""
+def _only_row(answer):
+    """The only row of an answer."""
     return {key: rows[0] for key, rows in answer.items()}
 
 
@@ -174,16 +175,17 @@ def _token(token, number, log_prob):
     return {"token": token, "id": number, "log_prob": log_prob}
 
 
-def _text(request):
+def _read_text(request):
     text = request.get("text")
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         raise InvalidRequest(f"text must be a string of at most {MAX_CHARACTERS} characters.")
-    # JSON may hold halves of surrogate pairs, which are not characters.
+    # JSON may contain lone surrogates, which are not characters.
     return text.encode("utf-8", "replace").decode()
 
 
-def _number(request, name, default, least, most):
+def _read_number(request, name, default, minimum, maximum):
     value = request.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise InvalidRequest(f"{name} must be a number from {least} to {most}.")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not minimum <= value <= maximum:
+        raise InvalidRequest(f"{name} must be a number from {minimum} to {maximum}.")
     return value

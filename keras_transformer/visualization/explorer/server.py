@@ -1,4 +1,4 @@
-"""Serves the explorer's page to one browser on this machine, at a secret address."""
+"""Serves the explorer's page to a browser on this machine, at a secret address."""
 
 import hmac
 import importlib.resources
@@ -40,8 +40,8 @@ KINDS = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-MAX_BYTES = 2**17  # of a question
-# Nothing from another host, no scripts or styles but the page's files, not in another page's frame.
+MAX_BYTES = 2**17  # of a request
+# No content from other hosts, no scripts or styles but the page's own files, no framing.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -49,7 +49,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",  # which would leak the token
+    "Referrer-Policy": "no-referrer",  # the referrer would leak the token
     "Cache-Control": "no-store",
 }
 
@@ -58,7 +58,7 @@ def listen(port: int = 0) -> socket.socket:
     """Listens on a port that only this machine can reach.
 
     Args:
-        port: Its number; 0: any that is free.
+        port: Its number; 0: any free port.
 
     Returns:
         A socket for `ExplorerServer`, to be closed by the caller.
@@ -76,14 +76,13 @@ def listen(port: int = 0) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ValueError(
-            f"Port {port} cannot be used ({error.strerror}): choose another --port, or leave it "
-            "out."
+            f"Port {port} cannot be used ({error.strerror}): choose another --port, or omit it."
         ) from error
     return listening
 
 
 def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
-    """Makes the page of a model.
+    """Creates the server of a model's page.
 
     Args:
         path: A run directory, or a SavedModel: its version directory, or the one above.
@@ -107,7 +106,7 @@ class ExplorerServer:
     """A page for one model: served by `run`, or by a thread within `with`.
 
     Args:
-        model: What is asked; it is closed with the server.
+        model: The model; it is closed with the server.
         listening: What `listen` returned.
 
     Attributes:
@@ -148,7 +147,7 @@ class ExplorerServer:
 
 
 class _Handler(WSGIRequestHandler):
-    """Logs no requests, since their addresses hold the token, and names no versions."""
+    """Logs no requests, since their addresses contain the token, and reports no version."""
 
     def log_request(self, *_: Any) -> None:
         pass
@@ -158,9 +157,9 @@ class _Handler(WSGIRequestHandler):
 
 
 class PageApplication:
-    """The page and its questions as a WSGI application, for a browser that knows the token.
+    """The page and its requests as a WSGI application, for a browser that knows the token.
 
-    Addresses are `/TOKEN/`, its files `/TOKEN/NAME`, and questions, POSTed as JSON,
+    Addresses are `/TOKEN/`, its files `/TOKEN/NAME`, and for POST requests in JSON
     `/TOKEN/ask/NAME`. A request without the token, with another Host (such as a name that was
     rebound to this machine) or from another Origin gets status 403, an invalid one 400, and any
     other failure 500, with a line in the log. All errors are `{"error": sentence}`.
@@ -187,21 +186,23 @@ class PageApplication:
             response = _error(error.description or error.name, error.code or 500)
         except Exception as error:
             logging.error("The explorer could not answer: %s", _one_line(error))
-            sentence = "The explorer has failed, as its terminal shows."
+            sentence = "The explorer has failed: see its terminal."
             response = _error(str(error) if isinstance(error, ValueError) else sentence, 500)
         response.headers.extend(HEADERS)
         return response(environ, start_response)
 
     def _respond(self, request):
         if request.headers.get("Host") not in self._hosts:
-            raise Forbidden("The page is open to this machine only, under its own address.")
+            raise Forbidden("The page is available on this machine only, at its own address.")
         origin = request.headers.get("Origin")
         if origin is not None and origin.removeprefix("http://") not in self._hosts:
-            raise Forbidden("The page answers no other page.")
+            raise Forbidden("The explorer answers requests of its own page only.")
         token, slash, name = request.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise Forbidden("The address lacks its token: open the one that the command printed.")
-        if not slash:  # the page's files are relative to it
+            raise Forbidden(
+                "The token is missing or invalid: open the address that the command printed."
+            )
+        if not slash:  # the page's files have relative addresses
             return redirect(f"/{token}/", 308)
         kind, _, question = name.partition("/")
         if kind == "ask" and question in QUESTIONS:
@@ -230,7 +231,7 @@ class PageApplication:
 
 
 def _one_line(error):
-    """An error with its cause, such as the log of a dead process, and its place."""
+    """An error, its cause, such as the log of a dead process, and its location."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     parts = [f"{type(error).__name__}: {error}", error.__cause__ or ""]
     text = " ".join(" ".join(map(str, parts)).split())

@@ -230,7 +230,7 @@ def test_top_level_graph_is_walked_too(tamper):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("saved_model.pb", "There is no saved_model.pb"),
+        ("saved_model.pb", "has no saved_model.pb"),
         ("variables/variables.index", "variables.index is missing"),
         ("variables/variables.data-00000-of-00001", "The weights are incomplete"),
     ],

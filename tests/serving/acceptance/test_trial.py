@@ -74,7 +74,7 @@ def test_another_answer_than_in_memory(copy):
     reseal(copy, lambda fields: fields.update(card))
     ((name, problems),) = problems_of(copy).items()
     assert name == "answers as in memory" and len(problems) == 1
-    assert "an answer has to depend on nothing but its row and the weights" in problems[0]
+    assert "an answer must depend on its row and the weights only" in problems[0]
     card["precision"] = {"computation": "bfloat16", "weights": "float32"}
     reseal(copy, lambda fields: fields.update(card))
     assert problems_of(copy) == {}, "of half precision, texts may differ"
@@ -108,7 +108,7 @@ def test_source_longer_than_the_model_reads(toy_version, tmp_path):
 def test_version_without_a_card(copy):
     (copy / CARD).unlink()
     assert problems_of(copy) == {
-        "files": ["There is no model.json, by which damage would show: export anew."]
+        "files": ["model.json is missing, which has the checksums: export the run again."]
     }
 
 
@@ -135,7 +135,7 @@ def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, caps
 
 def test_variables_that_are_no_weights(copy):
     (copy / "variables" / "variables.data-00000-of-00001").write_bytes(b"")
-    assert "is damaged: it is not what was written" in problems_of(copy)["files"][0]
+    assert "is corrupted: it is not what was written" in problems_of(copy)["files"][0]
     reseal(copy)
     assert "loads and runs" in problems_of(copy)
 
@@ -164,7 +164,7 @@ def test_warm_up_that_would_fail(copy):
     assert "Expected the inputs ['text'], got ['texts']" in problems_of(copy)["warm-up"][0]
     write_warm_up(copy, [("beam", {"text": tf.constant(["a"])})])
     reseal(copy)
-    assert "There is no signature named beam" in problems_of(copy)["warm-up"][0]
+    assert "Unknown signature beam" in problems_of(copy)["warm-up"][0]
 
 
 @pytest.mark.parametrize("content", [b"junk", b"\x00" * 100])

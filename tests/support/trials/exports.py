@@ -153,7 +153,7 @@ def other_tag(meta_graph):
 
 OTHER = "which exports of this package do not contain: if you know who made it"
 CHECKED = "is neither an op of this package's exports nor among allow_ops"
-DAMAGED = "is damaged: it is not what was written"
+DAMAGED = "is corrupted: it is not what was written"
 OUTSIDE = "is outside of the saver"
 ASKED = "--source {}/../pairs.tsv"
 
@@ -250,11 +250,11 @@ EXPORTS = {
     "no card": Trial(
         "a deleted model.json, for check",
         lambda export: os.remove(export / "model.json"),
-        "There is no model.json, by which damage would show",
+        "model.json is missing, which has the checksums",
         "check {}",
         1,
     ),
-    "card": Trial("a model.json that is none", write("model.json", b"{", False), "is no JSON"),
+    "card": Trial("a model.json that is none", write("model.json", b"{", False), "is not JSON"),
     "card changed": Trial(
         "a model.json that was changed",
         lambda export: (export / "model.json").write_text(

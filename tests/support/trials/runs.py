@@ -36,7 +36,7 @@ from tests.support.trials.broken_runs import (
 from tests.support.trials.trial import Trial
 
 NAMES = "which no model of this package is made of"
-SENTENCE = "is damaged"
+SENTENCE = "is corrupted"
 
 RUNS = {
     "lambda": Trial("a Lambda with byte code", config(lambda m: lambda_layer(payload())), NAMES),
@@ -69,7 +69,7 @@ RUNS = {
         NAMES,
     ),
     "activation": Trial(
-        "an activation that is none", argument(activation="os.system"), "there is no activation"
+        "an activation that is none", argument(activation="os.system"), "unknown activation"
     ),
     "policy": Trial(
         "a type that is none",
@@ -97,7 +97,7 @@ RUNS = {
     ),
     "Sequential": Trial("another Keras model", config(other_model), NAMES),
     "no object": Trial("a list as configuration", config(lambda m: [m]), "expected the Transf"),
-    "d_model": Trial("d_model 10⁹", argument(d_model=10**9), "expected a whole number from 1"),
+    "d_model": Trial("d_model 10⁹", argument(d_model=10**9), "expected an integer from 1"),
     "num_layers": Trial("num_layers 10⁶", argument(num_layers=10**6), "expected a whole number"),
     "max_length": Trial("max_length 10¹²", argument(max_length=10**12), "expected a whole number"),
     "max_length in an export": Trial(
@@ -193,8 +193,8 @@ RUNS = {
         vocabulary(lambda model: setattr(model.pieces[270], "score", float("nan"))),
         "has the score nan",
     ),
-    "spm other": Trial("the vocabulary of another model", another, "it belongs to another model"),
-    "card": Trial("a model.json that is none", card("{"), "is no JSON"),
+    "spm other": Trial("the vocabulary of another model", another, "belongs to another model"),
+    "card": Trial("a model.json that is none", card("{"), "is not JSON"),
     "card list": Trial("a list as model.json", card("[1]"), "no JSON object"),
     "card types": Trial(
         "a model.json of wrong types", lambda run: reseal(run, lying_card), "metrics must be"

@@ -1,4 +1,4 @@
-"""The page in a real browser, on a real export: typed, clicked, looked at.
+"""The page in a real browser, on a real export: with a real keyboard and pointer.
 
 With KERAS_TRANSFORMER_SCREENSHOTS=FOLDER its pictures are kept there.
 """
@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+from keras_transformer.runs.run import Run
 from keras_transformer.visualization.explorer.questions import MISSING
 from tests.support.browser import every, focused, one, open_browser, press, texts, until, write
 from tests.support.paths import FIXTURES
@@ -65,7 +66,7 @@ def _is_done(driver):
     )
 
 
-def test_what_is_typed_is_translated_and_taken_apart(page, explorer, word_translator, picture):
+def test_a_sentence_is_translated_and_explained(page, explorer, word_translator, picture):
     translate(page, TEXT)
     expected = ask(explorer, "explore", {"text": TEXT})
     assert one(page, "#translation").get_attribute("textContent") == expected["text"]
@@ -84,10 +85,14 @@ def test_what_is_typed_is_translated_and_taken_apart(page, explorer, word_transl
     picture("typed")
 
 
-def test_an_alternative_is_gone_on_from(page, explorer, picture):
+def test_an_alternative_becomes_the_prefix(page, explorer, picture):
     translate(page, TEXT)
     before = ask(explorer, "explore", {"text": TEXT, "k": 10})
     every(page, "#target > button")[1].click()
+    rows = every(page, "#map tbody tr")
+    assert [row.get_attribute("class") == "selected" for row in rows] == [
+        i == 1 for i in range(len(rows))
+    ]
     choices = until(page, lambda: every(page, "#alternatives li button"))
     assert len(choices) == 10
     assert [choice.text.split("\n")[0] for choice in choices] == [
@@ -103,21 +108,22 @@ def test_an_alternative_is_gone_on_from(page, explorer, picture):
     assert tokens[1] == other["token"]
     assert len(every(page, "#target > .chosen")) == min(2, len(tokens))
     assert not one(page, "#alternatives").is_displayed()
-    assert focused(page).startswith("token 2: ") and focused(page).endswith("as chosen")
-    picture("gone-on")
+    assert focused(page).startswith("token 2: ") and focused(page).endswith("part of the prefix")
+    assert not every(page, "#map tr.selected")
+    picture("prefix")
     one(page, "#release").click()
     again = [step["token"] for step in before["steps"]]
     until(page, lambda: texts(page, "#target > button") == again)
     assert not every(page, "#target > .chosen")
 
 
-def test_weights_are_told_where_one_points(page, explorer):
+def test_pointing_at_a_cell_shows_its_weight(page, explorer):
     from selenium.webdriver.common.action_chains import ActionChains
 
     translate(page, TEXT)
     answer = ask(explorer, "explore", {"text": TEXT})
     tokens, weights = [step["token"] for step in answer["steps"]], answer["attention"]
-    one(page, "[aria-label='layer 2, head 1']").click()
+    one(page, "[aria-label='layer 3, head 2']").click()
     cell = every(page, "#map tbody tr")[1].find_elements("css selector", "td")[2]
     ActionChains(page).move_to_element(cell).perform()
     expected = f"{tokens[1]} \u2192 {answer['source'][2]}: {weights['cross'][2][1][1][2]:.3f}"
@@ -131,7 +137,7 @@ def test_weights_are_told_where_one_points(page, explorer):
         assert shown == [f"{x:.2f}" for x in weights[kind][2][1][1]]
 
 
-def test_the_keyboard_does_it_all(page):
+def test_keyboard_alone(page):
     from selenium.webdriver.common.keys import Keys
 
     assert focused(page) == "Sentence to translate"
@@ -148,9 +154,9 @@ def test_the_keyboard_does_it_all(page):
     press(page, Keys.TAB)
     assert "cross" in focused(page)
     press(page, Keys.TAB, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
-    assert focused(page) == "layer 2, head 0"
+    assert focused(page) == "layer 3, head 1"
     assert page.switch_to.active_element.get_attribute("aria-checked") == "true"
-    assert one(page, "#map-title").text.startswith("layer 2, head 0: ")
+    assert one(page, "#map-title").text.startswith("layer 3, head 1: ")
     press(page, Keys.TAB, Keys.ARROW_DOWN, Keys.END)
     assert "</s>: " in one(page, "#weight").text
 
@@ -207,7 +213,7 @@ def test_only_the_latest_sentence_is_shown(page, explorer, word_translator):
     assert one(page, "#translation").get_attribute("textContent") == expected
 
 
-def test_a_model_that_is_gone_is_a_message(browser, tmp_path, picture):
+def test_a_missing_model_is_reported(browser, tmp_path, picture):
     copy = shutil.copytree(EXPORT, tmp_path / "copy")
     with contextlib.ExitStack() as stack:
         explorer = stack.enter_context(serving(copy))
@@ -225,15 +231,33 @@ def test_a_model_that_is_gone_is_a_message(browser, tmp_path, picture):
         assert not error.is_displayed()
         copy.rename(tmp_path / "elsewhere")
         write(browser, "b")
-        until(browser, lambda: "is gone: put it back" in error.text)
+        until(browser, lambda: "is missing: restore it" in error.text)
     write(browser, "c")
     until(browser, lambda: "does not answer: it was stopped" in error.text)
     browser.get_log("browser")  # has the failures
 
 
+def test_examples_of_the_run(browser, tmp_path, picture):
+    run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "toy")
+    sources = ["abc", " ", "cafe", "abc", "hgf", "bed", "face"]
+    Run(run).write_examples([(source, "") for source in sources])
+    with serving(run) as explorer:
+        browser.get(explorer.address)
+        until(browser, lambda: one(browser, "#status").text.startswith("The probability"))
+        assert one(browser, "#text").get_attribute("value") == "abc"
+        assert one(browser, "#model").text == "toy"
+        buttons = every(browser, "#examples button")
+        assert [button.text for button in buttons] == ["abc", "cafe", "hgf", "bed"]
+        picture("examples")
+        buttons[1].click()
+        tokens = ask(explorer, "explore", {"text": "cafe"})["source"]
+        until(browser, lambda: texts(browser, "#source > *") == tokens)
+
+
 def test_an_export_without_explore_names_the_option(browser, picture):
     with serving(EXPORT) as explorer:
         browser.get(explorer.address)
+        until(browser, lambda: one(browser, "#model").text == "export, version 1")
         write(browser, "abc")
         until(browser, lambda: one(browser, "#status").text.startswith("The probability"))
         expected = ask(explorer, "explore", {"text": "abc"})["text"]

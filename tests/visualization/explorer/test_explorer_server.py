@@ -81,7 +81,7 @@ def test_the_page_takes_nothing_from_elsewhere(explorer):
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
 def test_without_the_token_nothing_is_answered(explorer, method, path):
     status, _, body = send(explorer, method, "", path=path)
-    assert status == 403 and b"lacks its token" in body
+    assert status == 403 and b"token is missing" in body
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "", "[::1]"])
@@ -96,7 +96,7 @@ def test_another_origin_is_refused(explorer, origin):
     origin = origin.format(port_of(explorer))
     for method, name in (("GET", ""), ("POST", "ask/model")):
         status, _, body = send(explorer, method, name, Origin=origin)
-        assert status == 403 and b"no other page" in body
+        assert status == 403 and b"own page only" in body
 
 
 def test_its_own_names_are_not(explorer):
@@ -147,9 +147,9 @@ def test_a_model_that_fails_is_status_500_and_one_line_in_the_log(tmp_path, capl
             (tmp_path / name / part).unlink()
             caplog.clear()
             answer = ask(explorer, "explore", {"text": "abc"}, 500)
-        assert "is gone: put it back" in answer["error"]
+        assert "is missing: restore it" in answer["error"]
         (record,) = caplog.records
-        assert "is gone" in record.getMessage() and "\n" not in caplog.text.rstrip()
+        assert "is missing" in record.getMessage() and "\n" not in caplog.text.rstrip()
 
 
 class Failing:
@@ -164,10 +164,10 @@ class Failing:
         pass
 
 
-def test_what_fails_otherwise_is_one_line_too(caplog):
+def test_an_unexpected_error_is_one_line_too(caplog):
     with listen() as listening, ExplorerServer(Failing(), listening) as explorer:
         answer = ask(explorer, "explore", {"text": "abc"}, 500)
-    assert "as its terminal shows" in answer["error"]
+    assert "see its terminal" in answer["error"]
     (record,) = caplog.records
     assert "TypeError: two lines (test_explorer_server.py, line" in record.getMessage()
     assert record.exc_info is None
@@ -181,7 +181,7 @@ def test_methods_and_types(explorer):
     assert send(explorer, "HEAD", "explorer.js")[2] == b""
 
 
-def test_a_translation_is_taken_apart(explorer, word_translator):
+def test_explore_returns_tokens_and_attention(explorer, word_translator):
     answer = ask(explorer, "explore", {"text": "one two three", "k": 4})
     assert answer["text"] == word_translator.translate(["one two three"])[0]
     assert answer["source"] == ["\u2581one", "\u2581two", "\u2581three", "</s>"]
@@ -234,7 +234,7 @@ def test_a_run_answers_from_memory():
     from keras_transformer.runs.models import load
 
     with serving(RUN) as explorer:
-        assert ask(explorer, "model") == {"name": str(RUN), "missing": {}}
+        assert ask(explorer, "model") == {"name": "run", "examples": [], "missing": {}}
         answer = ask(explorer, "explore", {"text": "abc"})
         again = ask(explorer, "explore", {"text": "abc", "prefix": [9, answer["steps"][0]["id"]]})
         assert len(ask(explorer, "n-best", {"text": "abc"})["translations"]) == 5

@@ -1,4 +1,4 @@
-// One stop of the Tab key for a whole table or line of elements; arrow keys move within.
+// Makes a table or line of elements one Tab stop; arrow keys move within it.
 
 const MOVES = {
   ArrowLeft: [0, -1],
@@ -7,10 +7,10 @@ const MOVES = {
   ArrowDown: [1, 0],
 };
 
-const listeners = new WeakMap(); // of containers, to end those of what they held before
+const listeners = new WeakMap(); // by container, to remove those of its previous content
 
-// `rows` are lists of elements that can have the focus; `start` is the one that Tab comes to.
-// Returns a signal that ends other listeners on the container when it is filled anew.
+// `rows` are lists of focusable elements; Tab focuses `start`. Returns a signal that aborts when the
+// container gets new content.
 export function moveByArrows(container, rows, start = rows[0]?.[0], moved = () => {}) {
   const places = new Map();
   rows.forEach((row, i) => row.forEach((element, j) => places.set(element, [i, j])));
@@ -38,7 +38,7 @@ export function moveByArrows(container, rows, start = rows[0]?.[0], moved = () =
     let [i, j] = place;
     if (event.key in MOVES) {
       const [down, right] = MOVES[event.key];
-      // Where there is one row, up and down go along it, too.
+      // In a single row, up and down move along it too.
       j += rows.length === 1 ? down + right : right;
       i += rows.length === 1 ? 0 : down;
     } else if (event.key === "Home") j = 0;

@@ -1,21 +1,22 @@
-// The attention of all layers and heads as small pictures, and one of them as a table.
+// Attention maps of all layers and heads as thumbnails, and the selected one as a table.
 
 import { moveByArrows } from "./arrow_keys.js";
-import { find, make, say, shown } from "./dom.js";
+import { displayed, find, make, setNote } from "./dom.js";
 
-const MAX_TOKENS = 80; // tokens of a side that the table shows
-const START = "<s>"; // what the decoder reads first
-const MEAN = -1; // instead of a head's number
+const MAX_TOKENS = 80; // rows and columns of the table at most
+const START = "<s>"; // the first input token of the decoder
+const MEAN = -1; // instead of a head's index
 const SIDES = {
-  cross: ["token to be written", "token read"],
-  encoder: ["token read", "token read"],
-  decoder: ["token known so far", "token known so far"],
+  cross: ["predicted target token", "source token"],
+  encoder: ["source token", "source token"],
+  decoder: ["decoder input token", "decoder input token"],
 };
 
 export class AttentionMaps {
   constructor() {
     this.kind = "cross";
     this.layer = null;
+    this.selected = null; // the index of the selected target token
     this.head = MEAN;
     find("kinds").addEventListener("change", (event) => {
       this.kind = event.target.value;
@@ -26,10 +27,11 @@ export class AttentionMaps {
   }
 
   show({ source, steps, attention }) {
-    const written = steps.map((step) => step.token);
-    const known = [START, ...written.slice(0, -1)];
-    this.tokens = { cross: [written, source], encoder: [source, source], decoder: [known, known] };
+    const target = steps.map((step) => step.token);
+    const inputs = [START, ...target.slice(0, -1)];
+    this.tokens = { cross: [target, source], encoder: [source, source], decoder: [inputs, inputs] };
     this.attention = attention;
+    this.selected = null;
     const layers = attention.cross.length;
     // The layer that comes closest to alignments made by hand; see `Translator.align`.
     this.layer ??= Math.max(layers - 2, Math.floor(layers / 2));
@@ -42,9 +44,24 @@ export class AttentionMaps {
     find("attention").hidden = true;
   }
 
-  // What the token to be written at a place attends to in the source.
+  // The cross-attention weights of a target token.
   weightsOf(place) {
     return this.attention && this.map("cross")[place];
+  }
+
+  // Highlights the row of the selected target token: in cross-attention the step that predicts it,
+  // in decoder self-attention the same step. The encoder has no row for it.
+  select(place) {
+    this.selected = place;
+    this.highlightRow();
+  }
+
+  highlightRow() {
+    const place = this.kind === "encoder" ? null : this.selected;
+    [...find("map").querySelectorAll("tbody tr")].forEach((row, i) => {
+      row.classList.toggle("selected", i === place);
+      row.firstElementChild.ariaCurrent = i === place ? "true" : null;
+    });
   }
 
   map(kind, layer = this.layer, head = this.head) {
@@ -68,7 +85,7 @@ export class AttentionMaps {
       return numbers.map((head) => {
         const picture = paint(this.map(this.kind, layer, head));
         const chosen = layer === this.layer && head === this.head;
-        const label = `layer ${layer}, ${nameOf(head)}`;
+        const label = nameMap(layer, head);
         const button = make(
           "button",
           { type: "button", role: "radio", "aria-checked": String(chosen), "aria-label": label, title: label },
@@ -80,7 +97,7 @@ export class AttentionMaps {
       });
     });
     const lines = rows.map((row, layer) =>
-      make("div", { class: "layer" }, make("span", { class: "number" }, `layer ${layer}`), ...row),
+      make("div", { class: "layer" }, make("span", { class: "number" }, `layer ${layer + 1}`), ...row),
     );
     const container = find("heads");
     const focused = container.contains(document.activeElement);
@@ -98,10 +115,10 @@ export class AttentionMaps {
   drawTable() {
     const [queries, keys] = this.tokens[this.kind];
     const [queryName, keyName] = SIDES[this.kind];
-    const name = `layer ${this.layer}, ${nameOf(this.head)}`;
+    const name = nameMap(this.layer, this.head);
     find("map-title").textContent = `${name}: each row is a ${queryName}, each column a ${keyName}`;
     const weights = this.map(this.kind).slice(0, MAX_TOKENS).map((row) => row.slice(0, MAX_TOKENS));
-    const columns = keys.slice(0, MAX_TOKENS).map((key) => make("th", { scope: "col" }, head(key)));
+    const columns = keys.slice(0, MAX_TOKENS).map((key) => make("th", { scope: "col" }, columnLabel(key)));
     const cells = weights.map((row) => row.map((weight) => cell(weight)));
     const table = find("map");
     table.replaceChildren(
@@ -109,40 +126,44 @@ export class AttentionMaps {
       make(
         "tbody",
         {},
-        ...cells.map((row, i) => make("tr", {}, side(queries[i]), ...row)),
+        ...cells.map((row, i) => make("tr", {}, rowLabel(queries[i]), ...row)),
       ),
     );
-    this.tellWeights(table, moveByArrows(table, cells), cells, weights, queries, keys);
+    this.highlightRow();
+    this.showWeights(table, moveByArrows(table, cells), cells, weights, queries, keys);
     const longest = Math.max(queries.length, keys.length);
-    say(find("cut"), longest > MAX_TOKENS ? `The first ${MAX_TOKENS} of up to ${longest} tokens are shown.` : "");
+    setNote(find("truncated"), longest > MAX_TOKENS ? `Only the first ${MAX_TOKENS} of ${longest} tokens are shown.` : "");
   }
 
-  tellWeights(table, signal, cells, weights, queries, keys) {
+  showWeights(table, signal, cells, weights, queries, keys) {
     const places = new Map();
     cells.forEach((row, i) => row.forEach((one, j) => places.set(one, [i, j])));
-    const tell = (event) => {
+    const showWeight = (event) => {
       const place = places.get(event.target.closest("td"));
       if (!place) return;
       const [i, j] = place;
       find("weight").textContent =
-        `${shown(queries[i])} \u2192 ${shown(keys[j])}: ${weights[i][j].toFixed(3)}`;
+        `${displayed(queries[i])} \u2192 ${displayed(keys[j])}: ${weights[i][j].toFixed(3)}`;
     };
-    for (const event of ["pointerover", "focusin"]) table.addEventListener(event, tell, { signal });
+    for (const event of ["pointerover", "focusin"]) {
+      table.addEventListener(event, showWeight, { signal });
+    }
   }
 }
 
-function nameOf(head) {
-  return head === MEAN ? "mean of the heads" : `head ${head}`;
+// Layers and heads are numbered from 1.
+function nameMap(layer, head) {
+  return `layer ${layer + 1}, ${head === MEAN ? "mean over heads" : `head ${head + 1}`}`;
 }
 
-function head(token) {
-  const name = shown(token);
-  const kind = [...name].length < 3 ? "short" : "long"; // these stand upright
+function columnLabel(token) {
+  const name = displayed(token);
+  const kind = [...name].length < 3 ? "short" : "long"; // short labels are not rotated
   return make("span", { class: kind, dir: "auto", title: name }, name);
 }
 
-function side(token) {
-  return make("th", { scope: "row", dir: "auto", title: shown(token) }, shown(token));
+function rowLabel(token) {
+  return make("th", { scope: "row", dir: "auto", title: displayed(token) }, displayed(token));
 }
 
 function cell(weight) {
@@ -150,7 +171,7 @@ function cell(weight) {
   return make("td", { tabindex: "-1", style: { "--weight": weight } }, number);
 }
 
-// A function that paints weights, a pixel each, from the page's surface to its colour of weights.
+// Returns a function that paints weights, one pixel each, in the page's colours.
 function painter() {
   const style = getComputedStyle(document.documentElement);
   const [from, to] = ["--none", "--full"].map((name) => {

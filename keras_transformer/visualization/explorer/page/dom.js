@@ -1,4 +1,4 @@
-// Elements with text in them. Nothing on this page is ever read as HTML: text is textContent.
+// Creates and finds elements. The page never parses text as HTML: it sets textContent.
 
 export function find(id) {
   return document.getElementById(id);
@@ -20,7 +20,7 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-export function say(element, sentence) {
+export function setNote(element, sentence) {
   element.textContent = sentence;
   element.hidden = !sentence;
 }
@@ -31,7 +31,7 @@ export function percent(logProb) {
   return `${share > 99.9 && share < 100 ? "> 99.9" : share.toFixed(1)} %`;
 }
 
-// What is written of a token: a space would not be seen.
-export function shown(token) {
+// A token as the page displays it: spaces become visible.
+export function displayed(token) {
   return token.trim() ? token : "\u2423".repeat(token.length);
 }

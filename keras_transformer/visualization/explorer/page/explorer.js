@@ -1,27 +1,28 @@
-// The page: what is typed is translated, taken apart and shown.
+// The page: translates what the user types and shows how.
 
 import { AttentionMaps } from "./attention_maps.js";
-import { find, percent, say } from "./dom.js";
+import { find, make, percent, setNote } from "./dom.js";
 import { ask, Latest } from "./questions.js";
 import { TokenLines } from "./token_lines.js";
 import { Variants } from "./variants.js";
 
-const PAUSE = 250; // milliseconds without a key, after which what was typed is translated
-const TOLD = 10; // tokens of each step
+const PAUSE = 250; // milliseconds after the last key before translating
+const ALTERNATIVES = 10; // of each token
 
-function begin({ name, missing }) {
+function start({ name, missing, examples }) {
   document.title = `${name} \u2013 attention explorer`;
   find("model").textContent = name;
-  say(find("missing"), missing.explore ?? "");
+  setNote(find("missing"), missing.explore ?? "");
 
-  let prefix = []; // the ids that the translation is to begin with
+  let prefix = []; // ids of the target tokens that the translation must begin with
   const maps = new AttentionMaps();
   const lines = new TokenLines({
-    choose: (ids) => {
+    setPrefix: (ids) => {
       prefix = ids;
       translate();
     },
-    look: (place) => lines.shade(place === null ? null : maps.weightsOf(place)),
+    select: (place) => maps.select(place),
+    hover: (place) => lines.shade(place === null ? null : maps.weightsOf(place)),
   });
   const variants = new Variants(missing, failed);
   const translations = new Latest("explore", { answered, failed });
@@ -29,19 +30,19 @@ function begin({ name, missing }) {
   function translate() {
     const text = find("text").value.replace(/\s+/g, " ");
     if (!text.trim()) {
-      translations.forget();
+      translations.cancel();
       for (const part of [lines, maps, variants]) part.hide();
       find("result").hidden = true;
-      fresh("Type a sentence.");
+      clearError("Enter a sentence to translate.");
       return;
     }
     find("status").textContent = "Translating \u2026";
     document.body.classList.add("waiting");
-    translations.ask({ text, prefix, k: TOLD });
+    translations.ask({ text, prefix, k: ALTERNATIVES });
   }
 
   function answered(answer, request) {
-    fresh(`The probability of this translation is ${percent(answer.log_prob)}.`);
+    clearError(`The probability of this translation is ${percent(answer.log_prob)}.`);
     find("result").hidden = false;
     find("translation").textContent = answer.text;
     if (answer.steps) {
@@ -52,27 +53,39 @@ function begin({ name, missing }) {
   }
 
   function failed(error) {
-    fresh("");
-    document.body.classList.add("stale"); // what is shown is of an earlier question
-    say(find("error"), error.message);
+    clearError("");
+    document.body.classList.add("stale"); // the page shows an earlier answer
+    setNote(find("error"), error.message);
     find("error").scrollIntoView({ block: "nearest" });
   }
 
-  function fresh(sentence) {
+  function clearError(sentence) {
     document.body.classList.remove("waiting", "stale");
     find("status").textContent = sentence;
-    say(find("error"), "");
+    setNote(find("error"), "");
   }
+
+  for (const example of examples) {
+    const button = make("button", { type: "button", dir: "auto" }, example);
+    button.addEventListener("click", () => {
+      find("text").value = example;
+      prefix = [];
+      translate();
+    });
+    find("examples").append(button);
+  }
+  find("examples").hidden = !examples.length;
 
   let pause;
   find("text").addEventListener("input", () => {
     clearTimeout(pause);
     pause = setTimeout(() => {
-      prefix = []; // what was chosen was chosen for another sentence
+      prefix = []; // it belongs to the previous sentence
       translate();
     }, PAUSE);
   });
-  if (find("text").value) translate(); // what a browser keeps when a page is loaded again
+  find("text").value ||= examples[0] ?? ""; // a reloaded page keeps its text
+  if (find("text").value) translate();
 }
 
-ask("model").then(begin, (error) => say(find("error"), error.message));
+ask("model").then(start, (error) => setNote(find("error"), error.message));

@@ -1,7 +1,7 @@
-// What the page asks the explorer, at addresses below its own, which holds the token.
+// Requests to the explorer's server, at addresses below the page's own, which holds the token.
 
 const STOPPED =
-  "The explorer does not answer: it was stopped, or has crashed. Start keras-transformer explore " +
+  "The explorer does not answer: it was stopped or has crashed. Start keras-transformer explore " +
   "again and open the address that it prints.";
 
 export async function ask(question, request = {}) {
@@ -25,14 +25,14 @@ export async function ask(question, request = {}) {
   return answer;
 }
 
-// Asks one thing at a time. What is asked meanwhile waits, and of that only the latest is asked:
-// the answer to what is no longer wanted is dropped, and a slow model is not asked every letter.
+// Sends one request at a time. Of the requests made meanwhile, only the latest is sent, and the
+// answers to older ones are dropped: a slow model need not answer for every letter typed.
 export class Latest {
   constructor(question, { answered, failed }) {
     this.question = question;
     this.answered = answered;
     this.failed = failed;
-    this.number = 0; // of the latest request, or of what made it void
+    this.number = 0; // of the latest request or cancellation
     this.waiting = null;
     this.busy = false;
   }
@@ -40,15 +40,15 @@ export class Latest {
   ask(request) {
     this.number += 1;
     this.waiting = request;
-    if (!this.busy) this.work();
+    if (!this.busy) this.sendAll();
   }
 
-  forget() {
+  cancel() {
     this.number += 1;
     this.waiting = null;
   }
 
-  async work() {
+  async sendAll() {
     this.busy = true;
     while (this.waiting !== null) {
       const [request, number] = [this.waiting, this.number];

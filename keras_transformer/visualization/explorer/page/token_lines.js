@@ -1,19 +1,20 @@
-// The tokens read and written, and what else each of those written might have been.
+// The source tokens, and the target tokens with their alternatives.
 
 import { moveByArrows } from "./arrow_keys.js";
-import { find, make, percent, say, shown } from "./dom.js";
+import { displayed, find, make, percent } from "./dom.js";
 
-const UNCHOOSABLE = 0; // the id of padding, after which nothing is said of what follows
+const PAD = 0; // padding cannot be part of a prefix
 
 export class TokenLines {
-  // `choose` is called with the ids that the translation is to begin with; `look` with the place
-  // of a token that is looked at, or null.
-  constructor({ choose, look }) {
-    this.choose = choose;
-    this.look = look;
-    this.open = null; // the place whose alternatives are shown
+  // Calls `setPrefix` with the ids of the new prefix, `hover` with the index of the target token
+  // under the pointer or null, and `select` with the index of the selected token or null.
+  constructor({ setPrefix, hover, select }) {
+    this.setPrefix = setPrefix;
+    this.hover = hover;
+    this.select = select;
+    this.open = null; // the index of the selected token, whose alternatives are shown
     find("release").addEventListener("click", () => {
-      this.choose([]);
+      this.setPrefix([]);
       find("text").focus();
     });
     find("alternatives").addEventListener("keydown", (event) => {
@@ -25,7 +26,7 @@ export class TokenLines {
     this.steps = steps;
     this.focusNext = this.open !== null && prefix.length === this.open + 1 ? this.open : null;
     this.close(false);
-    this.sourceTokens = source.map((token) => make("span", { role: "listitem", dir: "auto" }, shown(token)));
+    this.sourceTokens = source.map((token) => make("span", { role: "listitem", dir: "auto" }, displayed(token)));
     find("source").replaceChildren(...this.sourceTokens);
     this.buttons = steps.map((step, place) => this.button(step, place, place < prefix.length));
     find("target").replaceChildren(...this.buttons);
@@ -35,7 +36,7 @@ export class TokenLines {
     const number = Math.min(prefix.length, steps.length);
     find("chosen").hidden = !number;
     find("chosen").firstElementChild.textContent =
-      `The first ${number === 1 ? "token is" : `${number} tokens are`} as you chose. `;
+      `The translation has a prefix of ${number} selected token${number === 1 ? "" : "s"}. `;
     find("tokens").hidden = !steps.length;
   }
 
@@ -49,18 +50,18 @@ export class TokenLines {
         "aria-expanded": "false",
         "aria-controls": "alternatives",
         "aria-label":
-          `token ${place + 1}: ${shown(step.token)}, ${percent(step.log_prob)}` +
-          (chosen ? ", as chosen" : ""),
+          `token ${place + 1}: ${displayed(step.token)}, ${percent(step.log_prob)}` +
+          (chosen ? ", part of the prefix" : ""),
         style: { "--weight": Math.exp(step.log_prob) },
       },
-      shown(step.token),
+      displayed(step.token),
     );
     button.addEventListener("click", () => this.toggle(place));
     for (const event of ["pointerenter", "focus"]) {
-      button.addEventListener(event, () => this.look(place));
+      button.addEventListener(event, () => this.hover(place));
     }
     for (const event of ["pointerleave", "blur"]) {
-      button.addEventListener(event, () => this.look(null));
+      button.addEventListener(event, () => this.hover(null));
     }
     return button;
   }
@@ -70,8 +71,9 @@ export class TokenLines {
     this.close(false);
     this.open = place;
     this.buttons[place].setAttribute("aria-expanded", "true");
+    this.select(place);
     const step = this.steps[place];
-    find("alternatives-heading").textContent = `Token ${place + 1}, instead of ${shown(step.token)}`;
+    find("alternatives-heading").textContent = `Alternatives to token ${place + 1}, ${displayed(step.token)}`;
     const choices = step.best.map((one) => this.choice(one, place));
     find("alternatives").querySelector("ol").replaceChildren(...choices.map((choice) => make("li", {}, choice)));
     find("alternatives").hidden = false;
@@ -83,13 +85,13 @@ export class TokenLines {
     const choice = make(
       "button",
       { type: "button", class: "choice", style: { "--weight": Math.exp(one.log_prob) } },
-      make("span", { dir: "auto" }, shown(one.token)),
-      make("span", { class: "number" }, `${percent(one.log_prob)}${taken ? ", taken" : ""}`),
+      make("span", { dir: "auto" }, displayed(one.token)),
+      make("span", { class: "number" }, `${percent(one.log_prob)}${taken ? ", current" : ""}`),
     );
-    choice.disabled = one.id === UNCHOOSABLE;
+    choice.disabled = one.id === PAD;
     choice.addEventListener("click", () => {
       const before = this.steps.slice(0, place).map((step) => step.id);
-      this.choose([...before, one.id]);
+      this.setPrefix([...before, one.id]);
     });
     return choice;
   }
@@ -99,11 +101,12 @@ export class TokenLines {
     const button = this.buttons[this.open];
     button.setAttribute("aria-expanded", "false");
     this.open = null;
+    this.select(null);
     find("alternatives").hidden = true;
     if (focus) button.focus();
   }
 
-  // Shades the tokens read by weights, one for each; none: not at all.
+  // Shades the source tokens by their weights; without weights, removes the shade.
   shade(weights) {
     this.sourceTokens.forEach((token, i) => token.style.setProperty("--weight", weights?.[i] ?? 0));
   }
