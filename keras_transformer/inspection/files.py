@@ -1,7 +1,7 @@
 """Reads files safely: regular files only, of limited size, complete, with the right checksum.
 
 Checksums of files that belong together stand in a JSON file beside them, which has one of its own.
-They detect damage. They are no signature: an attacker can write matching ones.
+They detect damage. They are not signatures: an attacker can write matching ones.
 """
 
 import hashlib

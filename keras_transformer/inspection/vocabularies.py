@@ -26,7 +26,7 @@ LEAF = 1 << 31  # of a unit of the double array: the mark of a value
 
 
 def check_sentencepiece_model(model: bytes) -> int:
-    """Refuses bytes that are no SentencePiece model, or not a sound one.
+    """Refuses bytes that are not a valid SentencePiece model.
 
     Args:
         model: A serialised `ModelProto`.
@@ -62,7 +62,7 @@ def _check_table(table):
     """Refuses a table of replacements that points out of itself.
 
     A uint32, the length of a double array in bytes; that array, of uint32 units as darts-clone has
-    them; then the replacements, each ended by a zero. A unit that is no value leads to the unit at
+    them; then the replacements, each ended by a zero. A unit that is not a value leads to the unit at
     (its own place XOR its offset XOR a byte); its value is a place among the replacements.
     """
     if not table:
@@ -102,7 +102,7 @@ def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
         raise ValueError(f"it does not say that its format is {FORMAT!r}")
     pieces, lowercase = content.get("pieces"), content.get("lowercase")
     if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
-        raise ValueError("its pieces are no list of strings")
+        raise ValueError("its pieces are not a list of strings")
     if not isinstance(lowercase, bool):
         raise ValueError("it does not say whether text is lower-cased")
     if len(pieces) > MAX_PIECES:
