@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import TrainConfig
-from keras_transformer.train import _parallel_microbatches
+from keras_transformer.train import _configure_parallelism
 
 CORES = len(os.sched_getaffinity(0))
 # What `make test-numerical` tells the tests, and would tell their processes.
@@ -88,5 +88,5 @@ def test_parts_of_a_training(monkeypatch, options, expected):
     """As many as the cores that work apart; told how many, the cores work apart however many."""
     asked = []
     monkeypatch.setattr(machine, "configure_threads", lambda most: asked.append(most) or 3)
-    parts = _parallel_microbatches(TrainConfig(**options))
+    parts = _configure_parallelism(TrainConfig(**options))
     assert (parts, asked[0] if asked else "together") == expected

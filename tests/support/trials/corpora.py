@@ -14,7 +14,7 @@ import numpy as np
 from keras_transformer.data.prepared.prepare import prepare_corpus
 from keras_transformer.data.prepared.prepared_corpus import MANIFEST, describe_file
 from keras_transformer.presets import PrepareConfig
-from keras_transformer.runs.checkpoints import _checksum, file_checksum
+from keras_transformer.runs.checkpoints import _entries_checksum, file_checksum
 from tests.support.trials.trial import Trial
 
 TRAIN = "train --preset tiny --corpus {} --output new --vocabulary-size none --model-type char"
@@ -132,7 +132,7 @@ def state(**checkpoint):
         row = {"step": 1, "val_loss": 1.0}
         more = {"epoch": 1, "monitor": "val_loss", "checkpoints": [one], "history": [row]}
         points = [{"arrays": "a", "sha256": "b", "files": {}, "state": {"more": more}}]
-        content = {"sha256": _checksum(points), "points": points}
+        content = {"sha256": _entries_checksum(points), "points": points}
         (folder / "resume.json").write_text(json.dumps(content))
 
     return break_it
