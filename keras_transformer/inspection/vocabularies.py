@@ -61,8 +61,8 @@ def check_sentencepiece_model(model: bytes) -> int:
 def _check_table(table):
     """Refuses a table of replacements that points out of itself.
 
-    A uint32, the length of a double array in bytes; that array, of uint32 units as darts-clone has
-    them; then the replacements, each ended by a zero. A unit that is not a value leads to the unit at
+    A uint32, the length of a double array in bytes; that array, of uint32 units as in darts-clone;
+    then the replacements, each ended by a zero. A unit that is not a value leads to the unit at
     (its own place XOR its offset XOR a byte); its value is a place among the replacements.
     """
     if not table:
