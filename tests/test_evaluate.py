@@ -227,7 +227,7 @@ def refuse(texts):
         ([], {}, "Nothing to evaluate: received no sentence pairs"),
         ([("a", "b")], {"n_bootstrap": -5}, "n_bootstrap must be at least 0, received -5"),
         ([("a", "b")], {"bleu_tokenize": "13b"}, "no tokenizer '13b': choose one of none, zh, 13a"),
-        ([("a", "b")], {"worst": -1}, "worst must not be negative"),
+        ([("a", "b")], {"worst": -1}, "worst must be at least 0"),
     ],
 )
 def test_invalid_arguments(pairs, options, message):

@@ -326,8 +326,8 @@ MISTAKES = {
     ),
     "one side": (lambda m: m.fit(SOURCE, Y), f"{NO_PAIR} one tensor"),
     "three tensors": (lambda m: m.predict((SOURCE, TARGET, TARGET)), f"{NO_PAIR} a tuple of 3"),
-    "no labels": (lambda m: m.fit(X), "a batch holds inputs without labels"),
-    "no labels to evaluate by": (lambda m: m.evaluate(X), "a batch holds inputs without labels"),
+    "no labels": (lambda m: m.fit(X), "Labels are missing"),
+    "no labels to evaluate by": (lambda m: m.evaluate(X), "Labels are missing"),
     "an id beyond": (lambda m: m.predict((SOURCE + 9, TARGET)), "lie in 0 … 12 .* received 21"),
     "an id beyond, by hand": (
         lambda m: m.train_on_batch((SOURCE + 9, TARGET), Y),

@@ -207,7 +207,7 @@ def test_average_of_a_run(rich, tmp_path, capsys, by, number):
         assert described["metrics"][name] == pytest.approx(expected[name], rel=1e-4)
     said = "the mean of epoch 3, epoch 4 (val_bleu" in capsys.readouterr().err
     assert said == (by == "last"), "that it is worse than the best"
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         average(output, tmp_path / "mean", number, by)
 
 

@@ -239,7 +239,7 @@ def test_weights_of_other_positions_are_refused(tmp_path):
     for made, other in zip(models, models[1:] + models[:1], strict=True):
         made.save_weights(tmp_path / "of.weights.h5")
         made.load_weights(tmp_path / "of.weights.h5")
-        with pytest.raises(ValueError, match=f"this one has {other.positions}: make it with"):
+        with pytest.raises(ValueError, match=f"this model has positions={other.positions!r}"):
             other.load_weights(tmp_path / "of.weights.h5")
 
 

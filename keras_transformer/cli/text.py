@@ -141,9 +141,7 @@ def evaluate(
     compare: Annotated[
         str | None, "second system, given like the first, for a significance test"
     ] = None,
-    n_bootstrap: Annotated[
-        int, "bootstrap samples for 95 % intervals and p-values; 0: none"
-    ] = 1000,
+    n_bootstrap: Annotated[int, "bootstrap samples for 95 % intervals; 0: none"] = 1000,
     worst: Annotated[int, "wrong translations to print, worst first"] = 0,
     json: Annotated[bool, "print the scores as one JSON object"] = False,
     precision: Precision = None,

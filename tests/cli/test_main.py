@@ -128,7 +128,7 @@ TRAIN = "train --preset tiny --output {run}/out --valid-source {run}/one --valid
 MISTAKES = {
     "unequal": (
         f"{TRAIN} --train-source {{run}}/two --train-target {{run}}/one",
-        "two has 2 lines but {run}/one has 1: {run}/one ends where {run}/two",
+        "two has 2 lines and {run}/one has 1",
     ),
     "empty": (f"{TRAIN} --train-source {{run}}/empty --train-target {{run}}/one", "is empty"),
     "not utf-8": (
@@ -147,13 +147,13 @@ MISTAKES = {
     **{
         f"both of {name}": (
             f"{name} {{run}}/run --source {{run}}/pairs.tsv --target {{run}}/one",
-            "both columns: leave out --target.",
+            "has both source and target: omit --target",
         )
         for name in ("evaluate", "score", "align")
     },
     "both of export": (
         "export {run}/run {run}/base --examples {run}/pairs.tsv --examples-target {run}/one",
-        "both columns: leave out --examples-target.",
+        "has both source and target: omit --examples-target",
     ),
     "lengths": (
         "evaluate {run}/one --source {run}/two --target {run}/two",

@@ -102,7 +102,7 @@ def test_killed_while_it_waits_for_lines(random_run, whole, tmp_path):
 
 
 MISTAKES = {
-    "too long": (b"A\n" * 15, (), "has the translations of 15 lines, but stdin has only 14:"),
+    "too long": (b"A\n" * 15, (), "has translations of 15 lines, but stdin has only 14:"),
     "not n-best": (b"A\nB\n", N_BEST, "out line 1 must be a translation of line 0"),
     "more of each": (
         b"0 ||| A ||| -1\n" * 3,

@@ -108,7 +108,7 @@ def test_a_state_with_too_little_room(model, how):
 def test_a_step_beyond_the_room(model):
     state, step = model.initial_state(np.array([[5, 6, 7]]), length=3), model.make_step()
     for position in (3, np.int64(7), -1):
-        message = f"no position {position} in a state of length 3"
+        message = f"received {position}: create the state with a larger length"
         with pytest.raises(ValueError, match=message):
             step(np.array([START]), position, state)
     step(np.array([START]), 2, state)
@@ -116,7 +116,7 @@ def test_a_step_beyond_the_room(model):
     decode = tf.function(lambda position: step(np.array([START]), position, state)[0])
     graph = decode.get_concrete_function(tf.TensorSpec([], tf.int32)).graph
     assert not [op.name for op in graph.get_operations() if op.type == "Assert"]
-    with pytest.raises(ValueError, match="no position 3 in a state of length 3"):
+    with pytest.raises(ValueError, match="received 3: create the state"):
         step(np.array([START]), tf.constant(3), state)
     compiled = tf.function(
         lambda position: step(np.array([START]), position, state)[0], jit_compile=True

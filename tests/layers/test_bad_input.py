@@ -59,7 +59,7 @@ CONSTRUCTION = {
         lambda: kt.PositionalEmbedding(9, 8, positions="learned"),
         "requires max_length",
     ),
-    "odd width": (lambda: kt.PositionalEmbedding(9, 7), "even d_model, received d_model=7"),
+    "odd width": (lambda: kt.PositionalEmbedding(9, 7), "d_model must be even .* received 7"),
     "odd width of the function": (lambda: kt.sinusoidal_encoding(3, 7), "need an even d_model"),
     "sharing": (lambda: transformer(share_embeddings="both"), "share_embeddings must .* 'both'"),
     "sharing two vocabularies": (

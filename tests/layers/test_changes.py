@@ -158,7 +158,7 @@ def test_an_unknown_part_is_refused():
         ("dropout_layer", {"lora_rank": 2}),
     ):
         other = config | {"changes": config["changes"] | {"parts": parts | {path: change}}}
-        with pytest.raises(ValueError, match="load it with the classes that it was saved with"):
+        with pytest.raises(ValueError, match="load it with the same classes"):
             kt.FeedForward.from_config(other)
 
 

@@ -44,8 +44,8 @@ def mistakes(folder, text):
         ([*out, "--no-dates"], "Training data is missing"),
         ([*out, "--config", f"{folder}/tiny.yaml"], "Training data is missing"),
         ([*out, "--config", f"{folder}/few.yaml"], "Training data is missing"),
-        ([*out, *texts, "--train-target", text], "both columns: leave out --train-target."),
-        ([*out, *texts, "--valid-target", text], "both columns: leave out --valid-target."),
+        ([*out, *texts, "--train-target", text], "has both source and target: omit --train-target"),
+        ([*out, *texts, "--valid-target", text], "has both source and target: omit --valid-target"),
         (
             [*out, "--train-source", "/none", "--train-target", text, *texts[2:]],
             "pairs.tsv has both source and target: omit --train-target, and pass this file",
@@ -132,7 +132,7 @@ def mistakes_about_words(folder, text):
         ),
         (
             [*apart, "--source-vectors", vectors],
-            "of 2 numbers, and the embedding is 8 wide",
+            "of 2 numbers, but the embedding is 8 wide",
         ),
         ([*apart, "--target-vectors", text], "pairs.tsv is not a file of word vectors"),
         ([*apart, "--freeze-vectors"], "--freeze-vectors needs --source-vectors or"),

@@ -221,7 +221,7 @@ def test_the_second_training_is_refused_until_the_first_is_killed(tmp_path):
 
 def test_a_name_that_is_a_file(tmp_path):
     (tmp_path / "points").write_text("")
-    with pytest.raises(ValueError, match="points cannot be written to"):
+    with pytest.raises(ValueError, match="points cannot be written"):
         Checkpoints(tmp_path / "points").lock()
 
 

@@ -11,7 +11,7 @@ import os, signal, sys, time
 from keras_transformer.runs.resume_training import save_on_signals
 
 class Training:
-    def stop(self, status):
+    def request_exit(self, status):
         print("stop", status, flush=True)
 
 numbers = [int(number) for number in sys.argv[2:]]

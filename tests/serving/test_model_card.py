@@ -91,12 +91,12 @@ def test_page_is_a_page_without_python(toy_version):
     assert [line for line in lines if " | " in line][1:] == [f"| {row} |" for row in rows]
     assert "## Data" not in lines
     words = "a sentence of several words, long enough for its table of attention to fill a page"
-    assert model_card._beginning(words) == "a sentence of"
-    assert model_card._beginning("今" * 100) == "今" * 36 and model_card._beginning("") == ""
+    assert model_card._first_words(words) == "a sentence of"
+    assert model_card._first_words("今" * 100) == "今" * 36 and model_card._first_words("") == ""
 
 
 def test_page_says_that_sources_are_cut(toy_version):
-    assert "source of more than 12 tokens, END included, the first 11 are" in read_page(toy_version)
+    assert "Sources of more than 12 tokens, END included" in read_page(toy_version)
 
 
 def test_size_is_that_of_the_files(card, toy_version):

@@ -310,7 +310,7 @@ def test_what_no_wordpiece_vocabulary_is_learned_from():
                         (9.0, "vocabulary_size must be an integer, received 9.0.")):  # fmt: skip
         assert words in message_of(train, LINES, size)
     message = message_of(SubwordTokenizer.train, LINES, 300, "wordpiece")
-    assert message.endswith("WordPieceTokenizer.train learns it.")
+    assert message.endswith("use WordPieceTokenizer.train.")
 
 
 def test_vocabulary_of_another_system(tmp_path):

@@ -107,7 +107,7 @@ def test_vectors_that_are_of_no_use(words, tmp_path):
     write_vectors(tmp_path / "v", ["chat", "renard"], 8)
     with pytest.raises(ValueError, match="has no vector for any of the 13 pieces"):
         kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
-    with pytest.raises(ValueError, match="vectors of 8 numbers, and the embedding is 10 wide"):
+    with pytest.raises(ValueError, match="vectors of 8 numbers, but the embedding is 10 wide"):
         kt.initialize_embeddings(embedding_of(words, 10), words, tmp_path / "v")
     (tmp_path / "zero").write_text("fox" + " 0.0" * 8 + "\n")
     with pytest.raises(ValueError, match="has only zero vectors"):

@@ -455,7 +455,7 @@ MISTAKES = {
     "option": (lambda t: t("abc", beams=5), "option beams: choose from search, beam_size"),
     "both": (lambda t: t.translate(["a"], search=BEAM, beam_size=5), "not both"),
     "out of range": (lambda t: t("abc", beam_size=0), "beam_size must be at least 1, received 0"),
-    "not sampled": (lambda t: t("abc", temperature=2.0), "temperature is 2.0"),
+    "not sampled": (lambda t: t("abc", temperature=2.0), "temperature=2.0"),
     "no text": (lambda t: t(["abc", 5]), "Expected sentences as strings, received 5 among them."),
     "numbers": (lambda t: t(tf.zeros([2])), r"shape \(\) or \(B,\), received float32"),
     "table": (lambda t: t(tf.constant([["a"]])), r"received string of shape \(1, 1\)."),

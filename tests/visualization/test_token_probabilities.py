@@ -78,5 +78,5 @@ def test_searches_side_by_side():
 
 @pytest.mark.parametrize("steps", [[], {}, {"greedy": []}])
 def test_nothing_to_draw(steps):
-    with pytest.raises(ValueError, match="no step to draw"):
+    with pytest.raises(ValueError, match="Received no steps"):
         kt.plot_token_probabilities(steps)

@@ -98,7 +98,7 @@ def test_vocabularies_of_another_corpus_are_taken(text, tmp_path):
     assert list(sentences(first)) == list(sentences(second))
     assert second.options == first.options
     other = kt.PrepareConfig(*text, vocabularies=str(tmp_path / "first"), model_type="char")
-    with pytest.raises(ValueError, match="has model_type='bpe', received 'char'"):
+    with pytest.raises(ValueError, match="model_type must be 'bpe' .* received 'char'"):
         kt.prepare(other, tmp_path / "third")
 
 
@@ -197,13 +197,13 @@ def test_only_into_an_empty_directory_and_alone(text, tmp_path):
 def test_text_without_a_vocabulary_leaves_nothing_behind(tmp_path):
     """That there is none is found when the directory has been made."""
     (tmp_path / "empty.tsv").write_text("\t\n \t \n")
-    with pytest.raises(ValueError, match="every line is empty"):
+    with pytest.raises(ValueError, match="every line of the text is empty"):
         kt.prepare(kt.PrepareConfig(str(tmp_path / "empty.tsv")), tmp_path / "corpus")
     assert [path.name for path in tmp_path.iterdir()] == ["empty.tsv"]
 
 
 def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
-    program = encoding.PROGRAM.replace("answer()", "raise SystemExit(3)")
+    program = encoding.PROGRAM.replace("run_encoder()", "raise SystemExit(3)")
     monkeypatch.setattr(encoding, "PROGRAM", program)
     with pytest.raises(ValueError, match=r"process died \(exit status 3"):
         kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus", processes=2)
@@ -228,7 +228,7 @@ def test_a_full_disk_is_one_sentence_and_can_be_gone_on_from(text, tmp_path):
         [sys.executable, "-c", FULL_DISK, *words], capture_output=True, text=True
     )
     assert process.returncode == 2
-    assert "ids.npy cannot be written (File too large): mend that" in process.stderr
+    assert "ids.npy cannot be written (File too large)" in process.stderr
     assert "Traceback" not in process.stderr and not (tmp_path / "corpus").exists()
     config = kt.PrepareConfig(*text, **options)
     kt.prepare(config, tmp_path / "corpus", processes=1)
@@ -251,7 +251,7 @@ def test_a_bad_line_in_the_middle(text, tmp_path):
         kt.prepare(kt.PrepareConfig(*patterns, vocabulary_size=400), tmp_path / "corpus")
     path.write_bytes(b"\n".join(lines[:200]) + b"\n")
     source = folder / "part-01.source"
-    with pytest.raises(ValueError, match=f"{source} has 338 lines but {path} has 200: "):
+    with pytest.raises(ValueError, match=f"{source} has 338 lines and {path} has 200"):
         kt.prepare(kt.PrepareConfig(*patterns, vocabulary_size=400), tmp_path / "corpus")
     assert [entry.name for entry in tmp_path.iterdir()] == ["text"]
 

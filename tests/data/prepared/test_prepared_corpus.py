@@ -83,7 +83,7 @@ def test_a_damaged_manifest_is_named(corpus, content):
 def test_another_version_and_no_corpus_at_all(corpus, tmp_path):
     manifest = json.loads((corpus / "manifest.json").read_text())
     (corpus / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
-    with pytest.raises(ValueError, match="was prepared by another version, in format 2; this"):
+    with pytest.raises(ValueError, match="was prepared by another version, in format 2, but this"):
         kt.PreparedCorpus(corpus)
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(
