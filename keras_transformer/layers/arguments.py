@@ -210,7 +210,7 @@ def check_lengths(value_shape: Shape, key_shape: Shape) -> None:
     known = None not in (*values, *keys)
     if len(values) != len(keys) or (known and values != keys):
         raise ValueError(
-            "value and key must have the same length, received shapes "
+            "the lengths of value and key must be equal, received shapes "
             f"{tuple(value_shape)} and {tuple(key_shape)}."
         )
 

@@ -316,7 +316,7 @@ def test_when_a_point_is_due(text, tmp_path):
     assert resume._is_due(before=13) and not resume._is_due(before=14)
     resume = kt.ResumeTraining(tmp_path, dataset)
     for seconds, ago, due in [(None, 29, False), (None, 31, True), (9, 440, False), (9, 460, True)]:
-        resume._seconds, resume._saved = seconds, time.monotonic() - ago
+        resume._save_seconds, resume._saved = seconds, time.monotonic() - ago
         assert resume._is_due(before=0) is due
 
 

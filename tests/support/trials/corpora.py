@@ -168,11 +168,11 @@ CORPORA = {
     "unknown ids": Trial(
         "an id that the vocabulary does not have",
         file("ids", unknown_ids),
-        "holds ids that its vocabulary of",
+        "has ids outside its vocabulary of",
         TRAIN,
     ),
     "negative ids": Trial(
-        "an id below zero", file("ids", negative_ids), "holds ids that its vocabulary of", TRAIN
+        "an id below zero", file("ids", negative_ids), "has ids outside its vocabulary of", TRAIN
     ),
     "text": Trial(
         "text to validate by that is no UTF-8",
@@ -189,7 +189,7 @@ CORPORA = {
     "vocabulary": Trial(
         "a vocabulary that is cut off",
         vocabularies,
-        "no SentencePiece model that can be used",
+        "not a valid SentencePiece model",
         TRAIN,
     ),
 }

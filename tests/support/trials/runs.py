@@ -98,12 +98,12 @@ RUNS = {
     "Sequential": Trial("another Keras model", config(other_model), NAMES),
     "no object": Trial("a list as configuration", config(lambda m: [m]), "expected the Transf"),
     "d_model": Trial("d_model 10⁹", argument(d_model=10**9), "expected an integer from 1"),
-    "num_layers": Trial("num_layers 10⁶", argument(num_layers=10**6), "expected a whole number"),
-    "max_length": Trial("max_length 10¹²", argument(max_length=10**12), "expected a whole number"),
+    "num_layers": Trial("num_layers 10⁶", argument(num_layers=10**6), "expected an integer"),
+    "max_length": Trial("max_length 10¹²", argument(max_length=10**12), "expected an integer"),
     "max_length in an export": Trial(
         "max_length 10¹², exported",
         argument(max_length=10**12),
-        "expected a whole number",
+        "expected an integer",
         "export {} models",
     ),
     "not there": Trial(
@@ -172,9 +172,11 @@ RUNS = {
         "expected numbers",
     ),
     "swapped": Trial("an array of another shape", weights(swapped), SENTENCE),
-    "flipped": Trial("a bit flipped in model.keras", flip, "by the checksum in model.json"),
-    "no checksum": Trial("a halved vocabulary", halve("source.spm", False), "by the checksum in"),
-    "spm": Trial("a vocabulary that is cut off", halve("source.spm"), "no SentencePiece model"),
+    "flipped": Trial("a bit flipped in model.keras", flip, "the checksum in model.json"),
+    "no checksum": Trial("a halved vocabulary", halve("source.spm", False), "the checksum in"),
+    "spm": Trial(
+        "a vocabulary that is cut off", halve("source.spm"), "not a valid SentencePiece model"
+    ),
     "spm bomb": Trial(
         "a vocabulary of 16 million empty pieces",
         content("source.spm", b"\x0a\x00" * (16 << 20)),
