@@ -445,8 +445,7 @@ class Transformer(TokenTrainer):
         config = dict(config)
         check_format("The model's file", config.pop("format", None))
         changes = config.pop(CHANGES, None)
-        frozen = config.pop("frozen", None)  # earlier versions' key for frozen layers
-        if frozen:
+        if frozen := config.pop("frozen", None):  # earlier versions' key for frozen layers
             paths = [name.replace(".", "/") for name in frozen]
             changes = {"parts": {path: {"trainable": False} for path in paths}}
         model = super().from_config(config)

@@ -1,9 +1,9 @@
 """The examples in the docstrings run, and give what they say."""
 
 import ast
+import contextlib
 import doctest
 import importlib
-import os
 import re
 import shutil
 
@@ -39,14 +39,10 @@ def parameters():
 @pytest.fixture(scope="module")
 def context(tmp_path_factory):
     """A folder of a user's files, and names; the model's weights are put back by `example`."""
-    folder, before = tmp_path_factory.mktemp("examples"), os.getcwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(tmp_path_factory.mktemp("examples")):
         examples.write_files()
         examples.make_run()
         yield examples.make_names()
-    finally:
-        os.chdir(before)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The code of every page of the guide runs, in the order of the page, and gives what it says."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
+from docs.pages import REPOSITORY_PAGES as REPOSITORY
+from docs.pages import slug
 from tests.support import examples
 from tests.support.paths import ROOT
 
@@ -36,13 +39,10 @@ def run_page(page, names):
 @pytest.fixture(scope="module")
 def user_files(tmp_path_factory):
     """A folder with text, prepared like a user's, and the small run `runs/dates`."""
-    folder, before = tmp_path_factory.mktemp("guide"), os.getcwd()
-    os.chdir(folder)
-    try:
+    folder = tmp_path_factory.mktemp("guide")
+    with contextlib.chdir(folder):
         examples.write_files()
         examples.make_run()
-    finally:
-        os.chdir(before)
     return folder
 
 
@@ -135,20 +135,20 @@ def test_page_begins_with_its_purpose(page):
 
 def headings_of(path):
     """The anchors of a Markdown file."""
-    from docs.pages import slug
-
     text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
     return {slug(heading) for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
+@pytest.mark.parametrize("page", [*(f"docs/{name}" for name in PAGES), "README.md", *REPOSITORY])
 def test_links_lead_to_files_and_headings(page):
-    text = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+    page = ROOT / page
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"\w+:", target):
             continue
         path, _, anchor = target.partition("#")
-        path = (DOCS / path).resolve() if path else DOCS / page
+        path = (page.parent / path).resolve() if path else page
         assert path.exists(), target
         assert not anchor or anchor in headings_of(path), target
 

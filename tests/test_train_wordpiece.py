@@ -11,6 +11,7 @@ import keras_transformer as kt
 from keras_transformer.evaluate import find_detokenizing_losses
 from keras_transformer.runs.models import average
 from keras_transformer.runs.run import Run
+from keras_transformer.runs.summary import summarize_training
 from keras_transformer.runs.training_data import open_data
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved
@@ -42,6 +43,26 @@ def config(tmp_path_factory):
         warmup_steps=10,
         strategy="one",
     )
+
+
+def test_the_summary_of_a_training(config, tmp_path):
+    sizes = dict(vocabulary_size=None, target_vocabulary_size=None)
+    config = dataclasses.replace(config, model_type="char", patience=1, clip_norm=0.5, **sizes)
+    data = open_data(config, Run(tmp_path), resume=False)
+    sizes = [tokenizer.vocabulary_size for tokenizer in data.tokenizers]
+    model = kt.Transformer(*sizes, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    model.build()
+    lines = summarize_training(config, data, model, 7, "runs/new").splitlines()
+    rows = dict(line.split(maxsplit=1) for line in lines)
+    assert rows["data"] == f"{config.train_source}, {config.train_target}: 200 pairs"
+    assert rows["vocabulary"] == f"source wordpiece, 41 tokens; target char, {sizes[1]} tokens"
+    assert rows["parameters"] == f"{model.count_params():,}"
+    assert rows["optimizer"].endswith(
+        "learning rate 0.003, warm-up 10 steps, label smoothing 0.1, clip norm 0.5"
+    )
+    assert rows["epochs"] == "2 epochs of 7 steps, 512 tokens per batch"
+    assert rows["validation"].endswith("30 pairs, best by loss, patience 1 epoch")
+    assert rows["output"] == "runs/new"
 
 
 @pytest.fixture(scope="module")

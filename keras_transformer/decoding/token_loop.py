@@ -44,7 +44,7 @@ def shrinking_loop(
     Returns:
         The final outputs, tensors `(B, …)`, and the number of steps taken.
     """
-    scalar = tf.TensorShape([])
+    scalar, vector = tf.TensorShape([]), tf.TensorShape([None])
     output_shapes, state_shapes = tf.nest.map_structure(_shape_invariant, (outputs, state))
     shapes = None if fixed_shapes else (scalar, output_shapes, state_shapes)
     repeat = functools.partial(_repeat, running, advance, max_length, shapes)
@@ -71,13 +71,7 @@ def shrinking_loop(
         lambda position, rows, *_: (tf.size(rows) > 0) & (position < max_length),
         shrink,
         (tf.constant(0), rows, outputs, outputs, state),
-        shape_invariants=(
-            scalar,
-            tf.TensorShape([None]),
-            output_shapes,
-            output_shapes,
-            state_shapes,
-        ),
+        shape_invariants=(scalar, vector, output_shapes, output_shapes, state_shapes),
         maximum_iterations=max_length,  # shows in the graph that the loop ends
     )
     return outputs, steps

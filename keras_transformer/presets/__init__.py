@@ -93,9 +93,7 @@ class TrainConfig:
     train_target: str | None = option(None, "its translations, line by line")
     valid_source: str | None = option(None, "validation text, which selects the best checkpoint")
     valid_target: str | None = option(None, "its translations, line by line")
-    valid_fraction: float | None = option(
-        None, "fraction of the training text to hold out instead", FRACTION
-    )
+    valid_fraction: float | None = option(None, "fraction of training text to hold out", FRACTION)
     languages: tuple[str, ...] = option((), "languages of the built-in dates; none: the default")
     corpus: tuple[str, ...] = option((), "prepared corpora instead; path:weight mixes several")
     dates: bool = option(False, "use the built-in dates unless text or a corpus is given")
@@ -145,9 +143,7 @@ class TrainConfig:
     warmup_steps: int = option(4000, "steps of linear warm-up to the peak", COUNT)
     cooldown_steps: int = option(0, "final steps of linear decay to 0", FROM_0)
     clip_norm: float | None = option(None, "maximum global norm of the gradients", ABOVE_0)
-    weight_decay: float = option(
-        0.0, "decoupled weight decay, times the learning rate", NOT_NEGATIVE
-    )
+    weight_decay: float = option(0.0, "decoupled weight decay, times learning rate", NOT_NEGATIVE)
     ema: float = option(0.0, "momentum of the exponential moving average of weights", SHARE)
     seed: int = option(1, "seed of all random numbers", SEED)
 
@@ -174,9 +170,7 @@ class TrainConfig:
     average: str = option(
         "none", "kept epochs to average at the end, unless worse", ("none", "best", "last")
     )
-    save_every: int | None = option(
-        None, "steps between checkpoints; none: 2 % of the training time", COUNT
-    )
+    save_every: int | None = option(None, "steps between checkpoints; none: 2 % of time", COUNT)
 
     log_every: float = option(
         60.0, "seconds between progress lines, without a terminal", ABOVE_0, section="logging"
@@ -353,30 +347,24 @@ class SearchConfig:
 GREEDY = SearchConfig()
 
 
-def resolve_search(search: SearchConfig | None, options: dict[str, Any]) -> SearchConfig:
-    """Returns the search that a call asks for, by a configuration or by keywords.
-
-    Args:
-        search: `SearchConfig`, or None.
-        options: Fields of a `SearchConfig`.
+def resolve_search(search: SearchConfig | None, options: Mapping[str, Any]) -> SearchConfig:
+    """Returns the search options of a call: a configuration, or its fields as keywords.
 
     Raises:
         ValueError: If both are given, or an option is unknown or invalid.
     """
     if not options:
         return search or GREEDY
-    names = ", ".join(options)
     if search is not None:
         raise ValueError(
-            f"Received search and {names}: pass search=SearchConfig(...), or its fields as "
-            "keywords, not both."
+            f"Received search and {', '.join(options)}: pass search=SearchConfig(...), or its "
+            "fields as keywords, not both."
         )
-    fields = [field.name for field in dataclasses.fields(SearchConfig)]
-    for name in options:
-        if name not in fields:
-            raise ValueError(
-                f"Unknown search option {name}: choose from search, {', '.join(fields)}."
-            )
+    fields = SearchConfig.__dataclass_fields__
+    if unknown := [name for name in options if name not in fields]:
+        raise ValueError(
+            f"Unknown search option {unknown[0]}: choose from search, {', '.join(fields)}."
+        )
     return SearchConfig(**options)
 
 

@@ -214,11 +214,11 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     for count, path in enumerate(paths[1:], start=2):
         weights = _read_weights(path)
         for name in means.keys() | weights.keys():
-            shapes = [x[name].shape if name in x else None for x in (means, weights)]
+            shapes = [x[name].shape if name in x else "none" for x in (means, weights)]
             if shapes[0] != shapes[1]:
                 raise ValueError(
-                    f"{name} must have shape {shapes[0]} in {path}, as in {paths[0]}, received "
-                    f"{shapes[1]}: average checkpoints of one training."
+                    f"{path} must have the weights of {paths[0]}, but {name} has shape "
+                    f"{shapes[1]} instead of {shapes[0]}: average checkpoints of one training."
                 )
             means[name] += (weights[name] - means[name]) / count
     with open(paths[0], "rb") as file:

@@ -351,8 +351,7 @@ class Run(os.PathLike[str]):
         missing = [column for column in COLUMNS if column not in rows[0]]
         if missing:
             raise ValueError(
-                f"{name} must have the columns {', '.join(COLUMNS)}, received none of the name "
-                f"{', '.join(missing)}: restore it from a copy."
+                f"{name} lacks the columns {', '.join(missing)}: restore a copy of it."
             )
         columns = [column for column in COLUMNS + SCORES if column in rows[0]]
         try:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import TrainConfig
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.utils import counted
 
 if TYPE_CHECKING:
@@ -63,10 +64,14 @@ def summarize_training(
 
 
 def _describe_vocabulary(config, data):
-    sizes = [tokenizer.vocabulary_size for tokenizer in data.tokenizers]
-    if data.tokenizers[0] is data.tokenizers[1]:
-        return f"{config.model_type}, {sizes[0]:,} tokens, joint"
-    return f"{config.model_type}, {sizes[0]:,} source and {sizes[1]:,} target tokens"
+    source, target = (
+        # A given vocabulary is WordPiece, whichever type would be learned.
+        f"{'wordpiece' if isinstance(tokenizer, WordPieceTokenizer) else config.model_type}, "
+        f"{tokenizer.vocabulary_size:,} tokens"
+        for tokenizer in data.tokenizers
+    )
+    is_joint = data.tokenizers[0] is data.tokenizers[1]
+    return f"{source}, joint" if is_joint else f"source {source}; target {target}"
 
 
 def _describe_model(config: TrainConfig) -> Iterator[str]:

@@ -60,18 +60,16 @@ def initialize_embeddings(
 ) -> Coverage:
     """Initializes an embedding with word vectors; pieces without one keep their initial values.
 
-    A piece gets a vector if it is a whole word in the file: in SentencePiece, a piece that starts
-    with `▁`, without that; in WordPiece, a piece that does not start with `##`. Other pieces, and
-    bytes, get none.
+    Only whole words get vectors: in SentencePiece, pieces that start with `▁` (looked up without
+    it); in WordPiece, pieces that do not start with `##`.
 
-    All vectors are multiplied by one factor, so that their root mean square is D^-0.5, like the
-    embedding's own initial values. Without it, GloVe's numbers, of a standard deviation near 0.3,
-    times √D, would be five times as large as the positional encodings, and with a shared output
-    projection all probability would be on a word or two. One factor preserves angles and ratios of
-    lengths.
+    All vectors are multiplied by one factor, which preserves angles and ratios of lengths, so that
+    their root mean square is D^-0.5, like the embedding's own initial values. GloVe's numbers,
+    unscaled, would be five times as large as the positional encodings, and with a shared output
+    projection all probability would be on a word or two.
 
-    Vectors wider than D, such as the usual 300 numbers in the presets up to `small`, are centered
-    and reduced by PCA of the used ones. Narrower vectors, such as for `base`, raise an error.
+    Vectors wider than D are centered and reduced by PCA of the used ones; narrower ones raise an
+    error.
 
     Args:
         embedding: `PositionalEmbedding`.
@@ -97,8 +95,7 @@ def initialize_embeddings(
     if not found.words:
         raise ValueError(
             f"{path} has no vector for any of the {tokenizer.vocabulary_size:,} pieces of the "
-            "vocabulary: check that language and case are the same, and that the vocabulary has "
-            "whole words."
+            "vocabulary: check language and case, and that the vocabulary has whole words."
         )
     rows, kept = _resize_and_scale(found.rows.astype(np.float64), embedding.d_model, path)
     ids = np.array([words[word] for word in found.words])

@@ -190,8 +190,7 @@ class Translator(TextModel):
 
         def run(chosen):
             numbers, draw = np.divmod(chosen, draws)
-            pairs = zip(numbers + first, draw, strict=True)
-            seeds = [sample_seed(search, *pair) for pair in pairs]
+            seeds = [sample_seed(search, *pair) for pair in zip(numbers + first, draw, strict=True)]
             batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
@@ -206,10 +205,8 @@ class Translator(TextModel):
 
         lengths = [len(row) for row in rows for _ in range(draws)]
         found = in_batches(run, lengths, max(1, batch_size // search.beam_size))
-        return [
-            list(itertools.chain(*found[i : i + draws]))[:n_best]
-            for i in range(0, len(found), draws)
-        ]
+        starts = range(0, len(found), draws)
+        return [list(itertools.chain(*found[i : i + draws]))[:n_best] for i in starts]
 
     def score(
         self, sources: Texts, targets: Texts, batch_size: int = 64

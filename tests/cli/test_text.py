@@ -118,7 +118,7 @@ def test_search_mistake_gets_one_sentence(name, folder):
 def test_pair_mistakes(folder):
     files = ["--source", folder / "source.txt", "--target", folder / "target.txt"]
     refused(["align", folder, *files, "--heads", "3"], "Unknown head 3: choose from 1 to 2")
-    refused(["score", folder / "none", *files], "none is not a directory")
+    refused(["score", folder / "none", *files], "none is not a directory: give a run directory or")
     long = ["--source", folder / "source.txt", "--target", folder / "long.txt"]
     refused(["score", folder, *long], "Target 3 has 14 tokens")
 

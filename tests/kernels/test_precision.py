@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_run_keeps_what_was_chosen(make_machine, config, tmp_path, capfd):
     make_machine(0.5)
     output = tmp_path / "run"
     train(config, output)
-    assert "mixed_bfloat16" in capfd.readouterr().err
+    assert re.search("^precision +mixed_bfloat16$", capfd.readouterr().err, re.MULTILINE)
     assert Run(output).read_config().precision == "mixed_bfloat16"
     assert kt.load(output).model.dtype_policy.name == "mixed_bfloat16"
     make_machine(9.0)

@@ -64,9 +64,11 @@ def test_other_shapes_are_refused(tmp_path, options):
         save(model_of(1), tmp_path / "1.weights.h5"),
         save(model_of(2, **options), tmp_path / "2.weights.h5"),
     ]
-    with pytest.raises(ValueError, match="must have shape .*2.weights.h5, as in .*1.weights.h5"):
+    with pytest.raises(
+        ValueError, match="2.weights.h5 must have the weights of .*1.weights.h5, but .* has shape"
+    ):
         kt.average_checkpoints(paths, tmp_path / "mean.weights.h5")
-    with pytest.raises(ValueError, match="must have|must be"):
+    with pytest.raises(ValueError, match="1.weights.h5 must have the weights of .*2.weights.h5"):
         kt.average_checkpoints(paths[::-1], tmp_path / "mean.weights.h5")
     assert not (tmp_path / "mean.weights.h5").exists()
 
@@ -145,8 +147,8 @@ def test_without_a_running_mean_nothing_changes():
     "path, options, message",
     [
         ("nothing", {}, "has no checkpoints"),
-        ("run", {"number": 3}, "number must be from 1 to 2"),
-        ("run", {"number": 0}, "number must be from 1 to 2"),
+        ("run", {"number": 3}, "number must be from 1 to 2, .* received 3"),
+        ("run", {"number": 0}, "number must be from 1 to 2, .* received 0"),
         ("run", {"by": "worst"}, 'by must be "best" or "last"'),
     ],
 )

@@ -35,7 +35,6 @@ def mistakes(folder, text):
     with open(f"{folder}/tiny.yaml", "w") as file, open(f"{folder}/few.yaml", "w") as other:
         file.write(to_yaml(kt.PRESETS["tiny"]))
         other.write("format: 1\nepochs: 3\n")
-    start = [*out, "--start-from", run]
     relative = [*out, *texts, "--positions"]
     return [
         ([*out, "--preset", "tinny"], "Unknown preset 'tinny'"),
@@ -75,6 +74,15 @@ def mistakes(folder, text):
         ([*out, *texts, "--learning-rate", "-1"], "learning_rate must be a number above 0"),
         ([*out, *texts, "--seed", "-1"], "seed must be at least 0"),
         ([*out, "--languages", "xx"], "'xx' is not a locale"),
+    ]
+
+
+def mistakes_about_runs(folder, text):
+    """The same for a run to resume or to start from; after `mistakes`."""
+    out, run = ["--output", f"{folder}/new"], f"{folder}/run"
+    texts = ["--train-source", text, "--valid-source", text]
+    start = [*out, "--start-from", run]
+    return [
         (["--output", run], "is not empty"),
         (["--output", "/none", "--resume"], "/none is not a run directory"),
         (["--output", run, "--resume", "--seed", "2"], "seed must be 1 to resume"),
@@ -154,7 +162,8 @@ def mistakes_about_words(folder, text):
 
 
 def test_mistakes_are_said_without_tensorflow(tmp_path, text):
-    everything = mistakes(tmp_path, text) + mistakes_about_words(tmp_path, text)
+    kinds = mistakes, mistakes_about_runs, mistakes_about_words
+    everything = [mistake for kind in kinds for mistake in kind(tmp_path, text)]
     commands, sentences = zip(*everything, strict=True)
     before = sorted(tmp_path.rglob("*"))
     said = sentences_before_tensorflow([["train", *command] for command in commands])

@@ -8,6 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets.options import FORMAT
+from keras_transformer.runs.run import Run
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from tests.support.paths import FIXTURES
 
@@ -23,6 +24,7 @@ def test_runs_and_exports_are_read_for_ever(folder):
     expected = json.loads((folder / "translations.json").read_text())
     assert len(set(expected.values())) > 3
     assert kt.load(folder / "run").translate(list(expected)) == list(expected.values())
+    assert Run(folder / "run").read_config().learning_rate == 0.02  # `peak` in format 1
     with ServerProcess(folder / "export" / "1") as server:
         assert server.predict(list(expected))["text"] == list(expected.values())
 

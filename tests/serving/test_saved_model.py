@@ -180,7 +180,7 @@ def test_version_that_appears_meanwhile_is_left_alone(translator, tmp_path, monk
         (stand_ins.CompiledByXla, ValueError, "compiled by XLA"),
         (stand_ins.RaisesOnContent, tf.errors.InvalidArgumentError, "x > y"),
         (stand_ins.DropsRows, ValueError, "answers 3 rows with 1 of text"),
-        (stand_ins.Random, ValueError, "must depend on its row"),
+        (stand_ins.Random, ValueError, "must depend on its row and the weights only"),
         (stand_ins.NotANumber, ValueError, "log_prob nan, which JSON cannot hold"),
         (stand_ins.NotUtf8, ValueError, "not UTF-8"),
         (stand_ins.OneOutput, ValueError, "outputs of 'serving_default' are {text: string"),

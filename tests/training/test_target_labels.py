@@ -289,7 +289,7 @@ def masked_loss(y_true, y_pred):
     ],
 )
 def test_slices_of_unknown_losses_are_refused(loss, name):
-    with pytest.raises(ValueError, match=f"The loss {name}[^$]*accumulation_steps=2"):
+    with pytest.raises(ValueError, match=f"The loss {name}.* cannot be .*accumulation_steps=2"):
         compiled(Tagger(), loss, accumulation_steps=2).fit(X[1], Y, verbose=0)
 
 

@@ -226,15 +226,12 @@ def test_maximum_output_length(search):
     model, tokenizer = random_translator(seed=1).model, toy_tokenizer()
     bounded = Translator(model, tokenizer, tokenizer, max_output_length=3)
     whole = Translator(model, tokenizer, tokenizer, max_output_length=10**6)
-    short = bounded.translate(SOURCES, search=search)
-    long = whole.translate(SOURCES, search=search)
+    short, long = (x.translate(SOURCES, search=search) for x in (bounded, whole))
     assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
     assert long == random_translator(seed=1).translate(SOURCES, search=search)
-    asked = dataclasses.replace(search, max_output_length=3)
+    asked, longer = (dataclasses.replace(search, max_output_length=n) for n in (3, 4))
     assert whole.translate(SOURCES, search=asked) == short
-    assert (
-        bounded.translate(SOURCES, search=dataclasses.replace(search, max_output_length=4)) == short
-    )
+    assert bounded.translate(SOURCES, search=longer) == short
     with pytest.raises(ValueError, match="Prefix 1 has 5 tokens, but max_output_length is 3"):
         whole.translate(["abc"], search=asked, prefixes=["ABCD"])
 
@@ -369,9 +366,9 @@ def decode(source, length):
 
 def test_a_script_decodes_as_the_translator_does(translator):
     texts = [text for text in SOURCES if text]
-    tokenizer = translator.source_tokenizer
+    tokenizer, longest = translator.source_tokenizer, translator.max_output_length
     source = tokenizer(texts, end=True).to_tensor()
-    tokens, _, log_prob = decode(source, translator.max_output_length)
+    tokens, _, log_prob = decode(source, longest)
     same, answer = translator.translate_ids(*translator.read_source(tf.constant(texts)))
     assert tokens.numpy().tolist() == same.numpy().tolist()
     np.testing.assert_allclose(log_prob, answer["log_prob"], rtol=1e-5)
@@ -379,12 +376,10 @@ def test_a_script_decodes_as_the_translator_does(translator):
     assert outputs == translator.translate(texts)
     # One by one, from the ids of a single text.
     for text, row in zip(texts, tokens.numpy(), strict=True):
-        alone, lengths, _ = decode(
-            tokenizer(text, end=True)[tf.newaxis], translator.max_output_length
-        )
+        alone, lengths, _ = decode(tokenizer(text, end=True)[tf.newaxis], longest)
         assert alone[0].numpy().tolist() == row[: lengths[0]].tolist()
     # END is needed.
-    without = decode(tokenizer(texts).to_tensor(), translator.max_output_length)
+    without = decode(tokenizer(texts).to_tensor(), longest)
     assert tokenizer.detokenize(without[0]).numpy().tolist() != [text.encode() for text in outputs]
 
 

@@ -182,7 +182,10 @@ def test_runs_go_by_the_names_of_their_directories(tmp_path, monkeypatch):
 BAD_HISTORIES = {
     "empty": ("", "has no rows yet"),
     "header": (",".join(COLUMNS) + "\n", "has no rows yet"),
-    "columns": ("step,loss,val_loss\n1,2,3\n", "target_tokens, minutes, learning_rate"),
+    "columns": (
+        "step,loss,val_loss\n1,2,3\n",
+        "lacks the columns target_tokens, minutes, learning_rate:",
+    ),
     "number": (",".join(COLUMNS) + "\n1,2,3,4,five,6\n", "is corrupted: .*'five'"),
 }
 

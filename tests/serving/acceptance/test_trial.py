@@ -147,7 +147,7 @@ def test_variables_that_are_no_weights(copy):
         (stand_ins.NotUtf8, "hostile rows, finite and UTF-8", "which is not UTF-8"),
         (stand_ins.DropsRows, "hostile rows, finite and UTF-8", "expected as many"),
         (stand_ins.RaisesOnContent, "hostile rows, finite and UTF-8", "with an error"),
-        (stand_ins.Random, "alone as in a batch", "must depend on its row"),
+        (stand_ins.Random, "alone as in a batch", "must depend on its row and the weights only"),
     ],
 )
 def test_unfit_answers(tmp_path, twin, name, message):

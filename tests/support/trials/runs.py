@@ -239,7 +239,7 @@ RUNS = {
     "history": Trial(
         "a history.csv of words",
         content("history.csv", "a,b\nc,d\n"),
-        "must have the columns",
+        "lacks the columns",
         "plot {}",
     ),
     "scores": Trial(
