@@ -57,15 +57,16 @@ def search(
     """
     config = resolve_search(config, options)
     arguments = step, state, batch_size, max_length
-    shared = {"prefix": prefix, "fixed_shapes": fixed_shapes}
     if not config.sample:
         return beam_search(
             *arguments,
             beam_size=config.beam_size,
             length_penalty=config.length_penalty,
+            prefix=prefix,
+            fixed_shapes=fixed_shapes,
             beam_patience=config.beam_patience,
-            **shared,
         )
     seed = config.seed if seeds is None else seeds
-    outputs = sample(*arguments, config.temperature, config.top_k, config.top_p, seed, **shared)
+    sampling = config.temperature, config.top_k, config.top_p, seed
+    outputs = sample(*arguments, *sampling, prefix, fixed_shapes)
     return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
