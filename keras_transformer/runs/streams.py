@@ -68,7 +68,7 @@ def check_stdout() -> None:
         ValueError: If stdout is closed.
     """
     if not is_stdout_read():
-        raise ValueError("stdout must be open, as this command prints its results: it is closed.")
+        raise ValueError("stdout is closed: open it, since this command prints its results.")
 
 
 def is_stdout_read() -> bool:

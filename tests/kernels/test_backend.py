@@ -64,7 +64,7 @@ refused(lambda: kt.make_strategy("auto"), f"make_strategy {not_on_jax}")
 refused(lambda: model.compile("sgd", "mse", clip_norm=1.0), "need Keras' TensorFlow backend")
 
 # Last, since Keras takes the weights of a model away where a step on JAX raises.
-refused(lambda: model.evaluate(x, y[:, :1], verbose=0), "labels of shape (2, 1)")
+refused(lambda: model.evaluate(x, y[:, :1], verbose=0), "received shape (2, 1)")
 """
 
 

@@ -236,7 +236,7 @@ class _Trial:
             problems += found or self._differences(
                 name, {key: [whole]}, answers[1][0], answers[0][0]
             )
-        detail = f"only the first {longest - 1} tokens of more than that are read"
+        detail = f"longer sources are truncated to {longest - 1} tokens"
         return Finding(title, problems, f"{counted(len(trials), 'signature')}: {detail}")
 
     def _run(self, name, inputs):
