@@ -242,7 +242,7 @@ def tensorflow(shape, options):
     """The same work by this TensorFlow and by another, in turn."""
     pythons = {
         f"TensorFlow {_version('tensorflow')}": sys.executable,
-        "another": options.other_tensorflow,
+        "the other TensorFlow": options.other_tensorflow,
     }
     steps = options.steps
     more = dict(shape=shape, steps=steps, apart=True)
