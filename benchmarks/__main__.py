@@ -273,7 +273,7 @@ def scaling(shape, _):
 def real_text(corpus, run):
     options = dict(corpus=corpus, run=run)
     yield (
-        "Multi30k, 10 updates of the preset tiny",
+        "Multi30k, 10 steps of the preset tiny",
         [System("ours, float32, graph", "real_text", "training", options)],
     )
     yield "Multi30k, share of padding", [System("source, target", "real_text", "padding", options)]

@@ -1,6 +1,6 @@
 """Fine-tuning on Multi30k: `make fine-tuning`.
 
-Trains on half of the pairs and goes on from there on the other half, against as many updates on all
+Trains on half of the pairs and goes on from there on the other half, against as many steps on all
 of them, and prints a Markdown table of BLEU on the validation set and minutes. Runs that are there
 already are not trained again, and those cut off go on; nothing else should run beside it.
 
@@ -15,7 +15,7 @@ import sys
 from benchmarks.ablations import BEAM, evaluate, train
 from keras_transformer.runs.run import Run
 
-BUDGET = 300  # updates of each of the two; an eighth of the recipe's together
+BUDGET = 300  # steps of each of the two; an eighth of the recipe's together
 
 
 def main(corpus, runs, *options):

@@ -11,7 +11,7 @@ from benchmarks.shapes import SHAPES
 
 
 def training(shape, steps=1):
-    """`steps` updates by the model's own training function, float32."""
+    """`steps` training steps by the model's own training function, float32."""
     shape = SHAPES[shape]
     optimizer = opennmt.optimizers.make_optimizer("Adam", 1e-4)
     with tempfile.TemporaryDirectory() as folder:

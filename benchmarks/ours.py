@@ -31,7 +31,7 @@ def make_model(shape, precision="float32", **options):
 def training(
     shape, precision="float32", jit_compile=False, apart=False, steps=1, positions="sinusoidal"
 ):
-    """`steps` updates of `model.fit` in one call; `apart`: on a part of the batch for each core."""
+    """Runs `steps` steps in one `model.fit`; `apart`: each core takes a slice of the batch."""
     shape = SHAPES[shape]
     parallel_microbatches = kt.configure_threads() if apart else 1
     model = make_model(shape, precision, positions=positions)

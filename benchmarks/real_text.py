@@ -17,7 +17,7 @@ def file(corpus, split, language):
 
 
 def training(corpus, run, steps=10):
-    """`steps` updates of the preset tiny on batches as its training reads them, cores apart.
+    """`steps` training steps of the preset tiny on batches as its training reads them, cores apart.
 
     The result is the number of target tokens, padding left out.
     """

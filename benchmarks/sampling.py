@@ -1,11 +1,11 @@
 """What subword sampling costs a training of the preset tiny.
 
-Prints a Markdown table: updates with and without it, in turns in one process, medians of several
+Prints a Markdown table: steps with and without it, in turns in one process, medians of several
 rounds, and how the batches of a pass are filled.
 
     python -m benchmarks.sampling SOURCE TARGET [STEPS] [ROUNDS]
 
-SOURCE, TARGET: text to train on, plain or gzipped. STEPS: updates in a round.
+SOURCE, TARGET: text to train on, plain or gzipped. STEPS: steps in a round.
 """
 
 import os
@@ -27,7 +27,7 @@ VOCABULARY = 9900
 
 
 def main(source, target, steps=20, rounds=5):
-    """Times the updates; prints the table."""
+    """Times the steps; prints the table."""
     kt.configure_threads()
     pairs = kt.read_pairs(source, target)
     config = kt.PRESETS["tiny"]
@@ -47,7 +47,7 @@ def main(source, target, steps=20, rounds=5):
             started = time.perf_counter()
             model.fit(dataset, steps_per_epoch=steps, verbose=0, shuffle=False)
             seconds[name].append((time.perf_counter() - started) / steps)
-    print("| sampling | ms an update | ratio | updates a pass | padding |\n|---|---|---|---|---|")
+    print("| sampling | ms per step | ratio | steps per epoch | padding |\n|---|---|---|---|---|")
     plain = seconds["none"][1:]
     for name, times in seconds.items():
         ratio = statistics.median(x / y for x, y in zip(times[1:], plain, strict=True))

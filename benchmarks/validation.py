@@ -2,11 +2,11 @@
 
 Prints a Markdown table for a run on text files, from the corpora that it was trained and validated
 by. Each number is of a second call, with graphs made already, in the run's precision; training is
-not part of it but for the updates.
+not included except in the last row.
 
-    python -m benchmarks.validation RUN [UPDATES]
+    python -m benchmarks.validation RUN [STEPS]
 
-RUN: a run directory, such as one of the preset tiny on Multi30k. UPDATES: how many are timed.
+RUN: a run directory, such as one of the preset tiny on Multi30k. STEPS: how many are timed.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ from keras_transformer.runs.training_data import valid_pairs
 from keras_transformer.runs.validation import RunValidation
 
 
-def main(run, updates=10):
-    """Times an update and every way of validating; prints the table."""
+def main(run, steps=10):
+    """Times a step and every way of validating; prints the table."""
     kt.configure_threads()
     config = dataclasses.replace(Run(run).read_config(), validate_by="bleu")
     trained = kt.load(run, config.precision)
@@ -48,16 +48,16 @@ def main(run, updates=10):
         }
         for name, way in ways.items():
             rows.setdefault(f"validation: {name}", []).append(second_call(way))
-        fit = updates_of(model, config, tokenizers, updates)
-        rows.setdefault("an update of training", []).append(second_call(fit) / updates)
+        fit = make_fit(model, config, tokenizers, steps)
+        rows.setdefault("training step", []).append(second_call(fit) / steps)
     print(f"{len(pairs)} pairs, {config.precision}\n\n| seconds | untrained | trained |")
     print("|---|---|---|")
     for name, values in rows.items():
         print(f"| {name} | {' | '.join(f'{value:.2f}' for value in values)} |")
 
 
-def updates_of(model, config, tokenizers, count):
-    """A function that does so many updates as the run does them."""
+def make_fit(model, config, tokenizers, count):
+    """Returns a function that trains for `count` steps, as the run does."""
     pairs = read_pairs(config.train_source, config.train_target)
     options = dict(max_length=config.model.max_length, seed=config.seed)
     dataset = kt.make_dataset(pairs, *tokenizers, config.tokens_per_batch, **options)

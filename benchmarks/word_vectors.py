@@ -23,7 +23,7 @@ from benchmarks.ablations import train
 from keras_transformer.runs.run import Run
 
 PAIRS, WIDTH, WINDOW = 2000, 300, 5
-# Separate vocabularies, so that the source's vectors can be frozen; 900 updates, 60 passes.
+# Separate vocabularies, so that the source's vectors can be frozen; 900 steps, 60 passes.
 RECIPE = "--share-embeddings target --vocabulary-size 3000 --tokens-per-batch 2048".split()
 RECIPE += "--epochs 12 --steps-per-epoch 75 --warmup-steps 200".split()
 SEEDS = ("1", "2")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.workers SHAPE STEPS [what a process of the benchmark is told]
 
-A process pins itself to a core, trains a few updates of batches of one shape and prints tokens a
+A process pins itself to a core, trains a few steps of batches of one shape and prints tokens a
 second and, of the loopback interface, bytes an update. What two workers exchange counts there once.
 """
 

@@ -110,7 +110,7 @@ def print_report(findings: "Sequence[Finding]", file: TextIO | None = None) -> N
 def _format_result(finding):
     from rich.text import Text
 
-    if finding.left_out:
+    if finding.skipped:
         return Text("skipped", "yellow")
     failed = len(finding.problems)
     return Text(f"{failed} failed", "red") if failed else Text("ok", "green")

@@ -1,8 +1,7 @@
-"""Curves: of trainings, of learning rates; and positional encodings.
+"""Plots of trainings, learning-rate schedules and positional encodings.
 
-Functions named plot_… draw a new figure and return it; nothing is saved, and no window shows it: a
-notebook does where it is the value of a cell. Those named save_… write a picture of what is in run
-directories.
+Functions named plot_… return a new figure, which a notebook shows; they open no window and save
+nothing. Functions named save_… read run directories and write a picture.
 """
 
 import os
@@ -19,9 +18,9 @@ from keras_transformer.runs.run import History, Run
 from keras_transformer.utils import Path
 from keras_transformer.visualization.figures import SIGNED, colour, new_figure, save_figure
 
-# How a run's history is drawn: the unit and the label of what a curve may run over.
+# The x-axes of a run's history: unit and label.
 OVER = {
-    "step": (1, "updates"),
+    "step": (1, "steps"),
     "target_tokens": (1e6, "target tokens in millions"),
     "minutes": (1, "minutes"),
 }
@@ -35,7 +34,7 @@ def plot_learning_rate(
 
     Args:
         schedule: A Keras `LearningRateSchedule`, such as `WarmupInverseSqrt`.
-        steps: Number of updates.
+        steps: Number of steps.
 
     Returns:
         `matplotlib.figure.Figure`.
@@ -48,16 +47,16 @@ def plot_learning_rate(
     figure = new_figure(figsize=(6, 3.5), layout="constrained")
     axis = figure.subplots()
     axis.plot(at + 1, keras.ops.convert_to_numpy(schedule(at)), color=colour(0))
-    axis.set(xlabel="update", ylabel="learning rate", ylim=(0, None))
+    axis.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
     return figure
 
 
 def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
-    """Draws the sinusoidal encoding: positions downwards, its entries to the right.
+    """Draws the sinusoidal encoding: one row per position, one column per dimension.
 
     Args:
         length: Number of positions.
-        d_model: D, number of entries.
+        d_model: D, number of dimensions.
 
     Returns:
         `matplotlib.figure.Figure`.
@@ -70,7 +69,7 @@ def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
     figure = new_figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(encoding, vmin=-1, vmax=1, cmap=SIGNED, aspect="auto")
-    axis.set(xlabel="entry", ylabel="position", title="sinusoidal position encoding")
+    axis.set(xlabel="dimension", ylabel="position", title="sinusoidal positional encoding")
     figure.colorbar(image)
     return figure
 
@@ -81,13 +80,13 @@ def plot_history(
     """Draws training and validation loss, epoch by epoch.
 
     Args:
-        history: What `model.fit(…)` returns; or what it holds and `train` returns, a dict of lists.
+        history: The return value of `model.fit(…)`, or a dict of lists such as `train` returns.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there is no loss in it.
+        ValueError: If it has no loss.
 
     Example:
 
@@ -112,22 +111,22 @@ def plot_history(
 
 
 def plot_run(history: History) -> Figure:
-    """Draws what a training did: learning rate, losses, and BLEU and chrF where they are known.
+    """Draws a training's learning rate, losses, and BLEU and chrF if they were measured.
 
-    Learning rate and losses run over updates; BLEU and chrF over target tokens and over minutes,
-    which is what recipes are compared by.
+    Learning rate and losses are drawn over steps; BLEU and chrF over target tokens and over
+    minutes, by which recipes are compared.
 
     Args:
-        history: List of dicts, one for each validation, of `step` (updates), `target_tokens` and
-            `minutes`, all since the start of the training; `learning_rate`; `loss` and `val_loss`
-            in nats per token; and, optionally, `val_bleu` and `val_chrf` (0–100). None stands for
-            a value that is not known.
+        history: List of dicts, one for each validation, of `step`, `target_tokens` and `minutes`, all
+            since the start of the training; `learning_rate`; `loss` and `val_loss` in nats per
+            token; and, optionally, `val_bleu` and `val_chrf` (0–100). None means that a value is
+            unknown.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there is no validation in it.
+        ValueError: If it has no validation.
 
     Example:
 
@@ -148,7 +147,7 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there is no history, or no validation in one.
+        ValueError: If there is no history, or one has no validation.
 
     Example:
 
@@ -204,7 +203,7 @@ def save_run_plot(path: Path) -> str:
         Name of the picture, `curves.png` in that directory.
 
     Raises:
-        ValueError: If there is no history, or no validation in it.
+        ValueError: If there is no history, or it has no validation.
 
     Example:
 
@@ -221,15 +220,14 @@ def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
 
     Args:
         paths: List of run directories.
-        output: Name of the picture; its ending, such as `.png`, `.pdf` or `.svg`, says of what
-            format. It appears complete or not at all.
+        output: Name of the picture; its extension, such as `.png`, `.pdf` or `.svg`, selects the
+            format. The file is written atomically.
 
     Returns:
         `output`.
 
     Raises:
-        ValueError: If a run has no history, or no validation in it, or the picture cannot be
-            written.
+        ValueError: If a run has no history or no validation, or the picture cannot be written.
     """
     names = [os.path.basename(os.path.abspath(path)) for path in paths]
     if len(set(names)) < len(names):
@@ -239,12 +237,12 @@ def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
 
 
 def _points(history, over, name):
-    """Pairs of numbers, where both are known and finite."""
+    """Returns the (x, y) pairs of finite values."""
     pairs = np.array([(row.get(over), row.get(name)) for row in history], float)  # None: NaN
     return pairs[np.isfinite(pairs).all(axis=1)].tolist()
 
 
 def _scale(axis):
-    """The scale of losses: logarithmic, where there is one to draw so."""
+    """Returns the scale of the loss axis: logarithmic if there are positive values."""
     values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
     return "log" if np.any(np.isfinite(values) & (values > 0)) else "linear"

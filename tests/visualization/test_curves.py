@@ -92,8 +92,8 @@ def test_run_is_drawn_over_updates_tokens_and_minutes():
         [[[3, 30], [4.5, 33.5]]],
     ]
     assert [(axis.get_xlabel(), axis.get_ylabel()) for axis in figure.axes] == [
-        ("updates", "learning rate"),
-        ("updates", "loss in nats per token"),
+        ("steps", "learning rate"),
+        ("steps", "loss in nats per token"),
         ("target tokens in millions", "BLEU on the validation set"),
         ("minutes", "BLEU on the validation set"),
         ("target tokens in millions", "chrF on the validation set"),

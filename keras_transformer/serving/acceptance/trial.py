@@ -29,8 +29,8 @@ from keras_transformer.utils import Path, Tensor, counted
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000  # of that file; TF Serving refuses more
 FRAME_BYTES = 16  # around every record of a TFRecord file: its length and checksums
-# They need not make sense in the model's language: empty, short, long, another script, unknown
-# symbols, control characters, not even UTF-8.
+# Empty, short, long, in another script, with unknown symbols and control characters, and invalid
+# UTF-8: the translations may be nonsense, but must be finite and valid.
 ADVERSARIAL_INPUTS = (
     b"",
     b"   \t\n",
@@ -47,7 +47,7 @@ ADVERSARIAL_INPUTS = (
 TOLERANCE = 1e-3  # of floats, absolute and relative
 MAX_LENGTH_TRIED = 4096  # for longer sources, attention alone would take gigabytes
 MAX_PIECE = 40  # characters of a token, at most, on average
-NOT_TRIED = "left out: TensorFlow's C library is tried on Linux only, so check it there"
+NOT_TRIED = "skipped: TensorFlow's C library is tried on Linux only, so check it there"
 
 
 class Finding(NamedTuple):
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
     check: str  # what was checked
     problems: list[str]  # sentences; empty if there are none
     detail: str = ""  # what was found
-    left_out: bool = False  # not checked, for the reason in `detail`
+    skipped: bool = False  # not checked, for the reason in `detail`
 
 
 class Answer(NamedTuple):
@@ -128,7 +128,7 @@ def read_warm_up(version_dir: Path) -> list[tuple[str, dict[str, Any]]]:
 def check(
     version_dir: Path, answers: Sequence[Answer] = (), allow_ops: Collection[str] = ()
 ) -> list[Finding]:
-    """Tries whether a version is fit to be served.
+    """Checks whether a version can be served, by running it.
 
     Args:
         version_dir: path of the directory that holds `saved_model.pb`.
@@ -139,7 +139,7 @@ def check(
 
     Returns:
         List of `Finding`s. On systems other than Linux, of the structure alone, and one that says
-        that the rest was left out.
+        that the rest was skipped.
 
     Example:
 
@@ -152,18 +152,18 @@ def check(
     if any(finding.problems for finding in findings):  # then it is not loaded
         return findings
     if not is_supported():
-        return [*findings, Finding("trial as a server", [], NOT_TRIED, left_out=True)]
+        return [*findings, Finding("trial as a server", [], NOT_TRIED, skipped=True)]
     try:
         with ServerProcess(version_dir) as server:
             detail = f"in {server.load_seconds:.2f} s, XLA off, ops of text only"
             findings.append(Finding("loads", [], detail))
             return findings + _Trial(server, version_dir).findings(answers)
     except (ValueError, RuntimeError) as error:
-        return [*findings, Finding("loads and runs", [str(error)])]
+        return [*findings, Finding("loading and running", [str(error)])]
 
 
 def _check_files(version_dir):
-    """Whether the files are those that were written."""
+    """Compares the files with their checksums."""
     if not os.path.exists(os.path.join(version_dir, CARD)):
         return Finding(
             "files", [f"{CARD} is missing, which has the checksums: export the run again."]
@@ -174,7 +174,7 @@ def _check_files(version_dir):
     except ValueError as error:
         return Finding("files", [str(error)])
     if not count:
-        return Finding("files", [], f"left out: {CARD} is an older one, without checksums", True)
+        return Finding("files", [], f"skipped: {CARD} is an older one, without checksums", True)
     return Finding("files", [], f"{count} by their checksums")
 
 
@@ -197,11 +197,11 @@ class _Trial:
             if "example" in signature
         ]
         rows = [
-            ("answers as in memory", self._compare, [*recorded, *answers]),
-            ("hostile rows, finite and UTF-8", self._adversarial, self.names),
-            ("alone as in a batch", self._alone, self.names),
-            ("no rows", self._no_rows, self.names),
-            ("wrong shapes refused", self._wrong_shapes, self.names),
+            ("same outputs as in memory", self._compare, [*recorded, *answers]),
+            ("adversarial inputs", self._adversarial, self.names),
+            ("single = batch", self._alone, self.names),
+            ("empty batch", self._no_rows, self.names),
+            ("wrong shapes are rejected", self._wrong_shapes, self.names),
             ("warm-up", self._warm_up, read_warm_up(self.version_dir)),
         ]
         findings = []
@@ -214,14 +214,14 @@ class _Trial:
         return [*findings, self._truncation()]
 
     def _truncation(self):
-        """The row on sources longer than `max_length`: answered like what is left of them."""
-        title, architecture = "long sources are cut", self.card.get("architecture", {})
+        """Checks that sources longer than `max_length` are truncated."""
+        title, architecture = "truncation of long sources", self.card.get("architecture", {})
         longest = architecture.get("max_length")
         if longest is None:
-            return Finding(title, [], "left out: the model card names no max_length", left_out=True)
+            return Finding(title, [], "skipped: the model card names no max_length", skipped=True)
         if not 1 <= longest <= MAX_LENGTH_TRIED:
             if 1 <= longest <= MAX_OF["max_length"]:
-                return Finding(title, [], f"left out: max_length is {longest}", left_out=True)
+                return Finding(title, [], f"skipped: max_length is {longest}", skipped=True)
             return Finding(title, [f"The model card names a max_length of {longest}."])
         example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"
         text = f"{example} " * (1 + longest * MAX_PIECE // len(example))
@@ -240,7 +240,7 @@ class _Trial:
         return Finding(title, problems, f"{counted(len(trials), 'signature')}: {detail}")
 
     def _run(self, name, inputs):
-        """Runs one request: (outputs, sentences on what is wrong with them)."""
+        """Runs one request; returns (outputs, problems)."""
         outputs = self.server.predict(inputs, name)
         if "error" in outputs:
             return None, [f"{name} answers {_short(inputs)} with an error: {outputs['error']}"]
@@ -290,7 +290,7 @@ class _Trial:
         return self._run(name, make_inputs(name, ()))[1]
 
     def _wrong_shapes(self, name):
-        """A scalar and a table instead of rows: an error that names the shape, and no crash."""
+        """Checks that a scalar and a matrix raise an error that names the shape."""
         problems = []
         for nest in (lambda rows: rows[0], lambda rows: [rows]):
             inputs = {key: nest(rows) for key, rows in make_inputs(name, [b"a", b"b"]).items()}
@@ -304,7 +304,7 @@ class _Trial:
         return self._run(name or DEFAULT, inputs)[1]
 
     def _differences(self, name, inputs, expected, received):
-        """Sentences on where two answers differ: other texts, or numbers out of tolerance."""
+        """Lists differences of two answers: other texts, or numbers out of tolerance."""
         if set(expected) != set(received):
             return [f"{name} answers with {sorted(received)}, expected {sorted(expected)}."]
         if not self.precise or all(_is_close(expected[key], received[key]) for key in expected):

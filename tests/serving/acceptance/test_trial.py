@@ -32,13 +32,13 @@ CHECKS = [
     "files",
     "structure",
     "loads",
-    "answers as in memory",
-    "hostile rows, finite and UTF-8",
-    "alone as in a batch",
-    "no rows",
-    "wrong shapes refused",
+    "same outputs as in memory",
+    "adversarial inputs",
+    "single = batch",
+    "empty batch",
+    "wrong shapes are rejected",
     "warm-up",
-    "long sources are cut",
+    "truncation of long sources",
 ]
 
 
@@ -73,7 +73,7 @@ def test_another_answer_than_in_memory(copy):
     outputs["text"][0] += "x"
     reseal(copy, lambda fields: fields.update(card))
     ((name, problems),) = problems_of(copy).items()
-    assert name == "answers as in memory" and len(problems) == 1
+    assert name == "same outputs as in memory" and len(problems) == 1
     assert "an answer must depend on its row and the weights only" in problems[0]
     card["precision"] = {"computation": "bfloat16", "weights": "float32"}
     reseal(copy, lambda fields: fields.update(card))
@@ -88,7 +88,7 @@ def test_log_probs_may_differ_a_little(sound):
         return [Answer("serving_default", **example)]
 
     assert problems_of(sound, answers(1e-4)) == {}
-    assert list(problems_of(sound, answers(1e-1))) == ["answers as in memory"]
+    assert list(problems_of(sound, answers(1e-1))) == ["same outputs as in memory"]
 
 
 def test_source_longer_than_the_model_reads(toy_version, tmp_path):
@@ -96,7 +96,7 @@ def test_source_longer_than_the_model_reads(toy_version, tmp_path):
     card = read_card(toy_version)
     with ServerProcess(toy_version) as server:
         finding = trial._Trial(server, toy_version)._truncation()
-        assert finding.problems == [] and not finding.left_out
+        assert finding.problems == [] and not finding.skipped
         assert finding.detail.startswith("2 signatures: ") and "to 11 tokens" in finding.detail
         card["architecture"]["max_length"] -= 5
         del card["files"]  # an older card, without checksums
@@ -123,11 +123,11 @@ def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, caps
     config, pairs = ExportConfig(precision="bfloat16"), [("a", "b")]
     path = export(stand_ins.StandIn(), tmp_path, config=config, pairs=pairs, report=reports.append)
     assert reports == [check(path)]
-    files, structure, left_out = reports[0]
+    files, structure, trial_row = reports[0]
     assert files.problems == []
     assert structure == ("structure", [], "", False)
-    assert left_out.left_out and left_out.problems == []
-    assert "left out" in left_out.detail and "Linux" in left_out.detail
+    assert trial_row.skipped and trial_row.problems == []
+    assert "skipped" in trial_row.detail and "Linux" in trial_row.detail
     assert "comparison" not in json.loads((tmp_path / "1" / CARD).read_text())
     print_report(reports[0])
     assert capsys.readouterr().err.count(" skipped ") == 1
@@ -137,17 +137,17 @@ def test_variables_that_are_no_weights(copy):
     (copy / "variables" / "variables.data-00000-of-00001").write_bytes(b"")
     assert "is corrupted: it is not what was written" in problems_of(copy)["files"][0]
     reseal(copy)
-    assert "loads and runs" in problems_of(copy)
+    assert "loading and running" in problems_of(copy)
 
 
 @pytest.mark.parametrize(
     "twin, name, message",
     [
-        (stand_ins.NotANumber, "hostile rows, finite and UTF-8", "which JSON cannot hold"),
-        (stand_ins.NotUtf8, "hostile rows, finite and UTF-8", "which is not UTF-8"),
-        (stand_ins.DropsRows, "hostile rows, finite and UTF-8", "expected as many"),
-        (stand_ins.RaisesOnContent, "hostile rows, finite and UTF-8", "with an error"),
-        (stand_ins.Random, "alone as in a batch", "must depend on its row and the weights only"),
+        (stand_ins.NotANumber, "adversarial inputs", "which JSON cannot hold"),
+        (stand_ins.NotUtf8, "adversarial inputs", "which is not UTF-8"),
+        (stand_ins.DropsRows, "adversarial inputs", "expected as many"),
+        (stand_ins.RaisesOnContent, "adversarial inputs", "with an error"),
+        (stand_ins.Random, "single = batch", "must depend on its row and the weights only"),
     ],
 )
 def test_unfit_answers(tmp_path, twin, name, message):
