@@ -117,8 +117,8 @@ def plot_run(history: History) -> Figure:
     minutes, by which recipes are compared.
 
     Args:
-        history: List of dicts, one for each validation, of `step`, `target_tokens` and `minutes`, all
-            since the start of the training; `learning_rate`; `loss` and `val_loss` in nats per
+        history: List of dicts, one for each validation, of `step`, `target_tokens` and `minutes`,
+            all since the start of the training; `learning_rate`; `loss` and `val_loss` in nats per
             token; and, optionally, `val_bleu` and `val_chrf` (0–100). None means that a value is
             unknown.
 
