@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Annotated, Any
 
+from keras_transformer.cli.rows import RowReader, make_rows
 from keras_transformer.cli.serving import Ops
 from keras_transformer.cli.translations import StreamProgress, UnfinishedOutput, file_size
 from keras_transformer.presets import GREEDY, SearchConfig
@@ -37,6 +38,15 @@ def translate(
         str | None, "text file with the prefix of each translation, line by line"
     ] = None,
     n_best: Annotated[int | None, "translations to print per line, with scores"] = None,
+    format: Annotated[str, "of the lines: text, jsonl (JSON objects) or tsv (tables)"] = "text",
+    field: Annotated[
+        str | None,
+        "what to translate: a member of the JSON objects; a column by its name in the first line, "
+        "or by its number if the columns have no names; default: text",
+    ] = None,
+    output_field: Annotated[
+        str | None, "new member or column with the translation; default: translation"
+    ] = None,
     precision: Precision = None,
     resume: Annotated[
         str | None,
@@ -54,16 +64,21 @@ def translate(
     with --sample, the score is log_prob, the natural logarithm of the probability. Missing
     translations, such as those of a blank line, are empty with score -1e9.
 
+    With --format jsonl or tsv, the lines of the output are those of the input with one more member
+    or column: the translation. With --n-best, that member is a list of objects.
+
     The samples of a line depend on the seed and the line number only.
     """
     from keras_transformer.data.text_files import iterate_lines
     from keras_transformer.runs.models import open_translator
 
     check_n_best(n_best, search)
+    rows = make_rows(format, field, output_field, n_best)
     if resume is None:
         check_stdout()
     lines, progress = _open_stdin()
-    output = UnfinishedOutput(resume, n_best) if resume else None
+    header = rows.read_header(lines)
+    output = UnfinishedOutput(resume, rows.numbered, header) if resume else None
     first = output.done if output else 0
     if (found := lines.skip(first)) < first:
         raise ValueError(
@@ -78,9 +93,12 @@ def translate(
         prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
     (model,) = set_threads(path, precision=precision)
     translator = open_translator(model, search, n_best, precision, prefix is not None, allow_ops)
+    reader = RowReader(lines, rows, len(header) + first)
     with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
-        for answers in translate_stream(translator, lines, prefixes, first):
-            _write(file, answers, first, n_best)
+        if not (output and output.has_header):
+            _write(file, header)
+        for answers in translate_stream(translator, reader, prefixes, first):
+            _write(file, reader.format_answers(answers, first))
             first += len(answers)
             progress(len(answers), lines.bytes_taken)
             if not (output or is_stdout_read()):
@@ -101,15 +119,11 @@ def _open_stdin():
     return IncomingLines(read), StreamProgress(file_size(descriptor))
 
 
-def _write(file, answers, first, n_best):
-    """Writes translations and flushes them; `first` is the number of the first line."""
+def _write(file, lines):
+    """Writes lines and flushes them."""
     try:
-        for number, answer in enumerate(answers, first):
-            if n_best is None:
-                print(_join_lines(answer), file=file)
-            else:
-                for text, _, score in answer:
-                    print(f"{number} ||| {_join_lines(text)} ||| {score:.6f}", file=file)
+        for line in lines:
+            print(line, file=file)
         file.flush()
     except OSError as error:  # such as a full disk
         # Else Python would try to write the rest of the buffer at exit.
@@ -327,8 +341,3 @@ def set_threads(*paths: Path | None, precision: str | None = None) -> list[Any]:
 
         configure_threads()
     return opened
-
-
-def _join_lines(text):
-    """Writes a translation in one line, even if it contains line breaks."""
-    return " ".join(text.splitlines())

@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from typing import IO
 
 from keras_transformer.utils import Path, counted
@@ -61,24 +62,28 @@ class UnfinishedOutput:
 
     Args:
         path: Name of the file, which need not exist.
-        n_best: Number of translations per line (`--n-best`), or None. If some are missing for the
-            last line, all of that line are written again.
+        n_best: Number of output lines per input line with `--n-best`, or None. If some are missing
+            for the last line, all of that line are written again.
+        header: Lines that the output begins with.
 
     Attributes:
         path: As given.
-        done: Number of input lines that are completely translated.
+        has_header: Whether the header is complete.
+        done: Number of input lines that are completely translated, the header excluded.
 
     Raises:
         ValueError: If the file cannot be read, or contains something else.
     """
 
-    def __init__(self, path: Path, n_best: int | None = None) -> None:
+    def __init__(self, path: Path, n_best: int | None = None, header: Sequence[str] = ()) -> None:
         self.path = path
         self.done = self._size = 0
+        self.has_header = not header
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{path} is not a file and cannot be resumed.")
         try:
             with open(path, "rb") as file:
+                self._read_header(file, header)
                 self._read(file, n_best)
         except FileNotFoundError:
             pass
@@ -94,9 +99,21 @@ class UnfinishedOutput:
         except OSError as error:
             raise ValueError(f"{self.path} cannot be written: {error.strerror}.") from error
 
+    def _read_header(self, file, header):
+        """Compares the first lines with the header."""
+        expected = "".join(f"{line}\n" for line in header).encode()
+        found = file.read(len(expected))
+        if found == expected:
+            self.has_header, self._size = True, len(expected)
+        elif not expected.startswith(found):
+            raise ValueError(
+                f"{self.path} does not begin with the columns {', '.join(header[0].split(chr(9)))}:"
+                " resume with the same options."
+            )
+
     def _read(self, file, n_best):
         """Counts the completely translated input lines, and their bytes in the file."""
-        end = 0
+        end = self._size
         for count, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from keras_transformer.kernels import available_cores
 from keras_transformer.tokenizers.tokenizer import to_bytes
@@ -125,9 +125,18 @@ class IncomingLines:
             self._blocks.put(error)
 
 
+class Lines(Protocol):
+    """`IncomingLines`, or the texts in them."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def take(self, max_lines: int) -> list[bytes]: ...
+
+
 def translate_stream(
     translate: Callable[..., list[Any]],
-    lines: IncomingLines,
+    lines: Lines,
     prefixes: Iterator[str | bytes] | None = None,
     first: int = 0,
 ) -> Iterator[list[Any]]:
@@ -138,7 +147,7 @@ def translate_stream(
 
     Args:
         translate: See `open_translator`.
-        lines: `IncomingLines`.
+        lines: Where the lines come from.
         prefixes: What the translations begin with, one for each line; or None.
         first: Number of the first line.
 

@@ -140,7 +140,7 @@ def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path):
         open("/dev/full", "w") as full,
         pytest.raises(ValueError, match="No space left .* --resume"),
     ):
-        _write(full, ["A"], 0, None)
+        _write(full, ["A"])
 
 
 # The file alone.
