@@ -17,7 +17,7 @@ from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.runs.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
-from keras_transformer.utils import Path, counted
+from keras_transformer.utils import Path
 
 Precision = Annotated[
     str | None,
@@ -69,7 +69,6 @@ def translate(
 
     The samples of a line depend on the seed and the line number only.
     """
-    from keras_transformer.data.text_files import iterate_lines
     from keras_transformer.runs.models import open_translator
 
     check_n_best(n_best, search)
@@ -79,18 +78,8 @@ def translate(
     lines, progress = _open_stdin()
     header = rows.read_header(lines)
     output = UnfinishedOutput(resume, rows.numbered, header) if resume else None
-    first = output.done if output else 0
-    if (found := lines.skip(first)) < first:
-        raise ValueError(
-            f"{resume} has translations of {counted(first, 'line')}, but stdin has only {found:,}: "
-            "give the same input as before."
-        )
-    prefixes = None
-    if prefix is not None:
-        prefixes = itertools.chain.from_iterable(iterate_lines(prefix))
-        collections.deque(itertools.islice(prefixes, first), maxlen=0)
-        # Read the first one now, so that mistakes are found before TensorFlow is imported.
-        prefixes = itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
+    first = output.skip_translated(lines) if output else 0
+    prefixes = None if prefix is None else _read_prefixes(prefix, first)
     (model,) = set_threads(path, precision=precision)
     translator = open_translator(model, search, n_best, precision, prefix is not None, allow_ops)
     reader = RowReader(lines, rows, len(header) + first)
@@ -104,6 +93,16 @@ def translate(
             if not (output or is_stdout_read()):
                 break
     progress.end()
+
+
+def _read_prefixes(path, first):
+    """Iterates over the prefixes of the lines from `first` on."""
+    from keras_transformer.data.text_files import iterate_lines
+
+    prefixes = itertools.chain.from_iterable(iterate_lines(path))
+    collections.deque(itertools.islice(prefixes, first), maxlen=0)
+    # Read the first one now, so that mistakes are found before TensorFlow is imported.
+    return itertools.chain(list(itertools.islice(prefixes, 1)), prefixes)
 
 
 def _open_stdin():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
+from keras_transformer.translation.sentence_batches import IncomingLines
 from keras_transformer.utils import Path, counted
 
 SEPARATOR = b" ||| "
@@ -89,6 +90,19 @@ class UnfinishedOutput:
             pass
         except OSError as error:
             raise ValueError(f"{path} cannot be read ({error.strerror}): check it.") from error
+
+    def skip_translated(self, lines: IncomingLines) -> int:
+        """Skips the input lines that are translated; returns how many.
+
+        Raises:
+            ValueError: If the input has fewer.
+        """
+        if (found := lines.skip(self.done)) < self.done:
+            raise ValueError(
+                f"{self.path} has translations of {counted(self.done, 'line')}, but stdin has only "
+                f"{found:,}: give the same input as before."
+            )
+        return self.done
 
     def open(self) -> IO[str]:
         """Removes an incomplete end, and opens the file for appending."""
