@@ -24,6 +24,15 @@ Precision = Annotated[
     "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
     "unset, that of the training, or float32 if that is as fast",
 ]
+Format = Annotated[str, "of the lines: text, jsonl (JSON objects) or tsv (tables)"]
+Field = Annotated[
+    str | None,
+    "what to translate: a member of the JSON objects; a column by its name in the first line, or "
+    "by its number if the columns have no names; default: text",
+]
+OutputField = Annotated[
+    str | None, "new member or column with the translation; default: translation"
+]
 Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
@@ -38,15 +47,9 @@ def translate(
         str | None, "text file with the prefix of each translation, line by line"
     ] = None,
     n_best: Annotated[int | None, "translations to print per line, with scores"] = None,
-    format: Annotated[str, "of the lines: text, jsonl (JSON objects) or tsv (tables)"] = "text",
-    field: Annotated[
-        str | None,
-        "what to translate: a member of the JSON objects; a column by its name in the first line, "
-        "or by its number if the columns have no names; default: text",
-    ] = None,
-    output_field: Annotated[
-        str | None, "new member or column with the translation; default: translation"
-    ] = None,
+    format: Format = "text",
+    field: Field = None,
+    output_field: OutputField = None,
     precision: Precision = None,
     resume: Annotated[
         str | None,
