@@ -24,7 +24,7 @@ Precision = Annotated[
     "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
     "unset, that of the training, or float32 if that is as fast",
 ]
-Format = Annotated[str, "of the lines: text, jsonl (JSON objects) or tsv (tables)"]
+Format = Annotated[str, "format of input and output: text, jsonl (JSON objects) or tsv (tables)"]
 Field = Annotated[
     str | None,
     "what to translate: a member of the JSON objects; a column by its name in the first line, or "
