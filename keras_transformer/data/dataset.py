@@ -5,10 +5,14 @@ boundaries of length buckets. Which pairs of equal length are batched together, 
 batches, is random for every pass.
 """
 
+import atexit
 import math
 import os
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +26,8 @@ from keras_transformer.utils import Path
 
 # A prepared corpus or its path; or several of them, each with its weight.
 Corpora: TypeAlias = PreparedCorpus | Path | Sequence[tuple[PreparedCorpus | Path, float]]
+
+SECONDS_TO_END = 0.3  # for TensorFlow's threads, when the interpreter exits
 
 
 def make_dataset(
@@ -169,7 +175,7 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
     """
     ids, number = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int64)
     batches = tf.data.Dataset.from_generator(
-        stream.iterate, output_signature=(((ids, ids), ids), number)
+        lambda: _Reader(stream.iterate()), output_signature=(((ids, ids), ids), number)
     )
 
     def end(iterator):
@@ -194,6 +200,49 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
     dataset = dataset.with_options(options)
     dataset.stream = stream
     return dataset
+
+
+class _Reader:
+    """An iterator that ends when the interpreter exits.
+
+    TensorFlow's prefetching thread calls it. At exit Python gives that thread nothing more to run,
+    while TensorFlow, when it frees the iterator, waits for the thread: the process would never end.
+    """
+
+    exiting = threading.Event()
+    running: ClassVar[weakref.WeakSet["_Reader"]] = weakref.WeakSet()
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._lock = threading.Lock()
+        self.running.add(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            if not self.exiting.is_set():
+                try:
+                    return next(self._batches)
+                except BaseException:
+                    self.running.discard(self)
+                    raise
+        self.running.discard(self)
+        raise StopIteration
+
+    @classmethod
+    def end_all(cls) -> None:
+        """Ends all iterators, after the batches that are being made."""
+        cls.exiting.set()
+        for reader in list(cls.running):
+            with reader._lock:
+                pass
+        if cls.running:
+            time.sleep(SECONDS_TO_END)  # for their threads to hand over a batch, or to end
+
+
+atexit.register(_Reader.end_all)
 
 
 def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:

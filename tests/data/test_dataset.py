@@ -1,6 +1,8 @@
 """Batches: what is in them, how full they are, and what is left out."""
 
 import logging
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -216,3 +218,21 @@ def test_pairs_of_any_kind():
 def test_what_to_read_is_said_once(given, message):
     with pytest.raises(ValueError, match=message):
         make_dataset(**given)
+
+
+ENDS_WHILE_READING = """
+import keras_transformer as kt
+
+tokenizer = kt.SubwordTokenizer.train(["abcd"], model_type="char")
+pairs = [("abcd" * 12, "cd" * 24)] * 60_000
+batches = iter(kt.make_dataset(pairs, tokenizer, tokenizer, 1_000_000, max_length=100))
+next(batches)
+"""
+
+
+def test_a_process_ends_while_the_next_batch_is_made():
+    """TensorFlow waits for its prefetching thread, which waits for Python: it hung at exit."""
+    result = subprocess.run(
+        [sys.executable, "-c", ENDS_WHILE_READING], capture_output=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr.decode()
