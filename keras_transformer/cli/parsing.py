@@ -157,9 +157,13 @@ def _parse(name, arguments, words):
     found, rest = parser.parse_known_args([_hyphenate_option(word) for word in words])
     if rest:
         option = rest[0].partition("=")[0]
-        if not option.startswith("-"):
-            raise ValueError(f"unexpected argument {rest[0]!r}; see {parser.prog} --help.")
         known = [argument.display_name for argument in arguments]
+        if not option.startswith("-"):
+            files = [name for name in known if name in ("--source", "--train-source", "--prefix")]
+            advice = f"files are given by options, such as {files[0]}; " if files else ""
+            if name == "translate":
+                advice = f"text is read from stdin, as in {parser.prog} PATH < FILE; "
+            raise ValueError(f"unexpected argument {rest[0]!r}; {advice}see {parser.prog} --help.")
         known += [f"--no-{x.display_name[2:]}" for x in arguments if x.has_negation]
         raise ValueError(describe_unknown("option", option, known, parser.prog))
     given = {name: value for name, value in vars(found).items() if name != "help"}
@@ -239,7 +243,8 @@ def _hyphenate_option(word):
 def describe_unknown(what: str, word: str, known: Sequence[str], program: str = PROGRAM) -> str:
     """Returns the error about an unknown option or command, with similar names."""
     near = difflib.get_close_matches(word, known, n=3)
-    advice = f"did you mean {' or '.join(near)}? See" if near else "see"
+    choices = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
+    advice = f"did you mean {choices}? See" if near else "see"
     return f"unknown {what} {word}: {advice} {program} --help."
 
 

@@ -36,7 +36,7 @@ OutputField = Annotated[
 Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
-WORST = {"source": "source", "expected": "target", "received": "translation"}  # titles, keys
+WORST = {"source": "source", "reference": "target", "hypothesis": "translation"}  # titles, keys
 MAX_PRINTED = 90  # characters of a wrong translation
 
 
@@ -112,6 +112,8 @@ def _open_stdin():
     """Returns the lines of stdin, and their progress."""
     if sys.stdin is None:
         raise ValueError("stdin is closed: give lines to translate.")
+    if sys.stdin.isatty():
+        print("Reading sentences from the terminal; end with Ctrl-D.", file=sys.stderr)
     try:
         descriptor = sys.stdin.fileno()
     except io.UnsupportedOperation:  # replaced by the caller
@@ -151,8 +153,8 @@ def evaluate(
     target: Target = None,
     bleu_tokenize: Annotated[
         str | None,
-        "sacreBLEU tokenizer; none: text is already tokenized; if unset, that of the run's "
-        "validation, or 13a",
+        "sacreBLEU tokenizer, such as 13a, or none for text that is already tokenized; default: "
+        "that of the run's validation, or 13a",
     ] = None,
     compare: Annotated[
         str | None, "second system, given like the first, for a significance test"
@@ -225,8 +227,8 @@ def _print_report(report, as_json):
         print(f"{group:12} {rate:6.1f} %")
     for row in report["worst"]:
         for title, key in WORST.items():
-            print(f"{title:9}{_truncate(row[key])}")
-    print(f"{report['signature']}\nsentences: {report['sentences']}")
+            print(f"{title:11}{_truncate(row[key])}")
+    print(f"signatures: {report['signature']}\nsentences: {report['sentences']}")
     if other := report.get("comparison"):
         _print_scores(other, f" of {other['system']}")
     _print_scores(report)
@@ -241,7 +243,7 @@ def _truncate(text):
 def _print_scores(report, system=""):
     if report["lines_per_second"]:
         rate = f"{report['lines_per_second']:.1f}"
-        print(f"lines per second{system}: {rate}, without loading the model")
+        print(f"lines per second{system}: {rate} (excluding model loading)")
     for name, title in (("bleu", "BLEU"), ("chrf", "chrF")):
         line = f"{title}{system}: {report[name]:.2f}"
         if f"{name}_interval" in report:

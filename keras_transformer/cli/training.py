@@ -45,6 +45,8 @@ def train(
 ) -> None:
     """Train a model and write it into a run directory.
 
+    The help shows the defaults of --preset or --config, or those of the preset dates.
+
     Without options for the data, the command trains a small model that converts written dates to
     ISO 8601, in minutes: keras-transformer train --output runs/dates. To train on your own text,
     two files with one sentence per line: keras-transformer train --preset tiny --train-source FILE

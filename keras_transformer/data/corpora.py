@@ -69,8 +69,8 @@ def check_data_options(config: TrainConfig) -> None:
             )
     elif config.valid_source is None and config.valid_fraction is None:
         raise ValueError(
-            "--valid-source is missing: pass a validation set, by which the best model is chosen, "
-            "or split one off the training data by --valid-fraction 0.02."
+            "--valid-source is missing: pass a validation set for selecting the best checkpoint, "
+            "or hold out part of the training data with --valid-fraction 0.02."
         )
 
 

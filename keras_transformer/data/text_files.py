@@ -93,8 +93,8 @@ class ParallelText:
             for path in sources:
                 if not is_table(path):
                     raise ValueError(
-                        f"The target file of {path} is missing: pass one, or a .tsv file with both "
-                        "columns."
+                        f"{option[0].upper()}{option[1:]} is missing: pass the translations of "
+                        f"{path}, or one .tsv file with both columns."
                     )
             self.files: list[tuple[str, str | None]] = [(path, None) for path in sources]
             return

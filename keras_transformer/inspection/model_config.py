@@ -180,9 +180,9 @@ class _Values:
             return
         where = f" of {module!r:.80}" if module else ""
         self._refuse(
-            f"names the {name if name == str(name)[:100] else 'class'}{where}, which no model of "
-            "this package is made of: register your own classes before by "
-            "keras.saving.register_keras_serializable"
+            f"refers to the {name if name == str(name)[:100] else 'class'}{where}, which no model "
+            "of this package uses: if it is your own, register it with "
+            "keras.saving.register_keras_serializable before loading"
         )
 
     def _refuse(self, what):

@@ -39,10 +39,13 @@ def summarize_training(
     validation = _join(
         config.valid_source or ("held out" if config.train_source else None),
         counted(len(data.valid), "pair"),
-        f"best by {config.validate_by}",
+        f"best selected by {config.validate_by}",
         config.patience and f"patience {counted(config.patience, 'epoch')}",
     )
-    every = "automatic" if config.save_every is None else counted(config.save_every, "step")
+    every = "by time"
+    if config.save_every is not None:
+        every = f"every {counted(config.save_every, 'step')}"
+    kept = config.keep_checkpoints
     rows = {
         "data": f"{describe_data(config)}: {counted(data.fingerprints['train']['pairs'], 'pair')}",
         "vocabulary": _describe_vocabulary(config, data),
@@ -57,7 +60,7 @@ def summarize_training(
         "precision": config.precision,
         "devices": _describe_devices(config, model),
         "validation": validation,
-        "checkpoints": f"best and last {config.keep_checkpoints}, interval {every}",
+        "checkpoints": f"the best {kept} and the last {kept}, saved {every}",
         "output": _join(output, config.log_file and f"log {config.log_file}"),
     }
     return "\n".join(f"{title:12}{text}" for title, text in rows.items())

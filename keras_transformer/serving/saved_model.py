@@ -296,6 +296,7 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
     Raises:
         ValueError: If it cannot be created or written to.
     """
+    existed = os.path.exists(base)
     try:
         os.makedirs(base, exist_ok=True)
         _remove_leftovers(base)
@@ -319,6 +320,9 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # after publishing, it is gone already
         os.close(lock)
+        if not existed:
+            with contextlib.suppress(OSError):  # not empty: the version was published
+                os.rmdir(base)
 
 
 def _make_locked(base, version):

@@ -172,7 +172,11 @@ def test_a_table_needs_no_target(write, table):
 def test_source_without_target(write, name):
     path = write(name, "a\tb\n")
     message = message_of(read_pairs, path)
-    assert message.startswith(f"The target file of {path} is missing") and ".tsv" in message
+    assert (
+        message.startswith("The target file is missing: ")
+        and str(path) in message
+        and ".tsv" in message
+    )
 
 
 # Several files, and what is no text.

@@ -35,7 +35,7 @@ from tests.support.trials.broken_runs import (
 )
 from tests.support.trials.trial import Trial
 
-NAMES = "which no model of this package is made of"
+NAMES = "which no model of this package uses"
 SENTENCE = "is corrupted"
 
 RUNS = {
