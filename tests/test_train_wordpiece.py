@@ -61,7 +61,7 @@ def test_the_summary_of_a_training(config, tmp_path):
         "learning rate 0.003, warm-up 10 steps, label smoothing 0.1, clip norm 0.5"
     )
     assert rows["epochs"] == "2 epochs of 7 steps, 512 tokens per batch"
-    assert rows["validation"].endswith("30 pairs, best by loss, patience 1 epoch")
+    assert rows["validation"].endswith("30 pairs, best selected by loss, patience 1 epoch")
     assert rows["output"] == "runs/new"
 
 
