@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from keras_transformer.presets.architecture import ModelConfig
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
@@ -26,55 +27,18 @@ from keras_transformer.presets.options import (
     FROM_0,
     MODEL_TYPES,
     NOT_NEGATIVE,
-    POSITIONS,
     POSITIVE,
     PRECISIONS,
     SEED,
     SHARE,
-    SHARED,
     STRATEGIES,
     Range,
     check_fields,
     check_frozen_vectors,
-    check_positions,
     check_validation,
     check_vocabularies,
     option,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """The architecture: the arguments of `Transformer`.
-
-    Raises:
-        ValueError: If a value is invalid, or values do not fit together.
-    """
-
-    num_layers: int = option(6, "layers of the encoder, and of the decoder", COUNT)
-    d_model: int = option(512, "dimension of embeddings and layer outputs", COUNT)
-    num_heads: int = option(8, "attention heads; must divide d_model", COUNT)
-    d_ff: int = option(2048, "dimension of the feed-forward hidden layer", COUNT)
-    dropout: float = option(0.1, "dropout rate of sublayers and embeddings", SHARE)
-    norm: str = option("post", "layer normalization before or after each sublayer", ("post", "pre"))
-    activation: str = option("relu", "Keras activation of the feed-forward networks")
-    positions: str = option("sinusoidal", "positional encoding", POSITIONS)
-    share_embeddings: str = option(
-        "target", "target: with the softmax; all: also with the source", SHARED
-    )
-    max_length: int = option(256, "maximum length of a sentence, in tokens", COUNT)
-    max_distance: int | None = option(
-        None, "maximum distance of relative, bucketed, disentangled; none: the scheme's"
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"num_heads must divide d_model={self.d_model}, received {self.num_heads}: "
-                "change one of the two."
-            )
-        check_positions(self.positions, self.max_distance, self.d_model, self.num_heads)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,7 +81,7 @@ class TextModel(tf.Module):
     @property
     def default_layer(self) -> int:
         """The decoder layer whose cross-attention aligns best; see `Translator.align`."""
-        return max(self.model.num_layers - 2, self.model.num_layers // 2)
+        return max(self.model.decoder.num_layers - 2, self.model.decoder.num_layers // 2)
 
     def run_eagerly(self, eagerly: bool = True) -> None:
         """Runs without graphs: for a few sentences, tracing takes longer than decoding.

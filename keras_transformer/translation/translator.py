@@ -268,7 +268,7 @@ class Translator(TextModel):
         chosen_layers: tuple[int, ...] = (self.default_layer,)
         chosen_heads = tuple(range(model.num_heads))
         if layers is not None:
-            chosen_layers = to_indices("layer", layers, model.num_layers)
+            chosen_layers = to_indices("layer", layers, model.decoder.num_layers)
         if heads is not None:
             chosen_heads = to_indices("head", heads, model.num_heads)
         rows = as_bytes(sources)
