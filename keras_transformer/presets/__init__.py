@@ -25,6 +25,7 @@ from keras_transformer.presets.options import (
     FRACTION,
     FREEZABLE,
     FROM_0,
+    LENGTH_NORMS,
     MODEL_TYPES,
     NOT_NEGATIVE,
     POSITIVE,
@@ -280,6 +281,9 @@ class SearchConfig:
         "a beam stops after this × beam_size hypotheses; inf: exact",
         Range(lambda x: x >= 1, "at least 1; inf for an exact search"),
     )
+    length_norm: str = option(
+        "gnmt", "length: rank by log_prob / length^α instead, as Marian does", LENGTH_NORMS
+    )
     sample: bool = option(False, "random sampling instead")
     temperature: float = option(1.0, "sampling temperature; below 1: less random", POSITIVE)
     top_k: int = option(0, "sample from the k most probable tokens; 0: from all", FROM_0)
@@ -349,6 +353,9 @@ class ExportConfig:
     length_penalty: float = option(
         SearchConfig.length_penalty, "α of the signature beam", NOT_NEGATIVE
     )
+    length_norm: str = option(
+        SearchConfig.length_norm, "how the signature beam uses α, see translate", LENGTH_NORMS
+    )
     precision: str = option("float32", "dtype of stored weights", ("float32", "bfloat16", "int8"))
     computation: str = option(
         "float32", "compute dtype; bfloat16: for hardware that has it", ("float32", "bfloat16")
@@ -363,7 +370,8 @@ class ExportConfig:
     @property
     def search(self) -> SearchConfig:
         """The `SearchConfig` of the signature `beam`."""
-        return SearchConfig(beam_size=self.beam_size, length_penalty=self.length_penalty)
+        names = "beam_size", "length_penalty", "length_norm"
+        return SearchConfig(**{name: getattr(self, name) for name in names})
 
 
 # Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.

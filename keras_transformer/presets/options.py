@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
 STRATEGIES = ("auto", "one", "mirrored", "multiworker")
+LENGTH_NORMS = ("gnmt", "length")  # what a beam divides log_prob by; see `ranking_score`
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
 SHARED = ("none", "target", "all")  # values of share_embeddings
 MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")

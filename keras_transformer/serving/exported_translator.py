@@ -242,7 +242,8 @@ class ExportedTranslator:
         """The search of the signature `beam`: in the card, because the graph does not name it."""
         try:
             options = read_card(self.directory)["signatures"]["beam"]
-            return SearchConfig(options["beam_size"], options["length_penalty"])
+            norm = options.get("length_norm", SearchConfig.length_norm)  # earlier cards lack it
+            return SearchConfig(options["beam_size"], options["length_penalty"], length_norm=norm)
         except (ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{self.directory} has no {CARD} with the options of its signature beam: copy "

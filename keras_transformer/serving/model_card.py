@@ -34,6 +34,7 @@ PAYS = {  # when to choose a computation
     "float32": "for every processor; on one with bfloat16 units, bfloat16 is faster",
     "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX), elsewhere slower",
 }
+BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm")  # that the signature beam fixes
 DIGITS = 4  # after the point, of numbers in examples
 MAX_PAIRS, ROUNDS = 500, 3  # of the comparison
 
@@ -97,8 +98,7 @@ def _describe_signatures(translator, functions, config, pairs):
             "example": {"inputs": inputs, "outputs": _rounded(outputs)},
         }
     if "beam" in functions:
-        options = {"beam_size": config.beam_size, "length_penalty": config.length_penalty}
-        described["beam"] |= options
+        described["beam"] |= {name: getattr(config, name) for name in BEAM_OPTIONS}
     return described
 
 
@@ -282,8 +282,7 @@ def _section(name, signature):
             )
     lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")]
     lines.append(f"- server-side batching: {batching}")
-    fixed = ("beam_size", "length_penalty")
-    lines += [f"- {key}: {signature[key]}" for key in fixed if key in signature]
+    lines += [f"- {key}: {signature[key]}" for key in BEAM_OPTIONS if key in signature]
     request = {"signature_name": name, "inputs": inputs}
     blocks = [json.dumps(x, ensure_ascii=False) for x in (request, {"outputs": outputs})]
     return [f"### {name}", "", *lines, *shapes, "", "```json", *blocks, "```", ""]

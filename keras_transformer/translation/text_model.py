@@ -162,8 +162,9 @@ class TextModel(tf.Module):
         search_fn = functools.partial(search_tokens, config=search)
         longest = self.length_limit(search)
         tokens, lengths, log_prob = self._search(search_fn, source, longest, options)
-        ranked = beam_size > 1
-        score = ranking_score(log_prob, lengths, search.length_penalty) if ranked else log_prob
+        score = log_prob
+        if beam_size > 1:
+            score = ranking_score(log_prob, lengths, search.length_penalty, search.length_norm)
         output = self._detokenize(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
         output = tf.reshape(output, [rows, beam_size])
         only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
