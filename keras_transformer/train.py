@@ -155,6 +155,7 @@ def _make_training_dataset(config, data):
         seed=config.seed,
         subword_sampling=config.subword_sampling,
         repeat=True,
+        source_end=config.source_end,
     )
 
 

@@ -37,6 +37,7 @@ def make_dataset(
     subword_sampling: float = 0.0,
     corpus: Corpora | None = None,
     shard: tuple[int, int] = (0, 1),
+    source_end: bool = True,
 ) -> tf.data.Dataset:
     """Turns sentence pairs into batches for `model.fit`.
 
@@ -58,6 +59,7 @@ def make_dataset(
         corpus: Instead of pairs and tokenizers, a `PreparedCorpus`, the path of one, or a list of
             (corpus, weight) to mix; a pass then has as many pairs as all corpora together.
         shard: (i, n): the rows i, i + n … of each batch; one row of PAD if there are none.
+        source_end: Whether sources end with END. Lengths count it in any case.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
@@ -82,7 +84,7 @@ def make_dataset(
         _check_tokenizers(tokenizers, ["sampler"])
         samplers = [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
     order = seed if shuffle else None
-    options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard)
+    options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard, source_end)
     return stream_dataset(BatchStream(corpora, weights, *options))
 
 

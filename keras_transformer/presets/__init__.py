@@ -80,6 +80,7 @@ class TrainConfig:
     subword_sampling: float = option(
         0.0, "subword regularization: bpe dropout, or unigram alpha", SHARE
     )
+    source_end: bool = option(True, "append END to sources")
 
     start_from: str | None = option(
         None,

@@ -22,7 +22,7 @@ from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
 from keras_transformer.serving.versions import CARD, PLACEHOLDERS
-from keras_transformer.special_ids import PAD
+from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.translator import Translator
@@ -215,15 +215,19 @@ def _describe_model(translator, config):
     architecture = model.get_config()
     for name in ("name", "trainable", "dtype"):
         architecture.pop(name, None)
+    architecture["source_end"] = translator.source_end
     sides = {"source": translator.source_tokenizer, "target": translator.target_tokenizer}
+    vocabulary: dict[str, Any] = {
+        side: _describe_vocabulary(side, tokenizer) for side, tokenizer in sides.items()
+    }
+    if not translator.source_end:  # else it is the last token of a source
+        vocabulary["end"] = sides["target"].pieces(tf.constant([END])).numpy()[0].decode()
     return {
         "architecture": architecture,
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
         "computation": f"{config.computation}, {PAYS[config.computation]}",
-        "vocabulary": {
-            side: _describe_vocabulary(side, tokenizer) for side, tokenizer in sides.items()
-        },
+        "vocabulary": vocabulary,
     }
 
 
@@ -256,9 +260,10 @@ def _page(card):
             lines += [f"| {key} | {_cell(item)} |" for key, item in value.items()] + [""]
     lines += ["## Signatures", ""]
     if longest := card.get("architecture", {}).get("max_length"):
+        end = " and END" if card["architecture"].get("source_end", True) else ""
         lines += [
-            f"Sources of more than {longest} tokens, END included, are silently truncated to "
-            f"{longest - 1} tokens and END.",
+            f"Sources of more than {longest - 1} tokens are silently truncated to {longest - 1} "
+            f"tokens{end}.",
             "",
         ]
     for name, signature in card["signatures"].items():
