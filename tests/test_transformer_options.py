@@ -67,7 +67,8 @@ def make_model(options, **others):
 
 
 def make_translator(options, **others):
-    translator = random_translator(**({"num_layers": 2, "deviation": 0.2} | options | others))
+    deviation = 0.5 if "share_embeddings" in options else 0.2  # for answers of many kinds
+    translator = random_translator(**({"num_layers": 2, "deviation": deviation} | options | others))
     suppress(translator.model)
     return translator
 
