@@ -77,12 +77,7 @@ def make_dataset(
     """
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
     corpora, weights, tokenizers = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
-    samplers = None
-    if subword_sampling:
-        if not shuffle:
-            raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-        _check_tokenizers(tokenizers, ["sampler"])
-        samplers = [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
+    samplers = _make_samplers(tokenizers, subword_sampling, shuffle) if subword_sampling else None
     order = seed if shuffle else None
     options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard, source_end)
     return stream_dataset(BatchStream(corpora, weights, *options))
@@ -101,6 +96,14 @@ def _open_data(pairs, tokenizers, corpus):
         raise ValueError("Pass either corpus, or pairs and tokenizers, received both.")
     opened, weights = open_corpora(corpus)
     return [one.pairs for one in opened], weights, opened[0].tokenizers
+
+
+def _make_samplers(tokenizers, subword_sampling, shuffle):
+    """Returns the samplers of both tokenizers."""
+    if not shuffle:
+        raise ValueError("subword_sampling is for training: it needs shuffle=True.")
+    _check_tokenizers(tokenizers, ["sampler"])
+    return [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
 
 
 def _check_tokenizers(tokenizers, members):

@@ -51,9 +51,8 @@ def beam_search(
 ) -> SearchOutputs:
     """Extends the N most probable prefixes of each row; returns the N best that have ended.
 
-    A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length), see
-    `length_norm`. Ties are broken by the rank of the beam before, then by the lower id, then by the
-    earlier end. One beam is greedy search.
+    A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length). Ties are
+    broken by the rank of the beam before, the lower id, the earlier end. One beam is greedy search.
 
     A row stops when enough hypotheses have ended and no unfinished one ranks above the best of them
     at its current length; or when nothing can change. The latter is exact: log-probabilities only
@@ -68,12 +67,11 @@ def beam_search(
             beams of a row, and are not reordered.
         beam_size: N, at most V.
         length_penalty: α ≥ 0; 0 ranks by probability alone, larger values prefer longer hypotheses.
-        length_norm: `"gnmt"`, lp(length) = ((5 + length) / 6)^α (Wu et al., 2016, "Google's Neural
-            Machine Translation System", §7); or `"length"`, length^α, as Marian and Hugging Face
-            rank.
         beam_patience: p ≥ 1: p · N ended hypotheses are enough, counting those that were among the
             N best (Kasai et al., 2022, "A Call for Clarity in Beam Search"). Infinity is an exact
             search, which is slow if α or `max_length` is large, as the bound is loose then.
+        length_norm: lp: `"gnmt"`, ((5 + length) / 6)^α (Wu et al., 2016, "Google's Neural Machine
+            Translation System", §7); or `"length"`, length^α, as in Marian and Hugging Face.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
@@ -85,16 +83,14 @@ def beam_search(
         ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1
             or `length_norm` unknown; see also `greedy_search`.
     """
-    # Raises if one is out of range.
-    config = SearchConfig(beam_size, length_penalty, beam_patience, length_norm)
-    if config.beam_size == 1:
+    SearchConfig(beam_size, length_penalty, beam_patience, length_norm)  # raises if one is invalid
+    if beam_size == 1:
         outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
     check_arguments(state, batch_size, max_length, prefix)
     rank = functools.partial(ranking_score, length_penalty=length_penalty, length_norm=length_norm)
-    enough = beam_patience * beam_size
-    options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, enough=enough)
-    options |= dict(rank=rank, constraint=prefix_constraint(prefix))
+    options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, rank=rank)
+    options |= dict(enough=beam_patience * beam_size, constraint=prefix_constraint(prefix))
     alive, ended, steps = _search(step, state, batch_size, max_length, **options)
     # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
     # In other rows none of them ranks above the ended ones, which come first in ties.

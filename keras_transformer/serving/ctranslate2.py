@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     """Writes a model directory that `ctranslate2.Translator` opens.
 
-    Translations are equal except for ties that the last bits of float32 decide. CTranslate2 ranks
-    beams by log_prob / length^α, which equals the ranking of `beam_search` for α = 0 only.
+    Greedy translations are equal except for ties that the last bits of float32 decide. CTranslate2
+    ranks beams by log_prob / length^α, as `beam_search` does with `length_norm="length"`, but stops
+    at N ended hypotheses even if an unfinished one ranks higher.
 
     Args:
         translator: `Translator`.
