@@ -26,6 +26,7 @@ from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, check_equal, make_strategy
 from keras_transformer.training.divergence import check_weights
+from keras_transformer.training.freezing import freeze, freeze_embeddings
 from keras_transformer.training.losses import (
     MaskedAccuracy,
     Perplexity,
@@ -33,7 +34,7 @@ from keras_transformer.training.losses import (
     TargetTokens,
 )
 from keras_transformer.training.optimizer import EMAAdam, WarmupInverseSqrt
-from keras_transformer.transformer import Transformer, freeze, freeze_embeddings
+from keras_transformer.transformer import Transformer
 from keras_transformer.utils import Path, counted
 
 
@@ -154,6 +155,7 @@ def _make_training_dataset(config, data):
         seed=config.seed,
         subword_sampling=config.subword_sampling,
         repeat=True,
+        source_end=config.source_end,
     )
 
 

@@ -4,8 +4,8 @@ Shapes: B batch, S source length, T target length, D d_model, H heads, V target 
 """
 
 import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Iterable
 from typing import Any, Self
 
 import keras
@@ -23,22 +23,25 @@ from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.presets import ModelConfig
 from keras_transformer.presets.options import (
     ABSOLUTE,
+    EPSILON,
     FORMAT,
+    FREQUENCIES,
     RELATIVE,
     check_format,
+    check_output_bias,
     check_positions,
     check_sharing,
+    check_sinusoids,
 )
+from keras_transformer.training.built_when_needed import BuiltWhenNeeded
 from keras_transformer.training.keras_workarounds import check_left_over
 from keras_transformer.training.labels import check_label_array
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.utils import (
     Activation,
     Config,
     Inputs,
     Nested,
-    Path,
     Shape,
     State,
     Step,
@@ -46,17 +49,18 @@ from keras_transformer.utils import (
 )
 
 if IS_TENSORFLOW:
-    from keras_transformer.kernels.tensorflow import outside_of_traces
     from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS
 else:
     STEP_OPERATIONS = None
 
 ARGUMENTS = [field.name for field in dataclasses.fields(ModelConfig)]
 ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
+# Whether logits are computed for a loss; the replicas of a strategy are traced in threads.
+_in_loss: contextvars.ContextVar[bool] = contextvars.ContextVar("in_loss", default=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(TokenTrainer):
+class Transformer(BuiltWhenNeeded):
     """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:
@@ -80,6 +84,14 @@ class Transformer(TokenTrainer):
             (§3.4).
         max_length: Maximum length of a sentence in tokens: it limits decoding, and is the number
             of learned positions.
+        epsilon: Added to the variance in layer normalization.
+        output_bias: Whether a softmax that shares the target embedding has a bias.
+        num_encoder_layers, num_decoder_layers: N of one of the two, if not `num_layers`. Few
+            decoder layers translate faster.
+        frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
+        first_position: Number of the first sinusoidal position, 0 or 1.
+        suppress_ids: Whether there is a weight `suppressed`, `(V,)`, that is added to the logits
+            except in training and in the loss: -1000 keeps an id out of translations.
 
     Call arguments:
         inputs: `(source, target)`, ids of shapes `(B, S)` and `(B, T)`, any integer dtype. The
@@ -130,12 +142,25 @@ class Transformer(TokenTrainer):
         share_embeddings: str = "none",
         max_length: int = 512,
         max_distance: int | None = None,
+        epsilon: float = EPSILON,
+        output_bias: bool = False,
+        num_encoder_layers: int | None = None,
+        num_decoder_layers: int | None = None,
+        frequencies: str = FREQUENCIES[0],
+        first_position: int = 0,
+        suppress_ids: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         arguments.check_sizes(max_length=max_length)
+        if num_encoder_layers is not None:
+            arguments.check_sizes(num_encoder_layers=num_encoder_layers)
+        if num_decoder_layers is not None:
+            arguments.check_sizes(num_decoder_layers=num_decoder_layers)
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
         check_positions(positions, max_distance, d_model, num_heads)
+        check_sinusoids(positions, frequencies, first_position)
+        check_output_bias(output_bias, share_embeddings)
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.num_layers = num_layers
@@ -149,13 +174,20 @@ class Transformer(TokenTrainer):
         self.share_embeddings = share_embeddings
         self.max_length = max_length
         self.max_distance = max_distance
+        self.epsilon = epsilon
+        self.output_bias = output_bias
+        self.num_encoder_layers = num_encoder_layers
+        self.num_decoder_layers = num_decoder_layers
+        self.frequencies = frequencies
+        self.first_position = first_position
+        self.suppress_ids = suppress_ids
+        self.suppressed = None
 
         self._create_layers()
         self._propagate_trainable()
 
     def _create_layers(self) -> None:
         stack: Config = {
-            "num_layers": self.num_layers,
             "d_model": self.d_model,
             "num_heads": self.num_heads,
             "d_ff": self.d_ff,
@@ -163,12 +195,16 @@ class Transformer(TokenTrainer):
             "norm": self.norm,
             "activation": self.activation,
             "dtype": self.dtype_policy,
+            # Passed only if needed: users' own classes may not accept it.
+            **({"epsilon": self.epsilon} if self.epsilon != EPSILON else {}),
         }
         embedding: Config = {
             "d_model": self.d_model,
             "positions": self.positions,
             "max_length": self.max_length,
             "dropout": self.dropout,
+            "frequencies": self.frequencies,
+            "first_position": self.first_position,
             "dtype": self.dtype_policy,
         }
         encoder_positions: Config = {}  # arguments of self-attention
@@ -178,13 +214,17 @@ class Transformer(TokenTrainer):
             encoder_positions = decoder_positions
         if self.positions == "alibi":  # the source is sinusoidal; the target has start=None
             embedding["positions"], encoder_positions = "sinusoidal", {}
-        self.target_embedding = PositionalEmbedding(self.target_vocabulary_size, **embedding)
+        self.target_embedding = PositionalEmbedding(
+            self.target_vocabulary_size, **embedding, output_bias=self.output_bias
+        )
         if self.share_embeddings == "all":
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
-        self.encoder = self.encoder_class(**stack, **encoder_positions)
-        self.decoder = self.decoder_class(**stack, **decoder_positions)
+        depth = self.num_encoder_layers or self.num_layers
+        self.encoder = self.encoder_class(depth, **stack, **encoder_positions)
+        depth = self.num_decoder_layers or self.num_layers
+        self.decoder = self.decoder_class(depth, **stack, **decoder_positions)
         self.output_projection = None
         if self.share_embeddings == "none":
             self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
@@ -192,16 +232,6 @@ class Transformer(TokenTrainer):
     # Building. No weight depends on the shape of the inputs, so the model can be built without
     # inputs. It is built when its weights are first needed, not in the constructor, since
     # subclasses set sublayers after `super().__init__()`.
-
-    def build_if_needed(self) -> None:
-        """Builds the model in the scope of its strategy, unless it is built already."""
-        if self.built:
-            return
-        with contextlib.ExitStack() as scopes:
-            if IS_TENSORFLOW:
-                scopes.enter_context(outside_of_traces())
-                scopes.enter_context(self.distribute_strategy.scope())
-            self.build()
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         ids, embedded = (None, None), (None, None, self.d_model)
@@ -211,6 +241,11 @@ class Transformer(TokenTrainer):
             layer = getattr(self, name)
             if layer and not layer.built:  # it may have been called directly
                 layer.build(shape)
+        if self.suppress_ids and self.suppressed is None:
+            shape = (self.target_vocabulary_size,)
+            self.suppressed = self.add_weight(
+                shape, "zeros", "float32", trainable=False, autocast=False, name="suppressed"
+            )
         self.built = True
         self._propagate_trainable()
         if any(not layer.built for layer in self.layers):
@@ -228,55 +263,6 @@ class Transformer(TokenTrainer):
             for layer in self.layers:
                 layer.trainable = False
 
-    def count_params(self) -> int:
-        self.build_if_needed()
-        return super().count_params()
-
-    def summary(self, *args: Any, **kwargs: Any) -> None:
-        self.build_if_needed()
-        super().summary(*args, **kwargs)
-
-    def get_weights(self) -> list[np.ndarray]:
-        self.build_if_needed()
-        return super().get_weights()
-
-    def set_weights(self, weights: list[np.ndarray]) -> None:
-        self.build_if_needed()
-        super().set_weights(weights)
-
-    def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
-        self.build_if_needed()
-        super().save(filepath, *args, **kwargs)
-
-    def save_weights(self, *args: Any, **kwargs: Any) -> None:
-        self.build_if_needed()
-        super().save_weights(*args, **kwargs)
-
-    def load_weights(self, *args: Any, **kwargs: Any) -> None:
-        self.build_if_needed()
-        super().load_weights(*args, **kwargs)
-
-    def stateless_call(self, *args: Any, **kwargs: Any) -> Nested:
-        self.build_if_needed()
-        return super().stateless_call(*args, **kwargs)
-
-    def export(
-        self,
-        filepath: Path,
-        format: str = "tf_saved_model",
-        verbose: bool | None = None,
-        input_signature: Nested = None,
-        **kwargs: Any,
-    ) -> None:
-        """Exports `call`, see `keras.Model.export`; `input_signature` defaults to the class's.
-
-        To export a search from text to text, use `kt.export(translator, base)`.
-        """
-        self.build_if_needed()
-        # By default, Keras would export float inputs.
-        signature = self.input_signature if input_signature is None else input_signature
-        super().export(filepath, format, verbose, signature, **kwargs)
-
     # Computing.
 
     def call(
@@ -285,7 +271,7 @@ class Transformer(TokenTrainer):
         source, target = arguments.check_pair(inputs, return_attention_scores)
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
-        logits = self._logits(x)
+        logits = self._logits(x, training)
         if not return_attention_scores:
             return logits
         scores = {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
@@ -311,7 +297,7 @@ class Transformer(TokenTrainer):
         Returns:
             Logits, float32 `(B, T, V)`.
         """
-        return self._logits(self._decode(target, memory, source, training)[0])
+        return self._logits(self._decode(target, memory, source, training)[0], training)
 
     def softmax_inputs(self, inputs: Inputs, training: bool = False) -> tuple[Tensor, Tensor]:
         """Computes the factors of the logits.
@@ -322,15 +308,20 @@ class Transformer(TokenTrainer):
 
         Returns:
             Tensors `(B, T, D')` in the compute dtype and `(V, D')` in that of the weights, to be
-            transposed for the product: the decoder's output and the embedding; with a separate
-            output projection, the latter's kernel, both with one more column for the bias.
+            transposed for the product: the decoder's output and the embedding, or the kernel of a
+            separate output projection; with a bias, both have one more column for it.
         """
         source, target = arguments.check_pair(inputs)
         x = self._decode(target, self._encode(source, training)[0], source, training)[0]
-        if not self.output_projection:
-            return x, ops.convert_to_tensor(self.target_embedding.embeddings)
-        kernel, bias = self.output_projection.kernel, self.output_projection.bias
-        matrix = ops.concatenate([ops.transpose(kernel), ops.expand_dims(bias, 1)], axis=1)
+        if self.output_projection:
+            matrix = ops.transpose(self.output_projection.kernel)
+            bias = self.output_projection.bias
+        else:
+            matrix = ops.convert_to_tensor(self.target_embedding.embeddings)
+            bias = self.target_embedding.output_bias
+        if bias is None:
+            return x, matrix
+        matrix = ops.concatenate([matrix, ops.expand_dims(bias, 1)], axis=1)
         return ops.concatenate([x, ops.ones_like(x[..., :1])], axis=-1), matrix
 
     def initial_state(self, source: Tensor, length: int | None = None) -> State:
@@ -365,7 +356,9 @@ class Transformer(TokenTrainer):
         self.build_if_needed()
         operations = STEP_OPERATIONS if loop == "graph" else None
         decoder_step_fn = self.decoder.make_step(loop, operations)
-        project = decoder_step.make_logits(self.target_embedding, self.output_projection, loop)
+        project = decoder_step.make_logits(
+            self.target_embedding, self.output_projection, self.suppressed, loop
+        )
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
@@ -407,10 +400,21 @@ class Transformer(TokenTrainer):
         start = None if self.positions == "alibi" else start
         return self.target_embedding(ids, start=start, training=training)
 
-    def _logits(self, x):
+    def _logits(self, x, training):
         """Returns logits, float32 `(..., V)`."""
         project = self.output_projection or self.target_embedding.logits
-        return ops.cast(project(x), "float32")
+        logits = ops.cast(project(x), "float32")
+        if self.suppressed is None or training or _in_loss.get():
+            return logits
+        return logits + self.suppressed
+
+    def test_step(self, *args: Nested) -> dict[str, Tensor]:
+        """Evaluates one batch: see `keras.Model.test_step`. The loss is that of the training."""
+        token = _in_loss.set(True)
+        try:
+            return super().test_step(*args)
+        finally:
+            _in_loss.reset(token)
 
     # Checks of arrays, which a compiled step could not raise.
 
@@ -473,28 +477,3 @@ class Transformer(TokenTrainer):
             )
         check_left_over(self, store)
         super().load_own_variables(entries)
-
-
-def freeze(model: Transformer, names: Iterable[str]) -> None:
-    """Freezes layers of a model; call it before `compile`.
-
-    Args:
-        model: The model.
-        names: Names from `presets.FREEZABLE`: `encoder`, `decoder` and `source-embeddings`.
-    """
-    for name in names:
-        getattr(model, {"source-embeddings": "source_embedding"}.get(name, name)).trainable = False
-
-
-def freeze_embeddings(model: Transformer, sides: Iterable[str]) -> None:
-    """Freezes embedding matrices, such as word vectors; call it before `compile`.
-
-    Learned positions, which are weights of the same layer, remain trainable. `presets` does not
-    allow freezing a matrix that is also the output projection.
-
-    Args:
-        model: The model, built.
-        sides: `"source"`, `"target"` or both.
-    """
-    for side in sides:
-        getattr(model, f"{side}_embedding").embeddings.trainable = False

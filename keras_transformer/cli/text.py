@@ -63,9 +63,10 @@ def translate(
     """Translate stdin to stdout, line by line, as input arrives.
 
     With --n-best N, each line gives N lines "line number from 0 ||| translation ||| score". Beam
-    search ranks them by the score log_prob / ((5 + length) / 6)^α, where α is the length penalty;
-    with --sample, the score is log_prob, the natural logarithm of the probability. Missing
-    translations, such as those of a blank line, are empty with score -1e9.
+    search ranks them by the score log_prob / ((5 + length) / 6)^α, where α is the length penalty,
+    or log_prob / length^α with --length-norm length; with --sample, the score is log_prob, the
+    natural logarithm of the probability. Missing translations, such as those of a blank line, are
+    empty with score -1e9.
 
     With --format jsonl or tsv, the lines of the output are those of the input with one more member
     or column: the translation. With --n-best, that member is a list of objects.

@@ -40,6 +40,7 @@ class BatchStream:
         repeat: Whether an iterator never ends, instead of after `batches_per_pass` batches.
         shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
             one row of PAD.
+        source_end: Whether END is appended to sources.
 
     Attributes:
         position: (pass, index): where the next iterator starts. An iterator that returns its last
@@ -62,11 +63,13 @@ class BatchStream:
         samplers: Sequence[SubwordSampler] | None = None,
         repeat: bool = False,
         shard: tuple[int, int] = (0, 1),
+        source_end: bool = True,
     ) -> None:
         self.boundaries = boundaries
         self.max_length = max_length
         self.repeat = repeat
         self.shard = shard
+        self.source_end = source_end
         self.pairs = pairs = EncodedPairs.concatenate(corpora)
         purpose = "validate by" if seed is None else "learn from"  # only training is shuffled
         kept = [_filter_pairs(corpus, max_length, purpose) for corpus in corpora]
@@ -179,7 +182,7 @@ class BatchStream:
             padding = np.full([1, self.boundaries[0]], PAD, np.int32)
             return (padding, padding), padding
         source, target = (side.gather(rows) for side in (pairs.source, pairs.target))
-        inputs = self._pad(*source, end=True), self._pad(*target, start=True)
+        inputs = self._pad(*source, end=self.source_end), self._pad(*target, start=True)
         return inputs, self._pad(*target, end=True)
 
     def _pad(self, ids, lengths, start=False, end=False):

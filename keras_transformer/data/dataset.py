@@ -43,6 +43,7 @@ def make_dataset(
     subword_sampling: float = 0.0,
     corpus: Corpora | None = None,
     shard: tuple[int, int] = (0, 1),
+    source_end: bool = True,
 ) -> tf.data.Dataset:
     """Turns sentence pairs into batches for `model.fit`.
 
@@ -64,6 +65,7 @@ def make_dataset(
         corpus: Instead of pairs and tokenizers, a `PreparedCorpus`, the path of one, or a list of
             (corpus, weight) to mix; a pass then has as many pairs as all corpora together.
         shard: (i, n): the rows i, i + n … of each batch; one row of PAD if there are none.
+        source_end: Whether sources end with END. Lengths count it in any case.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
@@ -81,14 +83,9 @@ def make_dataset(
     """
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
     corpora, weights, tokenizers = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
-    samplers = None
-    if subword_sampling:
-        if not shuffle:
-            raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-        _check_tokenizers(tokenizers, ["sampler"])
-        samplers = [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
+    samplers = _make_samplers(tokenizers, subword_sampling, shuffle) if subword_sampling else None
     order = seed if shuffle else None
-    options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard)
+    options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard, source_end)
     return stream_dataset(BatchStream(corpora, weights, *options))
 
 
@@ -105,6 +102,14 @@ def _open_data(pairs, tokenizers, corpus):
         raise ValueError("Pass either corpus, or pairs and tokenizers, received both.")
     opened, weights = open_corpora(corpus)
     return [one.pairs for one in opened], weights, opened[0].tokenizers
+
+
+def _make_samplers(tokenizers, subword_sampling, shuffle):
+    """Returns the samplers of both tokenizers."""
+    if not shuffle:
+        raise ValueError("subword_sampling is for training: it needs shuffle=True.")
+    _check_tokenizers(tokenizers, ["sampler"])
+    return [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
 
 
 def _check_tokenizers(tokenizers, members):

@@ -47,13 +47,12 @@ def beam_search(
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
     beam_patience: float = SearchConfig.beam_patience,
+    length_norm: str = SearchConfig.length_norm,
 ) -> SearchOutputs:
     """Extends the N most probable prefixes of each row; returns the N best that have ended.
 
-    A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length) with
-    lp(length) = ((5 + length) / 6)^α (Wu et al., 2016, "Google's Neural Machine Translation
-    System", §7). Ties are broken by the rank of the beam before, then by the lower id, then by the
-    earlier end. One beam is greedy search.
+    A hypothesis of `length` tokens, END included, is ranked by log_prob / lp(length). Ties are
+    broken by the rank of the beam before, the lower id, the earlier end. One beam is greedy search.
 
     A row stops when enough hypotheses have ended and no unfinished one ranks above the best of them
     at its current length; or when nothing can change. The latter is exact: log-probabilities only
@@ -71,6 +70,8 @@ def beam_search(
         beam_patience: p ≥ 1: p · N ended hypotheses are enough, counting those that were among the
             N best (Kasai et al., 2022, "A Call for Clarity in Beam Search"). Infinity is an exact
             search, which is slow if α or `max_length` is large, as the bound is loose then.
+        length_norm: lp: `"gnmt"`, ((5 + length) / 6)^α (Wu et al., 2016, "Google's Neural Machine
+            Translation System", §7); or `"length"`, length^α, as in Marian and Hugging Face.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
@@ -79,18 +80,17 @@ def beam_search(
         all PAD with length 0 and log_prob -inf.
 
     Raises:
-        ValueError: If the beam is empty or wider than the vocabulary, α is negative or p is below
-            1; see also `greedy_search`.
+        ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1
+            or `length_norm` unknown; see also `greedy_search`.
     """
-    config = SearchConfig(beam_size, length_penalty, beam_patience)  # raises if one is out of range
-    if config.beam_size == 1:
+    SearchConfig(beam_size, length_penalty, beam_patience, length_norm)  # raises if one is invalid
+    if beam_size == 1:
         outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
     check_arguments(state, batch_size, max_length, prefix)
-    rank = functools.partial(ranking_score, length_penalty=length_penalty)
-    enough = beam_patience * beam_size
-    options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, enough=enough)
-    options |= dict(rank=rank, constraint=prefix_constraint(prefix))
+    rank = functools.partial(ranking_score, length_penalty=length_penalty, length_norm=length_norm)
+    options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, rank=rank)
+    options |= dict(enough=beam_patience * beam_size, constraint=prefix_constraint(prefix))
     alive, ended, steps = _search(step, state, batch_size, max_length, **options)
     # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
     # In other rows none of them ranks above the ended ones, which come first in ties.
@@ -112,9 +112,16 @@ def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
         )
 
 
-def ranking_score(log_prob: Tensor, length: int | Tensor, length_penalty: float) -> Tensor:
-    """Returns the score for ranking, log_prob / ((5 + length) / 6)^α, END counted."""
-    return log_prob / ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
+def ranking_score(
+    log_prob: Tensor,
+    length: int | Tensor,
+    length_penalty: float,
+    length_norm: str = SearchConfig.length_norm,
+) -> Tensor:
+    """Returns the score for ranking, log_prob / lp(length), END counted; see `beam_search`."""
+    length = tf.cast(length, tf.float32)
+    norm = length if length_norm == "length" else (5.0 + length) / 6.0
+    return log_prob / norm**length_penalty
 
 
 def _search(step, state, batch_size, max_length, beam_size, rank, constraint, fixed_shapes, enough):

@@ -65,6 +65,7 @@ def search(
             prefix=prefix,
             fixed_shapes=fixed_shapes,
             beam_patience=config.beam_patience,
+            length_norm=config.length_norm,
         )
     seed = config.seed if seeds is None else seeds
     sampling = config.temperature, config.top_k, config.top_p, seed

@@ -24,6 +24,8 @@ PACKAGE, MODEL = "keras_transformer>", "keras_transformer>Transformer"
 # What sizes may be. Weights also have to be in the file, which bounds most of them further.
 MAX_OF = {
     "num_layers": 128,
+    "num_encoder_layers": 128,
+    "num_decoder_layers": 128,
     "d_model": 1 << 14,
     "num_heads": 1 << 10,
     "d_ff": 1 << 17,
@@ -34,7 +36,8 @@ MAX_OF = {
     "target_vocabulary_size": 1 << 22,
     "lora_rank": 1 << 14,
 }
-OPTIONAL = {"max_distance"}  # of them, what may be left out
+# Of them, what may be left out.
+OPTIONAL = {"max_distance", "num_encoder_layers", "num_decoder_layers"}
 BY_HEADS = ("query_dense", "key_dense", "value_dense")  # LoRA learns rank vectors for each head
 MAX_INTEGER = 1 << 53  # any other whole number
 MAX_DEPTH, MAX_STRING_LENGTH, MAX_VALUES = 32, 4096, 100_000
@@ -202,21 +205,27 @@ def implied_weights(config: dict[str, Any]) -> int:
     Args:
         config: As `Transformer.get_config` returns it.
     """
-    d, f, n = (config[name] for name in ("d_model", "d_ff", "num_layers"))
+    d, f = config["d_model"], config["d_ff"]
+    encoder, decoder = (
+        config.get(f"num_{side}_layers") or config["num_layers"] for side in ("encoder", "decoder")
+    )
     attention, feed_forward, normalization = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
-    layers = n * (3 * attention + 2 * feed_forward + 5 * normalization)
+    layers = encoder * (attention + feed_forward + 2 * normalization)
+    layers += decoder * (2 * attention + feed_forward + 3 * normalization)
     if config["norm"] == "pre":
         layers += 2 * normalization
     source, target = (config[f"{side}_vocabulary_size"] for side in ("source", "target"))
     tables = [target] if config["share_embeddings"] == "all" else [source, target]
     positions = config["max_length"] if config["positions"] == "learned" else 0
     softmax = (d + 1) * target if config["share_embeddings"] == "none" else 0
+    softmax += target * sum(bool(config.get(name)) for name in ("output_bias", "suppress_ids"))
     embeddings = d * (sum(tables) + positions * len(tables))
     lora = 0
     for part, change in _changes(config, "A model").items():
         rows = d * (config["num_heads"] if part.endswith(BY_HEADS) else 1)
         lora += rows * change.get("lora_rank", 0)  # of two matrices, the first
-    return layers + embeddings + softmax + 2 * _scheme_weights(config, d, n) + lora
+    schemes = sum(_scheme_weights(config, d, n) for n in (encoder, decoder))
+    return layers + embeddings + softmax + schemes + lora
 
 
 def _scheme_weights(config, d, n):

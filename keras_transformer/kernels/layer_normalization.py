@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.presets.options import EPSILON, POSITIVE, check_value
 from keras_transformer.utils import Config, Tensor
 
 
@@ -21,16 +22,20 @@ class LayerNormalization(keras.layers.LayerNormalization):
     this one a third less. Mean and variance are float32 in every precision.
 
     Args:
-        epsilon: Added to the variance.
+        epsilon: Added to the variance; above 0.
 
     Call arguments:
         x: Tensor of shape `(..., D)`.
 
     Returns:
         Tensor of the same shape, in the compute dtype.
+
+    Raises:
+        ValueError: If `epsilon` is not a number above 0.
     """
 
-    def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
+    def __init__(self, epsilon: float = EPSILON, **kwargs: Any) -> None:
+        check_value("epsilon", epsilon, POSITIVE)
         super().__init__(axis=-1, epsilon=epsilon, **kwargs)
 
     def call(self, x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from keras_transformer.utils import Config
 CHANGES = "changes"  # the key in a layer's configuration
 # Variables that quantization and LoRA freeze.
 KERNEL = ("kernel", "_kernel", "kernel_scale", "kernel_zero", "g_idx")
+NEVER_TRAINABLE = ("suppressed",)  # variables that are created so
 
 
 class FreezesSublayers(keras.layers.Layer):
@@ -94,9 +95,10 @@ def _get_conversion(part):
 
 
 def _is_frozen(path, layer):
-    """Returns whether quantization or LoRA has frozen a variable of a layer."""
-    if path.rpartition("/")[2] not in KERNEL:
-        return False
+    """Returns whether a variable is not trainable by itself, or by quantization or LoRA."""
+    name = path.rpartition("/")[2]
+    if name not in KERNEL:
+        return name in NEVER_TRAINABLE
     change = _get_conversion(layer)
     return "lora_rank" in change or change.get("quantization") not in (None, "float8")
 

@@ -34,6 +34,7 @@ class DecoderLayer(ResidualBlock):
             of a language model, called with `(x, x_mask)` alone.
         positions, max_distance: Scheme of relative positions of the self-attention, see
             `MultiHeadAttention`.
+        epsilon: Added to the variance in layer normalization.
 
     Call arguments:
         x: Tensor of shape `(B, T, D)`. Position t sees positions 0 … t only.
@@ -170,6 +171,7 @@ class Decoder(Stack):
             `"rotary"`, `"disentangled"`, `"alibi"` or a `Positions`. Positional encodings that an
             embedding adds have no effect here. Cross-attention uses no positional information.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
+        epsilon: Added to the variance in layer normalization.
 
     Call arguments:
         x: Embedded target, shape `(B, T, D)`.

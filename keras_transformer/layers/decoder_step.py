@@ -270,18 +270,26 @@ class AttentionStep:
 
 
 def make_logits(
-    embedding: keras.layers.Layer, dense: Dense | None, loop: str
+    embedding: keras.layers.Layer, dense: Dense | None, suppressed: Tensor | None, loop: str
 ) -> Callable[[Tensor], Tensor]:
     """Returns a function from `(B, D)` to the logits of one position, `(B, V)`.
 
     Args:
         embedding: `PositionalEmbedding` that computes the logits unless `dense` does.
         dense: The output projection, or None.
+        suppressed: What is added to all logits, float32 `(V,)`; or None.
         loop: See `kernels.dense.projection`.
     """
+    if dense and not _is_plain(dense):
+        return dense if suppressed is None else lambda x: ops.cast(dense(x), "float32") + suppressed
     if dense:
-        return make_projection(dense, loop) or dense
-    return projection(embedding.softmax_matrix(), loop=loop)
+        matrix, bias = matrix_and_bias(dense)
+    else:
+        matrix, bias = embedding.softmax_matrix(), embedding.softmax_bias()
+    if suppressed is not None:  # by way of the bias, for one pass over the logits less
+        suppressed = ops.cast(suppressed, matrix.dtype)
+        bias = suppressed if bias is None else bias + suppressed
+    return projection(matrix, bias, loop)
 
 
 def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:

@@ -26,6 +26,7 @@ class EncoderLayer(ResidualBlock):
         activation: Activation of the feed-forward network.
         depth: Number of layers in the stack; sublayers of deep stacks have smaller initial outputs.
         positions, max_distance: Scheme of relative positions, see `MultiHeadAttention`.
+        epsilon: Added to the variance in layer normalization.
 
     Call arguments:
         x: Tensor of shape `(B, S, D)`.
@@ -113,6 +114,7 @@ class Encoder(Stack):
             `"disentangled"` or a `Positions`. Positional encodings that an embedding adds have no
             effect here.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
+        epsilon: Added to the variance in layer normalization.
 
     Call arguments:
         x: Embedded source, shape `(B, S, D)`.

@@ -12,17 +12,27 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
+from keras_transformer.kernels.dense import projection
 from keras_transformer.kernels.dropout import Dropout
-from keras_transformer.kernels.products import multiply
 from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes, nan_unless
 from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.presets import check_positions
-from keras_transformer.presets.options import ABSOLUTE
+from keras_transformer.presets.options import (
+    ABSOLUTE,
+    FREQUENCIES,
+    check_positions,
+    check_sinusoids,
+    check_value,
+)
 from keras_transformer.utils import Config, Shape, Tensor
 
 
-def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor = 0) -> Tensor:
+def sinusoidal_encoding(
+    length: int | Tensor,
+    d_model: int,
+    start: int | Tensor = 0,
+    frequencies: str = FREQUENCIES[0],
+) -> Tensor:
     """Encodes positions as sines and cosines ("Attention Is All You Need", §3.5).
 
     `PE(p, 2i) = sin(p / 10000^(2i/D))` and `PE(p, 2i+1) = cos(p / 10000^(2i/D))`, angles in
@@ -33,12 +43,15 @@ def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor 
         length: T, number of positions, an int or a scalar integer tensor.
         d_model: D, an even int.
         start: The first position: an int or a scalar integer tensor.
+        frequencies: `"transformer"`, the paper's `10000^(-2i/D)`; or `"tensor2tensor"`,
+            `10000^(-i/(D/2-1))`, whose last one is exactly 1/10000, as in Tensor2Tensor, Marian and
+            OpenNMT-tf.
 
     Returns:
         float32 tensor of shape `(T, D)`.
 
     Raises:
-        ValueError: If `d_model` is odd.
+        ValueError: If `d_model` is odd, or `frequencies` unknown.
 
     Example:
 
@@ -50,10 +63,12 @@ def sinusoidal_encoding(length: int | Tensor, d_model: int, start: int | Tensor 
             f"Sinusoidal positions need an even d_model, received d_model={d_model}: choose an "
             'even one or positions="learned".'
         )
+    check_value("frequencies", frequencies, FREQUENCIES)
+    steps = d_model / 2 if frequencies == "transformer" else max(d_model / 2 - 1, 1)
     # One turn is 2π. position · coarse is exact in float32 (up to position 25,000), so its whole
     # turns can be dropped without loss before sin and cos; a plain float32 product would have an
     # error of 1e-4 at position 1,000.
-    turns = 10000.0 ** (-np.arange(0, d_model, 2) / d_model) / (2 * math.pi)
+    turns = 10000.0 ** (-np.arange(d_model // 2) / steps) / (2 * math.pi)
     coarse = np.round(turns * 4096) / 4096
     positions = ops.cast(start, "float32") + ops.arange(length, dtype="float32")
     positions = ops.expand_dims(positions, 1)  # (T, 1)
@@ -79,6 +94,9 @@ class PositionalEmbedding(KeepsChanges):
             which add nothing here.
         max_length: Number of learned positions; not needed for others.
         dropout: Rate of dropout on the sum (§5.4).
+        frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
+        first_position: Number of the first sinusoidal position, 0 or 1.
+        output_bias: Whether `logits` adds a bias, which is learned.
 
     Call arguments:
         ids: Token ids, shape `(B, T)`, any integer dtype; 0 is padding.
@@ -111,6 +129,9 @@ class PositionalEmbedding(KeepsChanges):
         positions: str = "sinusoidal",
         max_length: int | None = None,
         dropout: float = 0.0,
+        frequencies: str = FREQUENCIES[0],
+        first_position: int = 0,
+        output_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         # No autocast: it would round float ids (Keras feeds some while building under a
@@ -119,6 +140,7 @@ class PositionalEmbedding(KeepsChanges):
         sizes = {"vocabulary_size": vocabulary_size, "d_model": d_model}
         vocabulary_size, d_model = check_sizes(**sizes)
         check_positions(positions, d_model=d_model if positions == "sinusoidal" else None)
+        check_sinusoids(positions, frequencies, first_position)
         if positions == "learned" and not max_length:
             raise ValueError(
                 "positions='learned' requires max_length, the number of positions to learn, "
@@ -130,6 +152,9 @@ class PositionalEmbedding(KeepsChanges):
         self.positions = positions
         self.max_length = max_length
         self.dropout = dropout
+        self.frequencies = frequencies
+        self.first_position = first_position
+        self.has_output_bias = output_bias
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, ids_shape: Shape | None = None) -> None:
@@ -150,6 +175,14 @@ class PositionalEmbedding(KeepsChanges):
                 autocast=False,
                 name="position_embeddings",
             )
+        self.output_bias = None
+        if self.has_output_bias:
+            self.output_bias = self.add_weight(
+                shape=(self.vocabulary_size,),
+                initializer="zeros",
+                autocast=False,
+                name="output_bias",
+            )
         self.built = True
 
     def call(
@@ -161,7 +194,8 @@ class PositionalEmbedding(KeepsChanges):
     ) -> Tensor:
         if reverse:
             self._check_width(ids)
-            return multiply(ops.cast(ids, self.compute_dtype), self.softmax_matrix())
+            project = projection(self.softmax_matrix(), self.softmax_bias())
+            return project(ops.cast(ids, self.compute_dtype))
         ids = as_ids(ids)
         check_ids(ids, self.vocabulary_size)
         rows = ops.cast(ids, "int32")
@@ -179,7 +213,7 @@ class PositionalEmbedding(KeepsChanges):
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Projects onto the vocabulary by the transposed embedding, without a bias (§3.4).
+        """Projects onto the vocabulary by the transposed embedding (§3.4), plus `output_bias`.
 
         This calls the layer, so it works in functional models, where embedding and logits share
         their weights in saved models too.
@@ -200,6 +234,10 @@ class PositionalEmbedding(KeepsChanges):
     def softmax_matrix(self) -> Tensor:
         """Returns the matrix that `logits` multiplies by: `(D, V)` in the compute dtype."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
+
+    def softmax_bias(self) -> Tensor | None:
+        """Returns the bias that `logits` adds: `(V,)` in the compute dtype; None without one."""
+        return None if self.output_bias is None else ops.cast(self.output_bias, self.compute_dtype)
 
     def compute_mask(self, ids: Tensor, previous: Tensor | None = None) -> Tensor | None:
         return padding_mask(ids) if len(ids.shape) == 2 else None
@@ -228,13 +266,17 @@ class PositionalEmbedding(KeepsChanges):
             "positions": self.positions,
             "max_length": self.max_length,
             "dropout": self.dropout,
+            "frequencies": self.frequencies,
+            "first_position": self.first_position,
+            "output_bias": self.has_output_bias,
         }
 
     def _encode_positions(self, ids, start):
         """Returns the positional encodings, float32 `(T, D)`."""
         length = ops.shape(ids)[1]
         if self.positions == "sinusoidal":
-            return sinusoidal_encoding(length, self.d_model, start)
+            start = self.first_position + start
+            return sinusoidal_encoding(length, self.d_model, start, self.frequencies)
         first = start if isinstance(start, numbers.Integral) else values_of(start)
         known = first is not None and isinstance(length, int)
         if known and not 0 <= first <= self.max_length - length:

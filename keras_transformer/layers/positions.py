@@ -27,8 +27,13 @@ from keras_transformer.layers.position_scheme import (
     keys_to_distances,
 )
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-from keras_transformer.presets import check_positions
-from keras_transformer.presets.options import MAX_DISTANCES, NUM_BUCKETS, RELATIVE, check_rotary
+from keras_transformer.presets.options import (
+    MAX_DISTANCES,
+    NUM_BUCKETS,
+    RELATIVE,
+    check_positions,
+    check_rotary,
+)
 from keras_transformer.utils import Config, Shape, Tensor
 
 

@@ -11,6 +11,7 @@ from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attention import AttendingLayer, MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions import Positions, make_positions
+from keras_transformer.presets.options import EPSILON
 from keras_transformer.utils import Activation, Config, Nested, Shape, Tensor
 
 
@@ -35,6 +36,7 @@ class ResidualBlock(AttendingLayer):
         positions: Scheme of relative positions of the self-attention, see `MultiHeadAttention`.
             Positional encodings that an embedding adds have no effect here.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
+        epsilon: Added to the variance in layer normalization.
 
     Raises:
         ValueError: If a size is not a positive integer, `num_heads` does not divide `d_model`,
@@ -56,6 +58,7 @@ class ResidualBlock(AttendingLayer):
         depth: int = 1,
         positions: str | Positions | None = None,
         max_distance: int | None = None,
+        epsilon: float = EPSILON,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -76,6 +79,7 @@ class ResidualBlock(AttendingLayer):
         self.dropout = dropout
         self.norm = norm
         self.depth = depth
+        self.epsilon = epsilon
         self.positions = make_positions(
             positions, max_distance, self.bidirectional, dtype=self.dtype_policy
         )
@@ -109,7 +113,7 @@ class ResidualBlock(AttendingLayer):
 
     def make_norm(self) -> keras.layers.Layer:
         """Returns a layer normalization."""
-        return LayerNormalization(dtype=self.dtype_policy)
+        return LayerNormalization(self.epsilon, dtype=self.dtype_policy)
 
     def set_positions(self) -> None:
         """Passes the scheme of relative positions to self-attention, before that is built.
@@ -167,6 +171,7 @@ class ResidualBlock(AttendingLayer):
             "activation": keras.activations.serialize(self.activation),
             "depth": self.depth,
             "positions": self.positions and self.positions.serialize_for(self),
+            "epsilon": self.epsilon,
         }
 
     def _sublayer_ids(self):
@@ -203,6 +208,7 @@ class Stack(AttendingLayer):
             The layers share it, except for weights that belong to one layer, see
             `Positions.for_layer`.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
+        epsilon: Added to the variance in layer normalization.
 
     Raises:
         ValueError: If `num_layers` is not positive, or an argument of the layers is out of range.
@@ -222,6 +228,7 @@ class Stack(AttendingLayer):
         layer_kwargs: Config | None = None,
         positions: str | Positions | Config | None = None,
         max_distance: int | None = None,
+        epsilon: float = EPSILON,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -233,7 +240,10 @@ class Stack(AttendingLayer):
         # In a function, so that Keras does not track it: the layers below hold the weights.
         self._positions = lambda: positions
         self.max_distance = max_distance
+        self.epsilon = epsilon
         (self.num_layers,) = check_sizes(num_layers=num_layers)
+        # Passed only if needed: users' own layers may not accept them.
+        optional: Config = {"epsilon": epsilon} if epsilon != EPSILON else {}
         self.layers = [
             self.layer_class(
                 d_model,
@@ -244,8 +254,8 @@ class Stack(AttendingLayer):
                 activation,
                 depth=self.num_layers,
                 **layer_kwargs or {},
-                # Passed only if needed: users' own layers may not accept it.
                 **({"positions": scheme.for_layer()} if scheme else {}),
+                **optional,
                 dtype=self.dtype_policy,
             )
             for _ in range(self.num_layers)
@@ -278,5 +288,6 @@ class Stack(AttendingLayer):
             super().get_config()
             | {"num_layers": self.num_layers}
             | {"positions": positions, "max_distance": self.max_distance}
+            | {"epsilon": self.epsilon}
             | {name: first[name] for name in names}
         )

@@ -18,63 +18,28 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from keras_transformer.presets.architecture import ModelConfig
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
     FRACTION,
     FREEZABLE,
     FROM_0,
+    LENGTH_NORMS,
     MODEL_TYPES,
     NOT_NEGATIVE,
-    POSITIONS,
     POSITIVE,
     PRECISIONS,
     SEED,
     SHARE,
-    SHARED,
     STRATEGIES,
     Range,
     check_fields,
     check_frozen_vectors,
-    check_positions,
     check_validation,
     check_vocabularies,
     option,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """The architecture: the arguments of `Transformer`.
-
-    Raises:
-        ValueError: If a value is invalid, or values do not fit together.
-    """
-
-    num_layers: int = option(6, "layers of the encoder, and of the decoder", COUNT)
-    d_model: int = option(512, "dimension of embeddings and layer outputs", COUNT)
-    num_heads: int = option(8, "attention heads; must divide d_model", COUNT)
-    d_ff: int = option(2048, "dimension of the feed-forward hidden layer", COUNT)
-    dropout: float = option(0.1, "dropout rate of sublayers and embeddings", SHARE)
-    norm: str = option("post", "layer normalization before or after each sublayer", ("post", "pre"))
-    activation: str = option("relu", "Keras activation of the feed-forward networks")
-    positions: str = option("sinusoidal", "positional encoding", POSITIONS)
-    share_embeddings: str = option(
-        "target", "target: with the softmax; all: also with the source", SHARED
-    )
-    max_length: int = option(256, "maximum length of a sentence, in tokens", COUNT)
-    max_distance: int | None = option(
-        None, "maximum distance of relative, bucketed, disentangled; none: the scheme's"
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"num_heads must divide d_model={self.d_model}, received {self.num_heads}: "
-                "change one of the two."
-            )
-        check_positions(self.positions, self.max_distance, self.d_model, self.num_heads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +80,7 @@ class TrainConfig:
     subword_sampling: float = option(
         0.0, "subword regularization: bpe dropout, or unigram alpha", SHARE
     )
+    source_end: bool = option(True, "append END to sources")
 
     start_from: str | None = option(
         None,
@@ -316,6 +282,9 @@ class SearchConfig:
         "a beam stops after this × beam_size hypotheses; inf: exact",
         Range(lambda x: x >= 1, "at least 1; inf for an exact search"),
     )
+    length_norm: str = option(
+        "gnmt", "length: rank by log_prob / length^α instead, as Marian does", LENGTH_NORMS
+    )
     sample: bool = option(False, "random sampling instead")
     temperature: float = option(1.0, "sampling temperature; below 1: less random", POSITIVE)
     top_k: int = option(0, "sample from the k most probable tokens; 0: from all", FROM_0)
@@ -385,6 +354,9 @@ class ExportConfig:
     length_penalty: float = option(
         SearchConfig.length_penalty, "α of the signature beam", NOT_NEGATIVE
     )
+    length_norm: str = option(
+        SearchConfig.length_norm, "how the signature beam uses α, see translate", LENGTH_NORMS
+    )
     precision: str = option("float32", "dtype of stored weights", ("float32", "bfloat16", "int8"))
     computation: str = option(
         "float32", "compute dtype; bfloat16: for hardware that has it", ("float32", "bfloat16")
@@ -399,7 +371,8 @@ class ExportConfig:
     @property
     def search(self) -> SearchConfig:
         """The `SearchConfig` of the signature `beam`."""
-        return SearchConfig(beam_size=self.beam_size, length_penalty=self.length_penalty)
+        names = "beam_size", "length_penalty", "length_norm"
+        return SearchConfig(**{name: getattr(self, name) for name in names})
 
 
 # Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.

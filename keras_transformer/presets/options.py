@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
 STRATEGIES = ("auto", "one", "mirrored", "multiworker")
+LENGTH_NORMS = ("gnmt", "length")  # what a beam divides log_prob by; see `ranking_score`
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
 SHARED = ("none", "target", "all")  # values of share_embeddings
 MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")
@@ -21,9 +22,13 @@ UNLIMITED_TYPES = ("char", "word")  # a vocabulary may hold every character or w
 ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings
 RELATIVE = ("relative", "bucketed", "rotary", "disentangled", "alibi")  # computed by attention
 POSITIONS = (*ABSOLUTE, "none", *RELATIVE)
+SINUSOIDAL = ("sinusoidal", "alibi")  # with sines and cosines, "alibi" in the encoder only
+FREQUENCIES = ("transformer", "tensor2tensor")  # of the sines
 # Default max_distance of the schemes that have one; larger distances are clipped.
 MAX_DISTANCES = {"relative": 16, "bucketed": 128, "disentangled": 128}
 NUM_BUCKETS = 32
+
+EPSILON = 1e-6  # of layer normalization, by default
 
 FORMAT = 1  # version of the format of run directories and .keras files
 
@@ -43,6 +48,7 @@ ABOVE_0 = Range(lambda x: x > 0, "above 0")
 POSITIVE = Range(lambda x: 0 < x < math.inf, "a number above 0")
 NOT_NEGATIVE = Range(lambda x: 0 <= x < math.inf, "a number of at least 0")
 SEED = Range(lambda x: 0 <= x < 2**31, "at least 0 and less than 2^31")
+BIT = Range(lambda x: x in (0, 1), "0 or 1")
 
 
 def option(
@@ -77,17 +83,30 @@ def check_fields(config: Any) -> None:
     """
     for field in dataclasses.fields(config):
         value, allowed = getattr(config, field.name), field.metadata.get("allowed")
-        if value is None or allowed is None:
-            continue
-        if isinstance(allowed, Range):
-            try:
-                valid, expected = allowed.contains(value), allowed.expected
-            except TypeError:  # not a number
-                valid, expected = False, allowed.expected
-        else:
-            valid, expected = value in allowed, f"one of {', '.join(allowed)}"
-        if not valid:
-            raise ValueError(f"{field.name} must be {expected}, received {value!r}.")
+        if value is not None and allowed is not None:
+            check_value(field.name, value, allowed)
+
+
+def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None:
+    """Checks one value.
+
+    Args:
+        name: Its name, for the error.
+        value: The value.
+        allowed: The range of a number, or the choices of a string.
+
+    Raises:
+        ValueError: If it is not in the range, or not one of the choices.
+    """
+    if isinstance(allowed, Range):
+        try:
+            valid, expected = allowed.contains(value), allowed.expected
+        except TypeError:  # not a number
+            valid, expected = False, allowed.expected
+    else:
+        valid, expected = value in allowed, f"one of {', '.join(allowed)}"
+    if not valid:
+        raise ValueError(f"{name} must be {expected}, received {value!r}.")
 
 
 def check_format(name: str, received: int | None) -> None:
@@ -124,6 +143,19 @@ def check_sharing(
             'share_embeddings="all" needs a joint vocabulary, received '
             f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use one "
             'vocabulary for both sides or share_embeddings="target".'
+        )
+
+
+def check_output_bias(output_bias: bool, share_embeddings: str) -> None:
+    """Checks that a softmax bias is not asked for beside an output projection, which has one.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if output_bias and share_embeddings == "none":
+        raise ValueError(
+            'output_bias is for share_embeddings="target" or "all", received "none", whose output '
+            "projection always has a bias: leave out output_bias."
         )
 
 
@@ -260,13 +292,33 @@ def check_positions(
         )
     if max_distance is not None:
         _check_max_distance(positions, max_distance)
-    if d_model and d_model % 2 and positions in ("sinusoidal", "alibi"):
+    if d_model and d_model % 2 and positions in SINUSOIDAL:
         raise ValueError(
             f"d_model must be even for positions={positions!r}, received {d_model}: choose an even "
             "d_model or other positions."
         )
     if positions == "rotary" and d_model and num_heads:
         check_rotary(d_model // num_heads)
+
+
+def check_sinusoids(positions: str, frequencies: str, first_position: int) -> None:
+    """Checks the options of sinusoidal positions.
+
+    Args:
+        positions: One of `POSITIONS`.
+        frequencies: One of `FREQUENCIES`.
+        first_position: 0 or 1.
+
+    Raises:
+        ValueError: If one is unknown, or other than the default without sinusoidal positions.
+    """
+    check_value("frequencies", frequencies, FREQUENCIES)
+    check_value("first_position", first_position, BIT)
+    if positions not in SINUSOIDAL and (frequencies != FREQUENCIES[0] or first_position):
+        raise ValueError(
+            f"frequencies and first_position need positions to be one of {', '.join(SINUSOIDAL)}, "
+            f"received positions={positions!r}: leave them out."
+        )
 
 
 def _check_max_distance(positions, max_distance):

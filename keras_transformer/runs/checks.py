@@ -27,6 +27,7 @@ MUTABLE_FIELDS = (
 )
 # Fields that a fine-tuned model inherits, in addition to the vocabulary.
 ARCHITECTURE_FIELDS = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "dropout"]
+ARCHITECTURE_FIELDS += ["source_end"]
 # Fields of `TrainConfig` and of `PrepareConfig` that determine how vocabularies are learned.
 VOCABULARY_FIELDS = (
     *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size"),

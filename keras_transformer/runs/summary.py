@@ -79,7 +79,9 @@ def _describe_vocabulary(config, data):
 
 def _describe_model(config: TrainConfig) -> Iterator[str]:
     model = config.model
-    yield f"{counted(model.num_layers, 'layer')}, d_model {model.d_model}"
+    encoder, decoder = model.depths
+    depth = counted(encoder, "layer") if encoder == decoder else f"{encoder} + {decoder} layers"
+    yield f"{depth}, d_model {model.d_model}"
     yield f"{counted(model.num_heads, 'head')}, d_ff {model.d_ff}, dropout {model.dropout:g}"
     yield f"{model.norm}-norm, {model.positions} positions, max_length {model.max_length}"
     if config.start_from:

@@ -86,6 +86,7 @@ class TranslationScores(keras.callbacks.Callback):
         bleu_tokenize: sacreBLEU's tokenizer; `"none"` for tokenized text.
         batch_size: Number of sentences translated at once.
         search: `SearchConfig`; by default greedy search, which takes the least time.
+        source_end: Whether END is appended to sources.
         **options: Fields of `SearchConfig`, such as `beam_size=5`, instead of `search`.
 
     Example:
@@ -104,6 +105,7 @@ class TranslationScores(keras.callbacks.Callback):
         bleu_tokenize: str = "13a",
         batch_size: int = 256,
         search: SearchConfig | None = None,
+        source_end: bool = True,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -112,6 +114,7 @@ class TranslationScores(keras.callbacks.Callback):
         self.tokenizers = source_tokenizer, target_tokenizer
         self.bleu_tokenize = bleu_tokenize
         self.batch_size = batch_size
+        self.source_end = source_end
         self._translator: Translator | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -125,7 +128,10 @@ class TranslationScores(keras.callbacks.Callback):
     def measure(self, model: "Transformer") -> dict[str, float]:
         """Scores the translations of a model: `{"val_bleu": …, "val_chrf": …}`."""
         if self._translator is None or self._translator.model is not model:
-            self._translator = _BoundedTranslator(model, *self.tokenizers, self._length_ratio())
+            self._translator = _BoundedTranslator(
+                model, *self.tokenizers, source_end=self.source_end
+            )
+            self._translator.ratio = self._length_ratio()
         outputs = self._translator.translate(self.sources, self.batch_size, self.search)
         scores = corpus_scores(outputs, self.targets, self.bleu_tokenize)
         return {"val_bleu": scores["bleu"], "val_chrf": scores["chrf"]}
@@ -142,15 +148,7 @@ class TranslationScores(keras.callbacks.Callback):
 class _BoundedTranslator(Translator):
     """Limits the length of translations, as an untrained model may not generate END."""
 
-    def __init__(
-        self,
-        model: keras.Model,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        ratio: float,
-    ) -> None:
-        super().__init__(model, source_tokenizer, target_tokenizer)
-        self.ratio = ratio
+    ratio: float
 
     def bound(self, source: Tensor, longest: int) -> Tensor:
         """Returns the maximum number of steps for ids `(B, S)`."""
@@ -180,7 +178,12 @@ class RunValidation:
     ) -> None:
         tokenizers = source_tokenizer, target_tokenizer
         self.dataset = make_dataset(
-            pairs, *tokenizers, config.tokens_per_batch, config.model.max_length, shuffle=False
+            pairs,
+            *tokenizers,
+            config.tokens_per_batch,
+            config.model.max_length,
+            shuffle=False,
+            source_end=config.source_end,
         )
         self.callbacks: list[keras.callbacks.Callback] = [EMAValidation()]
         self._translation = None
@@ -190,6 +193,7 @@ class RunValidation:
                 *tokenizers,
                 config.bleu_tokenize,
                 beam_size=config.validation_beam_size,
+                source_end=config.source_end,
             )
             self.callbacks.append(self._translation)
 

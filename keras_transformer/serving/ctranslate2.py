@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     """Writes a model directory that `ctranslate2.Translator` opens.
 
-    Translations are equal except for ties that the last bits of float32 decide. CTranslate2 ranks
-    beams by log_prob / length^α, which equals the ranking of `beam_search` for α = 0 only.
+    Greedy translations are equal except for ties that the last bits of float32 decide. CTranslate2
+    ranks beams by log_prob / length^α, as `beam_search` does with `length_norm="length"`, but stops
+    at N ended hypotheses even if an unfinished one ranks higher.
 
     Args:
         translator: `Translator`.
@@ -65,13 +66,10 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     spec = _make_spec(ctranslate2.specs.transformer_spec, model)
     epsilon = model.encoder.layers[0].feed_forward_norm.epsilon
     spec.config.add_attribute("layer_norm_epsilon", epsilon)
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = translator.source_end
     _set_stack(spec.encoder, model.encoder, model.source_embedding, spec.encoder.embeddings[0])
     _set_stack(spec.decoder, model.decoder, model.target_embedding, spec.decoder.embeddings)
-    if model.output_projection:
-        _set_dense(spec.decoder.projection, model.output_projection)
-    else:
-        spec.decoder.projection.weight = np.array(model.target_embedding.embeddings)
+    _set_softmax(spec.decoder.projection, model)
     _set_vocabularies(spec, *tokenizers.values())
     spec.validate()
     with creating(output) as temporary:
@@ -87,10 +85,9 @@ def _make_spec(specs, model):
         "activation": _activation(model.activation),
         **_position_options(model.positions),
     }
-    sizes = model.num_layers, model.num_heads
     return specs.TransformerSpec(
-        specs.TransformerEncoderSpec(*sizes, **options),
-        specs.TransformerDecoderSpec(*sizes, **options),
+        specs.TransformerEncoderSpec(model.encoder.num_layers, model.num_heads, **options),
+        specs.TransformerDecoderSpec(model.decoder.num_layers, model.num_heads, **options),
     )
 
 
@@ -115,7 +112,8 @@ def _encodings(embedding):
     if embedding.positions == "learned":
         return np.array(embedding.position_embeddings)
     if embedding.positions == "sinusoidal":
-        return np.array(sinusoidal_encoding(embedding.max_length, embedding.d_model))
+        how = embedding.first_position, embedding.frequencies
+        return np.array(sinusoidal_encoding(embedding.max_length, embedding.d_model, *how))
     return np.zeros((embedding.max_length, embedding.d_model), "float32")
 
 
@@ -172,6 +170,19 @@ def _set_output(spec, attention):
 
 def _set_dense(spec, dense):
     spec.weight, spec.bias = np.array(dense.kernel).T, np.array(dense.bias)
+
+
+def _set_softmax(spec, model):
+    """Copies the output projection, with what suppresses ids as part of its bias."""
+    bias = model.target_embedding.output_bias
+    if model.output_projection:
+        _set_dense(spec, model.output_projection)
+        bias = model.output_projection.bias
+    else:
+        spec.weight = np.array(model.target_embedding.embeddings)
+    biases = [np.array(some) for some in (bias, model.suppressed) if some is not None]
+    if biases:
+        spec.bias = sum(biases)
 
 
 def _set_norm(spec, norm):

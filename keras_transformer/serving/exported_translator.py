@@ -207,7 +207,8 @@ class ExportedTranslator:
             self._refuse("aligns its own translations, not given ones: leave out --target")
         if layers or heads:
             self._refuse("fixes layers and heads: leave out --layers and --heads")
-        return [_most_attended(maps) for maps in self.attention(sources, batch_size)]
+        end = read_card(self.directory).get("vocabulary", {}).get("end")
+        return [_most_attended(maps, end) for maps in self.attention(sources, batch_size)]
 
     def attention(self, sources: Texts, batch_size: int = 64) -> list[AttentionMaps]:
         """Finds what the tokens of the export's own translations attend to.
@@ -242,7 +243,8 @@ class ExportedTranslator:
         """The search of the signature `beam`: in the card, because the graph does not name it."""
         try:
             options = read_card(self.directory)["signatures"]["beam"]
-            return SearchConfig(options["beam_size"], options["length_penalty"])
+            norm = options.get("length_norm", SearchConfig.length_norm)  # earlier cards lack it
+            return SearchConfig(options["beam_size"], options["length_penalty"], length_norm=norm)
         except (ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{self.directory} has no {CARD} with the options of its signature beam: copy "
@@ -272,11 +274,17 @@ def _without_padding(text, source_tokens, target_tokens, attention):
     return AttentionMaps(source, target, {"cross": table[np.newaxis, np.newaxis]})
 
 
-def _most_attended(maps):
-    """Pieces without END, and positions; see `Translator.align`."""
+def _most_attended(maps, end):
+    """Pieces without END, and positions; see `Translator.align`.
+
+    A source ends with END, unless the card names the piece that `end` is; a target does, unless it
+    was cut off.
+    """
     source, target, scores = maps
-    end = source[-1:]  # a source always ends with END; a target too, unless it was cut off
-    source = source[:-1]
+    if end is None:
+        source, end = source[:-1], source[-1:]
+    else:
+        end = [end]
     target = target[:-1] if target[-1:] == end else target
     if not source:
         return source, target, []

@@ -22,7 +22,7 @@ from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.served_translator import ServedTranslator, run_signature
 from keras_transformer.serving.signatures import SIGNATURES, Functions, make_inputs
 from keras_transformer.serving.versions import CARD, PLACEHOLDERS
-from keras_transformer.special_ids import PAD
+from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.translator import Translator
@@ -34,6 +34,7 @@ PAYS = {  # when to choose a computation
     "float32": "for every processor; on one with bfloat16 units, bfloat16 is faster",
     "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX), elsewhere slower",
 }
+BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm")  # that the signature beam fixes
 DIGITS = 4  # after the point, of numbers in examples
 MAX_PAIRS, ROUNDS = 500, 3  # of the comparison
 
@@ -97,8 +98,7 @@ def _describe_signatures(translator, functions, config, pairs):
             "example": {"inputs": inputs, "outputs": _rounded(outputs)},
         }
     if "beam" in functions:
-        options = {"beam_size": config.beam_size, "length_penalty": config.length_penalty}
-        described["beam"] |= options
+        described["beam"] |= {name: getattr(config, name) for name in BEAM_OPTIONS}
     return described
 
 
@@ -215,15 +215,19 @@ def _describe_model(translator, config):
     architecture = model.get_config()
     for name in ("name", "trainable", "dtype"):
         architecture.pop(name, None)
+    architecture["source_end"] = translator.source_end
     sides = {"source": translator.source_tokenizer, "target": translator.target_tokenizer}
+    vocabulary: dict[str, Any] = {
+        side: _describe_vocabulary(side, tokenizer) for side, tokenizer in sides.items()
+    }
+    if not translator.source_end:  # else it is the last token of a source
+        vocabulary["end"] = sides["target"].pieces(tf.constant([END])).numpy()[0].decode()
     return {
         "architecture": architecture,
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
         "computation": f"{config.computation}, {PAYS[config.computation]}",
-        "vocabulary": {
-            side: _describe_vocabulary(side, tokenizer) for side, tokenizer in sides.items()
-        },
+        "vocabulary": vocabulary,
     }
 
 
@@ -256,9 +260,10 @@ def _page(card):
             lines += [f"| {key} | {_cell(item)} |" for key, item in value.items()] + [""]
     lines += ["## Signatures", ""]
     if longest := card.get("architecture", {}).get("max_length"):
+        end = " and END" if card["architecture"].get("source_end", True) else ""
         lines += [
-            f"Sources of more than {longest} tokens, END included, are silently truncated to "
-            f"{longest - 1} tokens and END.",
+            f"Sources of more than {longest - 1} tokens are silently truncated to {longest - 1} "
+            f"tokens{end}.",
             "",
         ]
     for name, signature in card["signatures"].items():
@@ -282,8 +287,7 @@ def _section(name, signature):
             )
     lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")]
     lines.append(f"- server-side batching: {batching}")
-    fixed = ("beam_size", "length_penalty")
-    lines += [f"- {key}: {signature[key]}" for key in fixed if key in signature]
+    lines += [f"- {key}: {signature[key]}" for key in BEAM_OPTIONS if key in signature]
     request = {"signature_name": name, "inputs": inputs}
     blocks = [json.dumps(x, ensure_ascii=False) for x in (request, {"outputs": outputs})]
     return [f"### {name}", "", *lines, *shapes, "", "```json", *blocks, "```", ""]

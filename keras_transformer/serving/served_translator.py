@@ -110,7 +110,8 @@ class ServedTranslator(tf.Module):
         self.tokenizers = list(tokenizers)
         self.weights = StoredWeights(translator.model, config.precision)
         if config.max_output_length is not None:
-            translator = Translator(translator.model, *tokenizers, config.max_output_length)
+            limits = config.max_output_length, translator.source_end
+            translator = Translator(translator.model, *tokenizers, *limits)
         # tf.saved_model.save would trace the Keras model in its own way.
         self._get_translator = lambda: translator
         self._config = config
@@ -194,7 +195,7 @@ class ServedTranslator(tf.Module):
         ids = _known(ids, translator.model.source_vocabulary_size)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
         ids = tf.ragged.boolean_mask(ids, tf.logical_not(marks))
-        source, empty = translator.truncate_and_pad(ids)
+        source, empty = translator.truncate_and_pad(ids, translator.source_end)
         tokens, answer = translator.translate_ids(source, empty)
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)
         return {"ids": tokens, "log_prob": answer["log_prob"]}

@@ -11,7 +11,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields
     "architecture": {"max_length": int},
     "precision": {"computation": str},
     "recipe": {"bleu_tokenize": str},
-    "vocabulary": {"source": dict, "target": dict},
+    "vocabulary": {"source": dict, "target": dict, "end": str},
     "signatures": {},
     "versions": {},
 }

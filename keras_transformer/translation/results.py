@@ -22,8 +22,8 @@ class Hypothesis(NamedTuple):
     Attributes:
         text: The translation.
         log_prob: Natural logarithm of its probability, END included, not normalised by length.
-        score: What a beam ranks by, log_prob / ((5 + length) / 6)^α with α the length penalty and
-            END counted. For greedy search and sampling, `log_prob`.
+        score: What a beam ranks by, log_prob / lp(length) with END counted; see `beam_search`.
+            For greedy search and sampling, `log_prob`.
     """
 
     text: str

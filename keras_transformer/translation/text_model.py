@@ -44,6 +44,7 @@ class TextModel(tf.Module):
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         max_output_length: int | None = None,
+        source_end: bool = True,
     ) -> None:
         super().__init__(name="translator")
         require_tensorflow(type(self).__name__)
@@ -62,6 +63,7 @@ class TextModel(tf.Module):
             model.build()
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
+        self.source_end = source_end
         if max_output_length is not None and max_output_length < 1:
             raise ValueError(f"max_output_length must be at least 1, received {max_output_length}.")
         self.max_output_length = min(max_output_length or model.max_length, model.max_length)
@@ -81,7 +83,7 @@ class TextModel(tf.Module):
     @property
     def default_layer(self) -> int:
         """The decoder layer whose cross-attention aligns best; see `Translator.align`."""
-        return max(self.model.num_layers - 2, self.model.num_layers // 2)
+        return max(self.model.decoder.num_layers - 2, self.model.decoder.num_layers // 2)
 
     def run_eagerly(self, eagerly: bool = True) -> None:
         """Runs without graphs: for a few sentences, tracing takes longer than decoding.
@@ -96,16 +98,22 @@ class TextModel(tf.Module):
         text = tf.ensure_shape(text, [None])
         return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
-    def truncate_and_pad(self, ids: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
-        """Ragged ids to `(B, T)`, truncated, END appended, padded; and which rows were empty."""
+    def truncate_and_pad(self, ids: tf.RaggedTensor, end: bool = True) -> tuple[Tensor, Tensor]:
+        """Ragged ids to `(B, T)`, truncated and padded; and which rows were empty.
+
+        END is appended; without `end` only to empty rows, so that there is something to attend to.
+        """
         empty = tf.equal(ids.row_lengths(), 0)
         ids = tf.cast(ids[:, : self.model.max_length - 1], tf.int32)
-        ids = tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
+        ends = tf.fill([ids.nrows(), 1], END)
+        if not end:
+            ends = tf.ragged.boolean_mask(ends, empty[:, tf.newaxis])
+        ids = tf.concat([ids, ends], axis=1)
         return ids.to_tensor(PAD), empty
 
     def read_source(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
-        return self.truncate_and_pad(self.source_tokenizer(self.clean(text)))
+        return self.truncate_and_pad(self.source_tokenizer(self.clean(text)), self.source_end)
 
     def translate_batch(
         self,
@@ -162,8 +170,9 @@ class TextModel(tf.Module):
         search_fn = functools.partial(search_tokens, config=search)
         longest = self.length_limit(search)
         tokens, lengths, log_prob = self._search(search_fn, source, longest, options)
-        ranked = beam_size > 1
-        score = ranking_score(log_prob, lengths, search.length_penalty) if ranked else log_prob
+        score = log_prob
+        if beam_size > 1:
+            score = ranking_score(log_prob, lengths, search.length_penalty, search.length_norm)
         output = self._detokenize(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
         output = tf.reshape(output, [rows, beam_size])
         only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)

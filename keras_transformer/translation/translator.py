@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.presets import SearchConfig, resolve_search
-from keras_transformer.special_ids import PAD
+from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.results import Hypothesis, check_n_best, sample_seed
 from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
 from keras_transformer.translation.text_model import TEXT, TextModel
@@ -36,6 +36,7 @@ class Translator(TextModel):
             object when shared.
         max_output_length: Maximum number of tokens of a translation; the model's `max_length` when
             left out or larger.
+        source_end: Whether END is appended to sources, as in the training of the model.
 
     Raises:
         ValueError: If a tokenizer is invalid, a vocabulary is not of the size that the model was
@@ -50,7 +51,8 @@ class Translator(TextModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keras pickles the model as a `.keras` file; graphs are traced again.
-        arguments = self.model, self.source_tokenizer, self.target_tokenizer, self.max_output_length
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        arguments = self.model, *tokenizers, self.max_output_length, self.source_end
         state = {"card": self.card} if hasattr(self, "card") else None
         return type(self), arguments, state
 
@@ -109,7 +111,7 @@ class Translator(TextModel):
         twin.build()
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return Translator(twin, *tokenizers, self.max_output_length)
+        return Translator(twin, *tokenizers, self.max_output_length, self.source_end)
 
     def translate(
         self,
@@ -268,7 +270,7 @@ class Translator(TextModel):
         chosen_layers: tuple[int, ...] = (self.default_layer,)
         chosen_heads = tuple(range(model.num_heads))
         if layers is not None:
-            chosen_layers = to_indices("layer", layers, model.num_layers)
+            chosen_layers = to_indices("layer", layers, model.decoder.num_layers)
         if heads is not None:
             chosen_heads = to_indices("head", heads, model.num_heads)
         rows = as_bytes(sources)
@@ -284,9 +286,9 @@ class Translator(TextModel):
         def run(chosen):
             target = tf.gather(ids, chosen)
             source, positions = align_batch([rows[i] for i in chosen], target.to_tensor(PAD))
-            source = tf.RaggedTensor.from_tensor(source, padding=PAD)
             # Without END.
-            sources = pieces(self.source_tokenizer, source[:, :-1])
+            source = tf.ragged.boolean_mask(source, (source != PAD) & (source != END))
+            sources = pieces(self.source_tokenizer, source)
             targets = pieces(self.target_tokenizer, target[:, :-1])
             return [
                 (a, b, row[: len(b)] if a else [])

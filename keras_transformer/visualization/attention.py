@@ -189,7 +189,9 @@ def _maps_of_run(translator, text, target, kind, layers, heads):
     from keras_transformer.translation.translator import to_indices
 
     translator.run_eagerly()
-    counts = translator.model.num_layers, translator.model.num_heads
+    model = translator.model
+    stack = model.encoder if kind == "encoder" else model.decoder
+    counts = stack.num_layers, model.num_heads
     layers, heads = layers or range(1, counts[0] + 1), heads or range(1, counts[1] + 1)
     rows, columns = to_indices("layer", layers, counts[0]), to_indices("head", heads, counts[1])
     maps = attention_maps(translator, text, target)

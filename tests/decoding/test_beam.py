@@ -19,9 +19,9 @@ A, B, C, D = 4, 5, 6, 7
 exact_search = functools.partial(beam_search, beam_patience=math.inf)
 
 
-def found_by(step, max_length, beam_size, length_penalty=0.0):
+def found_by(step, max_length, beam_size, length_penalty=0.0, **options):
     """What is found from START, one row: (probability, tokens), best first."""
-    rows = hypotheses(*exact_search(step, {}, 1, max_length, beam_size, length_penalty))
+    rows = hypotheses(*exact_search(step, {}, 1, max_length, beam_size, length_penalty, **options))
     return [(pytest.approx(math.exp(log_prob), abs=1e-6), tokens) for log_prob, tokens in rows[0]]
 
 
@@ -54,6 +54,8 @@ def test_length_penalty_by_hand():
     }
     for length_penalty, expected in scores.items():
         assert found_by(step, 3, 2, length_penalty) == expected
+    # log(p) / length^α: -0.424, -0.525, and of [END] -1.204
+    assert found_by(step, 3, 2, 1.0, length_norm="length") == scores[2.0]
 
 
 def test_ended_is_not_extended():
@@ -184,6 +186,17 @@ def test_patience(seed, beam_size, length_penalty, max_length, beam_patience):
         assert [tokens for _, tokens in row] == [tokens for _, tokens in wanted]
         log_probs = [log_prob for log_prob, _ in wanted]
         assert [log_prob for log_prob, _ in row] == pytest.approx(log_probs, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES)
+@pytest.mark.parametrize("beam_patience", [1.0, math.inf])
+def test_ranking_by_length(seed, beam_size, length_penalty, max_length, beam_patience):
+    step = Toy(5, 8, seed, end=2.0)
+    how = max_length, beam_size, length_penalty
+    options = {"beam_patience": beam_patience, "length_norm": "length"}
+    found = hypotheses(*beam_search(step, step.state, 5, *how, **options))
+    for row, wanted in zip(found, references(step, *how, **options), strict=True):
+        assert [tokens for _, tokens in row] == [tokens for _, tokens in wanted]
 
 
 def test_rows_stop_at_their_own_time():

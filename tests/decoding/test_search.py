@@ -150,6 +150,7 @@ def test_one_set_of_defaults():
         ({"length_penalty": -1.0}, "length_penalty must be a number of at least 0, received -1.0"),
         ({"beam_patience": 0.9}, "beam_patience must be at least 1; inf for an exact search"),
         ({"beam_patience": math.nan}, "beam_patience must be at least 1"),
+        ({"length_norm": "words"}, "length_norm must be one of gnmt, length, received 'words'"),
         ({"temperature": -1.0}, "temperature must be a number above 0"),
         ({"temperature": float("inf")}, "temperature must be a number above 0, received inf"),
         ({"temperature": 2.0}, "temperature needs sample, received temperature=2.0"),

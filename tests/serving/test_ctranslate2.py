@@ -70,6 +70,17 @@ def test_translations_are_equal(pair, beam_size):
     assert same >= (99 if beam_size == 1 else 90)
 
 
+def test_scores_of_a_beam_are_ranked_by_length(tmp_path):
+    translator, how = trained_translator(), (4, MAX_LENGTH)
+    path = export_ctranslate2(translator, tmp_path / "model")
+    theirs = translate_with_ctranslate2(path, SOURCES, *how, length_penalty=0.6)
+    search = SearchConfig(beam_size=4, length_penalty=0.6, length_norm="length")
+    ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
+    same = [(a.score, b) for a, (text, b) in zip(ours, theirs, strict=True) if a.text == text]
+    assert len(same) >= 80
+    np.testing.assert_allclose(*zip(*same, strict=True), atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "options",
     [

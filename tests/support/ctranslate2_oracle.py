@@ -5,15 +5,15 @@ import ctranslate2
 from keras_transformer.tokenizers import saved
 
 
-def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1):
-    """Translates with a directory that `export_ctranslate2` wrote, ranked by probability alone.
+def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1, length_penalty=0):
+    """Translates with a directory that `export_ctranslate2` wrote.
 
-    So ranked, its search stops once the best candidate of a step ends: then, as in ours, none alive
-    ranks above the best that has ended. By other rankings the two differ: it divides by length^α,
-    and stops at N ended hypotheses whatever is alive.
+    Ranked by probability alone, its search stops once the best candidate of a step ends: then, as
+    in ours, none alive ranks above the best that has ended. By other rankings the two differ: it
+    stops at N ended hypotheses whatever is alive.
 
     Returns:
-        List of (translation, log_prob).
+        List of (translation, log_prob / length^α).
     """
     source, target = saved.load(path)
     pieces = source.pieces(source(texts)).to_list()
@@ -23,7 +23,7 @@ def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1):
         max_batch_size=64,
         beam_size=beam_size,
         min_decoding_length=0,  # else END cannot come first, and the others share its probability
-        length_penalty=0,
+        length_penalty=length_penalty,
         max_decoding_length=max_length,
         return_scores=True,
     )

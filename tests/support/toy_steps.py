@@ -69,12 +69,19 @@ def log_softmax(logits):
     return logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
 
 
-def score(log_prob, length, length_penalty):
-    return log_prob / ((5 + length) / 6) ** length_penalty
+def score(log_prob, length, length_penalty, length_norm="gnmt"):
+    norm = {"gnmt": (5 + length) / 6, "length": length}[length_norm]
+    return log_prob / norm**length_penalty
 
 
 def reference_beam(
-    log_probs, max_length, beam_size, length_penalty, prefix=(), beam_patience=math.inf
+    log_probs,
+    max_length,
+    beam_size,
+    length_penalty,
+    prefix=(),
+    beam_patience=math.inf,
+    length_norm="gnmt",
 ):
     """Beam search of one row, to the last step or until patience ends, without any tensor.
 
@@ -83,7 +90,7 @@ def reference_beam(
     alive, ended, count = [(0.0, [])], [], 0
 
     def rank(hypothesis):
-        return -score(hypothesis[0], len(hypothesis[1]), length_penalty)
+        return -score(hypothesis[0], len(hypothesis[1]), length_penalty, length_norm)
 
     for position in range(max_length):
         candidates = []
@@ -101,13 +108,21 @@ def reference_beam(
     return sorted(ended + alive, key=rank)[:beam_size]
 
 
-def references(step, max_length, beam_size, length_penalty, prefix=None, beam_patience=math.inf):
+def references(
+    step,
+    max_length,
+    beam_size,
+    length_penalty,
+    prefix=None,
+    beam_patience=math.inf,
+    length_norm="gnmt",
+):
     """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
         forced = () if prefix is None else prefix[row][prefix[row] != PAD]
         follow = functools.partial(step.log_probs, row)
-        how = max_length, beam_size, length_penalty, forced, beam_patience
+        how = max_length, beam_size, length_penalty, forced, beam_patience, length_norm
         rows.append(reference_beam(follow, *how))
         rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
     return rows

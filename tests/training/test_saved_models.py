@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.transformer import freeze
+from keras_transformer.training.freezing import freeze
 from tests.support.layer_harness import randomize
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import check_frozen_vectors
-from keras_transformer.transformer import freeze_embeddings
+from keras_transformer.training.freezing import freeze_embeddings
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
 SIZES = dict(num_layers=1, num_heads=2, d_ff=16, dropout=0.0, max_length=8, positions="learned")

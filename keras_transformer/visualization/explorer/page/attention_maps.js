@@ -64,7 +64,12 @@ export class AttentionMaps {
     });
   }
 
-  map(kind, layer = this.layer, head = this.head) {
+  // The selected layer, or the last one of a stack that has fewer.
+  layerOf(kind) {
+    return Math.min(this.layer, this.attention[kind].length - 1);
+  }
+
+  map(kind, layer = this.layerOf(kind), head = this.head) {
     const heads = this.attention[kind][layer];
     if (head !== MEAN) return heads[head];
     return heads[0].map((row, i) =>
@@ -80,11 +85,12 @@ export class AttentionMaps {
 
   drawHeads() {
     const paint = painter();
+    const shown = this.layerOf(this.kind);
     const rows = this.attention[this.kind].map((heads, layer) => {
       const numbers = [MEAN, ...heads.keys()];
       return numbers.map((head) => {
         const picture = paint(this.map(this.kind, layer, head));
-        const chosen = layer === this.layer && head === this.head;
+        const chosen = layer === shown && head === this.head;
         const label = nameMap(layer, head);
         const button = make(
           "button",
@@ -102,7 +108,7 @@ export class AttentionMaps {
     const container = find("heads");
     const focused = container.contains(document.activeElement);
     container.replaceChildren(...lines);
-    const start = rows[this.layer][this.head + 1];
+    const start = rows[shown][this.head + 1];
     moveByArrows(container, rows, start, (button) => this.choose(...button.place));
     if (focused) start.focus();
   }
@@ -115,7 +121,7 @@ export class AttentionMaps {
   drawTable() {
     const [queries, keys] = this.tokens[this.kind];
     const [queryName, keyName] = SIDES[this.kind];
-    const name = nameMap(this.layer, this.head);
+    const name = nameMap(this.layerOf(this.kind), this.head);
     find("map-title").textContent = `${name}: each row is a ${queryName}, each column a ${keyName}`;
     const weights = this.map(this.kind).slice(0, MAX_TOKENS).map((row) => row.slice(0, MAX_TOKENS));
     const columns = keys.slice(0, MAX_TOKENS).map((key) => make("th", { scope: "col" }, columnLabel(key)));
