@@ -14,7 +14,6 @@ import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.acceptance.trial import check
 from keras_transformer.serving.saved_model import export
 from keras_transformer.train import train
 from tests.support.command_line import run
@@ -114,8 +113,9 @@ def products(version_dir):
     return {tf.dtypes.as_dtype(number).name for number in types}
 
 
-@pytest.mark.parametrize("computation", ["float32", "bfloat16"])
-@pytest.mark.parametrize("trained", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "computation, trained", [("float32", "mixed_bfloat16"), ("bfloat16", "float32")]
+)
 def test_an_export_computes_in_what_it_is_asked_to(computation, trained, tmp_path):
     translator = random_translator(seed=5, dtype=trained)
     options = {"computation": computation} if computation != "float32" else {}
@@ -127,7 +127,6 @@ def test_an_export_computes_in_what_it_is_asked_to(computation, trained, tmp_pat
     assert card["precision"] == {"computation": computation, "weights": "float32"}
     assert card["computation"].startswith(f"{computation}, for ")
     assert "bfloat16 units" in card["computation"]
-    assert not [finding for finding in check(path) if finding.problems]
     single = random_translator(seed=5).translate(SOURCES)
     found = kt.load_saved_model(path)(SOURCES)[0]
     same = sum(one == other for one, other in zip(found, single, strict=True))

@@ -17,8 +17,7 @@ B, T, V = 3, 5, 11
 LOGITS = 3 * normal(B, T, V)
 IDS = np.random.default_rng(1).integers(1, V, size=(B, T))  # no padding
 PADDED = np.where(np.arange(T) < np.array([[5], [2], [3]]), IDS, 0)
-SMOOTHINGS = [0.0, 0.1, 0.3, 0.9]
-smoothings = pytest.mark.parametrize("smoothing", SMOOTHINGS)
+smoothings = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 
 
 def losses_by_keras(ids, logits, smoothing):
@@ -304,7 +303,7 @@ def test_callbacks_know_what_is_better(monitor, tmp_path):
         assert kept.get_weights()[0][1, 1] == 3
 
 
-@pytest.mark.parametrize("floatx", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("floatx", ["float16", "float64"])
 def test_sums_are_wide_whatever_floatx_is(floatx):
     """float16 counts to 2,048 and ends at 65,504: an epoch has more target tokens than that."""
     rng = np.random.default_rng(3)
