@@ -39,7 +39,7 @@ def test_translate_gives_a_line_per_line(reverse_run):
 
 def test_export_and_evaluate(reverse_run):
     folder, _ = reverse_run
-    result = run("export", folder / "run", folder / "models")
+    result = run("export", folder / "run", folder / "models", "--signatures", "beam")
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout.decode().strip() == str(folder / "models" / "1")
     reports = []

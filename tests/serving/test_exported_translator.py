@@ -13,14 +13,15 @@ import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
-from keras_transformer.presets import ExportConfig, SearchConfig
+from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.models import open_translator
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.acceptance.server_process import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
-from keras_transformer.serving.saved_model import export, load_saved_model
+from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.visualization import attention
 from tests.support.command_line import python, run
+from tests.support.paths import FIXTURES
 from tests.support.toy_translator import SOURCES, trained_translator
 
 BEAM = SearchConfig(beam_size=5)
@@ -189,10 +190,8 @@ def test_a_process_that_has_died_is_replaced(toy_version):
 # Without waiting for TensorFlow's import.
 
 
-@pytest.fixture(scope="module")
-def score_only(tmp_path_factory):
-    base = tmp_path_factory.mktemp("base")
-    return export(trained_translator(), base, config=ExportConfig(signatures=("score",)))
+PLAIN = FIXTURES / "format-1" / "export" / "1"  # of serving_default alone
+ANSWERS = json.loads((FIXTURES / "format-1" / "translations.json").read_text())
 
 
 def without_tensorflow(code, *arguments):
@@ -201,16 +200,17 @@ def without_tensorflow(code, *arguments):
     return python("-c", code, *arguments)
 
 
-def test_an_export_translates_without_tensorflow(score_only):
+def test_an_export_translates_without_tensorflow():
     code = f"""
 from keras_transformer.runs.models import open_translator
 print(open_translator(sys.argv[1])({SOURCES!r}))
 """
-    assert without_tensorflow(code, score_only) == f"{trained_translator().translate(SOURCES)}\n"
-    assert open_translator(score_only)([]) == []
+    answers = [ANSWERS[source] for source in SOURCES]
+    assert without_tensorflow(code, PLAIN) == f"{answers}\n"
+    assert open_translator(PLAIN)([]) == []
 
 
-def test_many_sentences_have_their_graph_rewritten(score_only, monkeypatch):
+def test_many_sentences_have_their_graph_rewritten(monkeypatch):
     monkeypatch.setattr(exported_translator, "OPTIMIZE_THRESHOLD", 2)
     optimized = []
 
@@ -220,14 +220,14 @@ def test_many_sentences_have_their_graph_rewritten(score_only, monkeypatch):
             optimized.append(optimize)
 
     monkeypatch.setattr(exported_translator, "ServerProcess", Observed)
-    expected = trained_translator().translate(SOURCES)
-    translator = ExportedTranslator(score_only)
+    translator = ExportedTranslator(PLAIN)
     found = [translator.translate(SOURCES[i:j]) for i, j in [(0, 0), (0, 1), (1, 2), (2, 3)]]
-    assert [*sum(found, []), *translator.translate(SOURCES[3:])] == expected
+    found.append(translator.translate(SOURCES[3:]))
+    assert sum(found, []) == [ANSWERS[source] for source in SOURCES]
     assert optimized == [False, True]  # one process for the first two, one for all others
 
 
-def test_a_signature_that_is_not_there_is_named_at_once(score_only):
+def test_a_signature_that_is_not_there_is_named_at_once():
     """Before anything is loaded."""
     code = """
 from keras_transformer.presets import SearchConfig
@@ -242,16 +242,16 @@ for use in (
     except ValueError as error:
         print(error)
 """
-    said = without_tensorflow(code, score_only).splitlines()
+    said = without_tensorflow(code, PLAIN).splitlines()
     for name, line in zip(("beam", "sample", "attention"), said, strict=True):
         assert f"has no signature {name}: export the run again with {name} among" in line
 
 
-def test_signatures_are_read_as_tensorflow_reads_them(score_only, tmp_path):
-    with open(f"{score_only}/saved_model.pb", "rb") as file:
+def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
+    with open(f"{toy_version}/saved_model.pb", "rb") as file:
         content = file.read()
     (meta_graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
-    found = read_signatures(score_only)
+    found = read_signatures(toy_version)
     assert set(found) == set(meta_graph.signature_def) >= {"serving_default", "score"}
     for name, signature in meta_graph.signature_def.items():
         inputs, outputs = found[name]

@@ -95,10 +95,6 @@ def test_page_is_a_page_without_python(toy_version):
     assert model_card._first_words("今" * 100) == "今" * 36 and model_card._first_words("") == ""
 
 
-def test_page_says_that_sources_are_cut(toy_version):
-    assert "Sources of more than 12 tokens, END included" in read_page(toy_version)
-
-
 def test_size_is_that_of_the_files(card, toy_version):
     weights = os.listdir(os.path.join(toy_version, "variables"))
     sizes = [os.path.getsize(os.path.join(toy_version, "variables", name)) for name in weights]
