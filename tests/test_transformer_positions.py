@@ -221,16 +221,6 @@ def test_layers_share_what_is_the_stacks(positions):
         assert [bool(scheme) for scheme in schemes] == [False, False, True, True]
 
 
-@each
-def test_saved_and_loaded(positions, tmp_path):
-    made = model(positions)
-    made.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(loaded((LONG_SOURCE, LONG_TARGET)), full(made), 1e-6)
-    assert loaded.positions == positions
-    assert loaded.max_distance == OPTIONS[positions].get("max_distance")
-
-
 def test_weights_of_other_positions_are_refused(tmp_path):
     """Also where both have the same weights, or none: nothing else would tell them apart."""
     names = ["sinusoidal", "rotary", "relative", "learned", "none"]
