@@ -169,6 +169,17 @@ def test_fit_as_keras_does():
     assert bias.min() >= 0 and np.linalg.norm(kernel, axis=0).max() < 0.3 + 1e-5
 
 
+def test_round_trip_of_penalties():
+    layer = kt.MultiHeadAttention(2, 3, **PENALTIES)
+    described_as = keras.saving.serialize_keras_object(layer)
+    again = keras.saving.deserialize_keras_object(described_as)
+    assert again.get_config() == layer.get_config()
+    layer(QUERY, VALUE), again(QUERY, VALUE)
+    again.set_weights(layer.get_weights())
+    assert_close(np.array(again.losses[4:]), np.array(layer.losses[4:]), 1e-6)
+    assert type(again.query_dense.kernel.constraint) is keras.constraints.MaxNorm
+
+
 @pytest.mark.parametrize("built", [False, True])
 def test_from_the_configuration_of_keras_layer(built):
     theirs = keras.layers.MultiHeadAttention(2, 3, 5, output_shape=(6,), **PENALTIES)
