@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 import sacrebleu
@@ -119,14 +118,6 @@ def test_a_clear_difference_is_no_chance_and_none_is_not_significant():
     assert clear["bleu_p_value"] < 0.01 and clear["chrf_p_value"] < 0.01
     same = score_translations(pairs, worse, compare=worse)["comparison"]
     assert same["bleu_p_value"] == same["chrf_p_value"] == 1
-
-
-def test_thousand_samples_of_three_thousand_sentences_take_seconds():
-    targets = [f"this is the sentence number {i} of them" for i in range(3000)]
-    outputs = [target.replace("the", "a") for target in targets]
-    start = time.process_time()
-    score_translations(list(zip(targets, targets, strict=True)), outputs)
-    assert time.process_time() - start < 20  # 4 on an idle core
 
 
 def test_lines_per_second_are_those_of_translating(monkeypatch):

@@ -14,29 +14,17 @@ import keras_transformer as kt
 from keras_transformer.runs.run import Run
 from keras_transformer.train import train
 from tests.support.command_line import run
-from tests.support.reversed_text import MODEL, write_corpus
+from tests.support.reversed_text import config_of, write_corpus
 
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory):
     """A run of one epoch, its directory beside a log of each of its steps."""
     folder = tmp_path_factory.mktemp("fine tuning")
-    config = kt.TrainConfig(
-        *write_corpus(folder, 200, 1),
-        valid_fraction=0.1,
-        vocabulary_size=5000,  # more than there are
-        model=MODEL,
-        epochs=1,
-        steps_per_epoch=25,
-        tokens_per_batch=256,
-        learning_rate=3e-3,
-        warmup_steps=20,
-        ema=0.9,
-        strategy="one",
-        parallel_microbatches=1,
-        log_every=1e-9,
-        log_file=str(folder / "log"),
-    )
+    options = dict(vocabulary_size=5000)  # more than there are
+    options |= dict(epochs=1, steps_per_epoch=25, ema=0.9, parallel_microbatches=1)
+    options |= dict(log_every=1e-9, log_file=str(folder / "log"))
+    config = config_of(folder, 200, 0, valid_fraction=0.1, **options)
     train(config, folder / "origin")
     return folder, config
 

@@ -27,10 +27,3 @@ def test_layer_in_another_model(tmp_path, monkeypatch):
 def test_train_and_translate(capsys):
     exec(TRAINING, {})
     assert capsys.readouterr().out.splitlines()[-1] == "['1998-05-09']"
-
-
-def test_pictures_are_there_and_small():
-    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
-    assert pictures
-    for picture in pictures:
-        assert (ROOT / picture).stat().st_size < 60_000

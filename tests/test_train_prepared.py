@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -13,7 +14,7 @@ from keras_transformer.runs import training_data
 from keras_transformer.runs.run import DATA, Run
 from keras_transformer.runs.training_data import valid_pairs
 from keras_transformer.train import train
-from tests.support.reversed_text import MODEL, write_corpus
+from tests.support.reversed_text import config_of, write_corpus
 
 VOCABULARY = dict(vocabulary_size=300, vocabulary_sample=150, valid_fraction=0.1)
 
@@ -25,16 +26,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def config(text):
-    return kt.TrainConfig(
-        *text,
-        **VOCABULARY,
-        model=MODEL,
-        epochs=2,
-        tokens_per_batch=256,
-        learning_rate=3e-3,
-        warmup_steps=20,
-        strategy="one",
-    )
+    return config_of(pathlib.Path(text[0]).parent, 301, valid_rows=0, **VOCABULARY)
 
 
 @pytest.fixture(scope="module")

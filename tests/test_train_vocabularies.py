@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.runs.run import DATA
 from keras_transformer.runs.training_data import train_tokenizers
 from keras_transformer.train import train
-from tests.support.reversed_text import MODEL, write_corpus
+from tests.support.reversed_text import MODEL, config_of, write_corpus
 
 PAIRS = [(f"the {animal} sleeps", f"这只{animal}睡着了") for animal in ("cat", "hen", "cow")]
 
@@ -52,20 +52,10 @@ def test_frozen_vectors_in_a_run(tmp_path, capsys):
     table = np.random.default_rng(3).normal(0, 0.3, (6, 16)).round(4)
     lines = [f"{word} {' '.join(map(str, row))}" for word, row in zip(words, table, strict=True)]
     vectors.write_text("\n".join(lines) + "\n")
-    config = kt.TrainConfig(
-        *corpus,
-        valid_fraction=0.2,
-        vocabulary_size=None,
-        model_type="word",
-        source_vectors=str(vectors),
-        freeze_vectors=True,
-        model=dataclasses.replace(MODEL, positions="learned", share_embeddings="target"),
-        epochs=1,
-        tokens_per_batch=512,
-        learning_rate=1e-2,
-        warmup_steps=1,
-        strategy="one",
-    )
+    options = dict(valid_fraction=0.2, vocabulary_size=None, model_type="word", epochs=1)
+    options |= dict(source_vectors=str(vectors), freeze_vectors=True, learning_rate=1e-2)
+    model = dataclasses.replace(MODEL, positions="learned", share_embeddings="target")
+    config = config_of(tmp_path, 100, 0, **options, model=model, warmup_steps=1)
     assert config.model.d_model == 16
     output = tmp_path / "run"
     train(config, output)
@@ -97,10 +87,8 @@ def embeddings(output):
 def test_vectors_that_cover_nothing_leave_nothing(tmp_path):
     (tmp_path / "v").write_text("unheard-of" + " 0.5" * 8 + "\n")
     tiny = dataclasses.replace(MODEL, d_model=8)
-    config = kt.TrainConfig(
-        *write_corpus(tmp_path, 30, 1), valid_fraction=0.2, vocabulary_size=None, model=tiny,
-        model_type="word", target_vectors=str(tmp_path / "v"), strategy="one"
-    )  # fmt: skip
+    options = dict(vocabulary_size=None, model_type="word", target_vectors=str(tmp_path / "v"))
+    config = config_of(tmp_path, 30, 0, valid_fraction=0.2, model=tiny, **options)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ValueError, match="has no vector for any of the"):
         train(config, tmp_path / "run")

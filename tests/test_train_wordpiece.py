@@ -16,33 +16,23 @@ from keras_transformer.runs.training_data import open_data
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved
 from keras_transformer.train import train
-from tests.support.reversed_text import MODEL, write_corpus
+from tests.support.reversed_text import MODEL, config_of
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     """A vocabulary of a file on one side, one learned on the other."""
     folder = tmp_path_factory.mktemp("corpus")
-    train_files, valid_files = write_corpus(folder, 200, 1), write_corpus(folder, 30, 2)
-    with open(train_files[0], encoding="utf-8") as file:
+    options = dict(vocabulary_size=36, model_type="wordpiece", target_vocabulary_size=38)
+    options |= dict(tokens_per_batch=512, warmup_steps=10)
+    options["model"] = dataclasses.replace(MODEL, share_embeddings="target")
+    config = config_of(folder, 200, 30, **options)
+    with open(config.train_source, encoding="utf-8") as file:
         pieces = saved.open_model(kt.WordPieceTokenizer.train(file, 40).model)
     names = [piece.decode() for piece in pieces.pieces(range(40)).numpy()]
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join([*names[1:30], "[MASK]", *names[30:]]))
-    return kt.TrainConfig(
-        *train_files,
-        *valid_files,
-        vocabulary_size=36,
-        model_type="wordpiece",
-        source_vocabulary=str(vocabulary),
-        target_vocabulary_size=38,
-        model=dataclasses.replace(MODEL, share_embeddings="target"),
-        epochs=2,
-        tokens_per_batch=512,
-        learning_rate=3e-3,
-        warmup_steps=10,
-        strategy="one",
-    )
+    return dataclasses.replace(config, source_vocabulary=str(vocabulary))
 
 
 def test_the_summary_of_a_training(config, tmp_path):

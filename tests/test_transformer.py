@@ -217,19 +217,6 @@ def test_steps_of_rows_without_source(plain_model):
     assert_close(steps(plain_model, source, TARGET), run(plain_model, source))
 
 
-def test_steps_run_in_a_graph():
-    model = build("Transformer", "pre")
-
-    @tf.function
-    def two_steps(source, target):
-        state = model.initial_state(source)
-        first, state = model.step(target[:, 0], 0, state)
-        second, _ = model.step(target[:, 1], tf.constant(1), state)
-        return tf.stack([first, second], axis=1)
-
-    assert_close(two_steps(SOURCE, TARGET), run(model)[:, :2])
-
-
 def test_state_is_batch_first_and_holds_the_memory_once(plain_model):
     """What a search reorders: every tensor of the state has the rows on its first axis."""
     model = plain_model

@@ -78,6 +78,7 @@ def test_an_environment_that_is_not_there():
     assert done.stderr == "There is no nowhere/python: `make .venv-opennmt/installed` makes one.\n"
 
 
+@pytest.mark.slow
 def test_profile_of_a_step():
     command = [sys.executable, "-m", "benchmarks.profile"]
     done = subprocess.run([*command, "toy"], capture_output=True, text=True)

@@ -11,9 +11,10 @@ import urllib.request
 
 import pytest
 
+from keras_transformer import LIGHT
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.streams import tolerate_closed_stderr
-from tests.support.command_line import run_process
+from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES, ROOT
 
 SIZES = "--preset tiny --num-layers 1 --d-model 8 --num-heads 2 --d-ff 8 --max-length 16".split()
@@ -93,7 +94,8 @@ def test_every_command_works_without_a_stream(closed, reverse_run, tmp_path):
 
 def test_a_file_does_not_take_the_place_of_a_closed_stream(tmp_path):
     """What native code and other processes write to stderr would go into it."""
-    code = "from keras_transformer.runs.streams import *; import os; open_standard_streams()\n"
+    code = f"import os; os.environ[{LIGHT!r}] = '1'\n"
+    code += "from keras_transformer.runs.streams import *; open_standard_streams()\n"
     code += f"os._exit(open({str(tmp_path / 'file')!r}, 'w').fileno())"
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         assert shell(closed, sys.executable, "-c", code).returncode > 2
@@ -118,17 +120,22 @@ def train(folder, made, *options):
     return [sys.executable, "-m", "keras_transformer", *map(str, command)]
 
 
-def test_a_training_goes_on_whose_progress_nobody_reads(reverse_run, tmp_path):
-    """`train … 2>&1 | head -3`."""
-    command = train(reverse_run[0], tmp_path / "run", "--epochs", "4")
+@pytest.fixture(scope="module")
+def unread(reverse_run, tmp_path_factory):
+    """A training whose progress nobody reads: `train … 2>&1 | head -3`."""
+    output = tmp_path_factory.mktemp("unread") / "run"
+    command = train(reverse_run[0], output, "--epochs", "2")
     pipe = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with subprocess.Popen(command, **pipe, cwd=ROOT) as process:
         for _ in range(3):
             assert process.stdout.readline()
         process.stdout.close()
         assert process.wait() == 0
-    assert Run(tmp_path / "run").read_state()["epoch"] == 4
-    assert (tmp_path / "run" / "model.keras").exists()
+    return output
+
+
+def test_a_training_goes_on_whose_progress_nobody_reads(unread):
+    assert Run(unread).read_state()["epoch"] == 2 and (unread / "model.keras").exists()
 
 
 def test_a_script_trains_on_too(reverse_run, tmp_path):
@@ -187,15 +194,12 @@ def test_who_is_hung_up_on_saves_and_ends(reverse_run, tmp_path):
     assert state["epoch"] < 100000 and points
 
 
-def test_a_full_disk_is_one_sentence(reverse_run):
+def test_a_full_disk_is_one_sentence():
     """Not the traceback of what Python had kept for the end."""
-    commands = [["config"], ["score", reverse_run[0] / "run", "--source"]]
-    commands[1].append(reverse_run[0] / "pairs.tsv")
-    for command in commands:
-        program = [sys.executable, "-m", "keras_transformer", *command]
-        result = shell("> /dev/full", *program, stderr=subprocess.PIPE)
-        assert result.returncode == 2 and result.stderr.count(b"\n") == 1
-        assert b"stdout cannot be written (No space left on device)" in result.stderr
+    program = [sys.executable, "-m", "keras_transformer", "config"]
+    result = shell("> /dev/full", *program, stderr=subprocess.PIPE)
+    assert result.returncode == 2 and result.stderr.count(b"\n") == 1
+    assert b"stdout cannot be written (No space left on device)" in result.stderr
 
 
 def test_whoever_has_read_enough_of_the_translations_ends_them(reverse_run):
@@ -218,7 +222,7 @@ def test_a_lost_reader_does_not_make_an_unfit_export_fit(tmp_path):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"")
     program = [sys.executable, "-m", "keras_transformer", "check", tmp_path]
-    assert run_process("check", tmp_path).returncode == 1
+    assert run("check", tmp_path).returncode == 1
     read, write = os.pipe()
     os.close(read)
     result = subprocess.run(list(map(str, program)), stdout=write, stderr=subprocess.PIPE)
@@ -249,31 +253,24 @@ def test_every_command_takes_paths_that_look_like_patterns(reverse_run, tmp_path
     assert sorted(os.listdir(made / "models")) == ["1"]
 
 
-def train_history(folder, **environment):
-    command = train(*folder, "--epochs", "2")
-    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    result = subprocess.run(command, env=shell | environment, cwd=ROOT, capture_output=True)
-    assert result.returncode == 0, result.stderr.decode()
-    return [row | {"minutes": 0} for row in Run(folder[1]).read_history()]
-
-
-def test_settings_of_other_programs_are_not_inherited(reverse_run, tmp_path):
+def test_settings_of_other_programs_are_not_inherited(reverse_run, unread, tmp_path):
     """Neither precision nor backend; TF_USE_LEGACY_KERAS is for those who have tf_keras."""
     settings = {"floatx": "float16", "image_data_format": "channels_first", "backend": "jax"}
     (tmp_path / "keras.json").write_text(json.dumps(settings | {"epsilon": 0.1}))
     others = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
-    expected = train_history((reverse_run[0], tmp_path / "expected"))
-    assert train_history((reverse_run[0], tmp_path / "run"), **others) == expected
+    command = train(reverse_run[0], tmp_path / "run", "--epochs", "2")
+    python(*command[1:], **others)
+    found, expected = (
+        [row | {"minutes": 0} for row in Run(run).read_history()]
+        for run in (tmp_path / "run", unread)
+    )
+    assert found == expected
     assert json.loads((tmp_path / "keras.json").read_text())["floatx"] == "float16"
 
 
 def test_a_script_tokenizes_though_legacy_keras_is_asked_for():
     code = "import os, keras_transformer as kt\n"
     code += "tokenizer = kt.SubwordTokenizer.train(['ab'], model_type='char')\n"
-    code += (
-        "print(tokenizer.detokenize(tokenizer('ab')).numpy(), os.environ['TF_USE_LEGACY_KERAS'])"
-    )
-    environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.stdout == "b'ab' 1\n", result.stderr
+    code += "text = tokenizer.detokenize(tokenizer('ab')).numpy()\n"
+    code += "print(text, os.environ['TF_USE_LEGACY_KERAS'])"
+    assert python("-c", code, TF_USE_LEGACY_KERAS="1") == "b'ab' 1\n"

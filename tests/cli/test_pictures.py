@@ -1,14 +1,11 @@
 """The command `attention`: pictures of what a run attends to. Of exports: tests/serving."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 import keras_transformer as kt
 from keras_transformer.visualization import attention
-from tests.support.command_line import refused, run
+from tests.support.command_line import refused, run, sentences_before_tensorflow
 
 
 @pytest.fixture
@@ -67,20 +64,10 @@ def test_no_text(random_run, tmp_path):
 
 
 def test_mistakes_do_not_wait_for_tensorflow(tmp_path):
-    program = """
-import sys
-sys.argv[0] = "keras-transformer"
-sys.modules["tensorflow"] = None  # so that importing it fails
-from keras_transformer.cli.main import main
-main()
-"""
-    for arguments, message in (
-        ([str(tmp_path / "none"), "a"], "none is not a directory"),
-        ([str(tmp_path), "a", "--output", "x.xyz"], "The format of x.xyz is unknown"),
-    ):
-        command = [sys.executable, "-c", program, "attention", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 2 and message in done.stderr, done.stderr
+    commands = [["attention", tmp_path / "none", "a"]]
+    commands.append(["attention", tmp_path, "a", "--output", "x.xyz"])
+    missing, unknown = sentences_before_tensorflow(commands)
+    assert "none is not a directory" in missing and "The format of x.xyz is unknown" in unknown
 
 
 def test_a_picture_that_cannot_be_written_is_one_plain_sentence(random_run, tmp_path):

@@ -56,15 +56,6 @@ MISTAKES = {
         ["export", "run", "base", "--precision", "int4"],
         "precision must be one of float32, bfloat16, int8",
     ),
-    "wide": (["export", "run", "base", "--beam-size", "1000"], "is wider than the"),
-    "alpha": (
-        ["export", "run", "base", "--length-penalty", "-1"],
-        "length_penalty must be a number of at least 0",
-    ),
-    "bound": (
-        ["export", "run", "base", "--max-output-length", "0"],
-        "max_output_length must be at least 1",
-    ),
     "format": (
         ["export", "run", "base", "--format", "onnx"],
         "format must be saved_model or ctranslate2",

@@ -1,15 +1,13 @@
 """translate, score and align as a user types them, with a run whose weights are random."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.models import load
-from tests.support.command_line import refused, run
+from tests.support.command_line import refused, run, sentences_before_tensorflow
 
 LINES = ["abc", "", "hgf", "b"]
 STDIN = "".join(f"{line}\n" for line in LINES).encode()
@@ -126,22 +124,10 @@ def test_pair_mistakes(folder):
 def test_what_needs_no_model_does_not_wait_for_tensorflow(tmp_path):
     """Translations that are there already, and what is no model, take a moment and not seconds."""
     (tmp_path / "text").write_text("one\ntwo\n")
-    text, nowhere = str(tmp_path / "text"), str(tmp_path / "nowhere")
-    program = """
-import sys
-sys.argv[0] = "keras-transformer"
-sys.modules["tensorflow"] = None  # so that importing it fails
-from keras_transformer.cli.main import main
-main()
-"""
-
-    def run(*arguments):
-        command = [sys.executable, "-c", program, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-
-    done = run("evaluate", text, "--source", text, "--target", text)
-    assert (done.returncode, "exact match: 100.0 %" in done.stdout) == (0, True), done.stderr
-    for command in ("translate", "evaluate", "score", "align"):
-        files = () if command == "translate" else ("--source", text, "--target", text)
-        done = run(command, nowhere, *files)
-        assert done.returncode == 2 and done.stderr.startswith("keras-transformer: " + nowhere)
+    text, nowhere = tmp_path / "text", tmp_path / "nowhere"
+    files = ["--source", text, "--target", text]
+    commands = [["evaluate", text, *files], ["translate", nowhere]]
+    commands += [[name, nowhere, *files] for name in ("evaluate", "score", "align")]
+    sentences = sentences_before_tensorflow(commands)
+    assert len(sentences) == 4
+    assert all(one.startswith(f"keras-transformer: {nowhere}") for one in sentences)

@@ -1,8 +1,6 @@
 """In which order batches come, pass after pass, and from any position on."""
 
 import json
-import subprocess
-import sys
 import time
 
 import keras
@@ -12,6 +10,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.special_ids import PAD
+from tests.support.command_line import python
 from tests.support.numbered_pairs import (
     batches_of,
     dataset_of,
@@ -19,7 +18,6 @@ from tests.support.numbered_pairs import (
     pairs_of_lengths,
     random_pairs,
 )
-from tests.support.paths import ROOT
 
 
 def test_order_is_that_of_the_seed():
@@ -106,13 +104,9 @@ dataset = dataset_of(random_pairs(40), 100, seed=5)
 dataset.stream.position = (1, 4)
 print(json.dumps(batches_of(dataset)))
 """
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
     whole, steps = uninterrupted()
     start = steps + 4
-    assert json.loads(run.stdout.splitlines()[-1]) == [
-        list(batch) for batch in whole[start : start + steps]
-    ]
+    assert json.loads(python("-c", code)) == [list(batch) for batch in whole[start : start + steps]]
 
 
 # Where the next iterator begins.

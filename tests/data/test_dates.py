@@ -3,10 +3,7 @@
 import collections
 import datetime
 import hashlib
-import os
 import re
-import subprocess
-import sys
 import unicodedata
 
 import babel
@@ -21,6 +18,7 @@ from keras_transformer.data.dates import (
     dates,
     falls_back_to_root,
 )
+from tests.support.command_line import python
 
 
 @pytest.fixture(scope="module")
@@ -220,20 +218,15 @@ def test_seed_changes_the_corpus():
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_other_process_gives_the_same_corpus_without_keras(hash_seed):
-    program = (
-        "import sys; sys.argv[0] = 'keras-transformer';"
-        "from keras_transformer.data.dates import dates;"
-        "assert not {'keras', 'tensorflow'} & set(sys.modules);"
-        "sys.stdout.buffer.write(repr(dates(train_size=100, valid_size=9, test_size=9)).encode())"
-    )
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": hash_seed,
-        "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path])),
-    }
-    command = [sys.executable, "-c", program]
-    there = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
-    assert there.decode() == repr(dates(train_size=100, valid_size=9, test_size=9))
+    program = """
+import sys
+sys.argv[0] = "keras-transformer"
+from keras_transformer.data.dates import dates
+assert not {"keras", "tensorflow"} & set(sys.modules)
+print(ascii(dates(train_size=100, valid_size=9, test_size=9)))
+"""
+    expected = ascii(dates(train_size=100, valid_size=9, test_size=9))
+    assert python("-c", program, PYTHONHASHSEED=hash_seed) == f"{expected}\n"
 
 
 @pytest.mark.skipif(babel.__version__ != "2.18.0", reason="another Babel brings another CLDR")

@@ -26,22 +26,6 @@ def test_any_iterable_is_read_once():
     assert len(encode_pairs([], numbers, numbers)) == 0
 
 
-def test_what_is_kept_and_why_not():
-    """Lengths count END: of at most 5, four ids are left."""
-    pairs = EncodedPairs(
-        Sentences.from_lists([[4] * n for n in (4, 5, 4, 9, 0, 0, 1, 66_000)]),
-        Sentences.from_lists([[4] * n for n in (4, 4, 5, 9, 1, 0, 0, 1)]),
-    )
-    kept, summary = pairs.filter_by_length(5)
-    assert kept.tolist() == [0] and kept.dtype == np.int32
-    assert summary == (
-        "kept 1 of 8 pairs; dropped 2 with an empty source, 1 with an empty target, 3 with a "
-        "source of more than 5 tokens, 1 with a target of more than 5 tokens"
-    )
-    kept, summary = pairs.filter_by_length(70_000)
-    assert kept.tolist() == [0, 1, 2, 3, 7] and summary.startswith("kept 5 of 8 pairs; dropped 2")
-
-
 def test_joined():
     first = EncodedPairs(Sentences.from_lists([[4], [5, 5]]), Sentences.from_lists([[6], [7]]))
     second = EncodedPairs(Sentences.from_lists([[8]]), Sentences.from_lists([[9, 9, 9]]))

@@ -174,7 +174,7 @@ def test_what_ends_below_the_beam_is_not_counted():
     assert found_and_steps(step, 3, 2, 0.0) == ([(0.25, [END]), (0.07695, [A, A, A])], 3)
 
 
-@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES)
+@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES[6:])
 @pytest.mark.parametrize("beam_patience", [1.0, 1.5, 3.0])
 def test_patience(seed, beam_size, length_penalty, max_length, beam_patience):
     """A row that has given up finds nothing more while it waits for the others."""

@@ -235,19 +235,3 @@ def test_model_step_by_step_is_model_at_once(model):
             assert tokens[i].numpy().tolist() == padded([expected], tokens.shape[1])[0]
             assert int(lengths[i]) == len(expected)
             assert float(log_prob[i]) == pytest.approx(expected_log_prob, abs=1e-4)
-
-
-def test_model_in_a_graph_and_rows_alone(model):
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
-    def decode(source):
-        return greedy_search(model.step, model.initial_state(source), tf.shape(source)[0], 9)
-
-    together = decode(tf.constant(SOURCE, tf.int32))
-    for i, row in enumerate(SOURCE):
-        tokens, lengths, log_prob = decode(tf.constant([row[row != PAD]], tf.int32))
-        width = together[0].shape[1]
-        assert padded(tokens.numpy().tolist(), width)[0] == together[0][i].numpy().tolist()
-        assert lengths[0] == together[1][i]
-        assert float(log_prob[0]) == pytest.approx(float(together[2][i]), abs=1e-4)
-    nothing = decode(tf.zeros([0, 5], tf.int32))
-    assert [tensor.shape.as_list() for tensor in nothing] == [[0, 0], [0], [0]]

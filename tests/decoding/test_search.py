@@ -89,7 +89,7 @@ def test_rows_do_not_depend_on_their_batch(name, model, sources):
             assert log_prob == pytest.approx(score(model, source, tokens), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["greedy", "beam", "sampling"])
 def test_fixed_shapes_under_xla_change_nothing(name, model, sources):
     """Caches with room and tokens of full width find what growing ones find."""
     prefix = np.full((len(sources), 2), PAD)

@@ -83,8 +83,8 @@ def test_sealed_flips_of_a_corpus_give_pairs_or_a_sentence(count, tmp_path):
 @pytest.mark.parametrize(
     "kind, count",
     [
-        ("run", 4),
-        ("export", 16),
+        ("run", 2),
+        ("export", 9),
         pytest.param("run", 100, marks=pytest.mark.ordeal),
         pytest.param("export", 100, marks=pytest.mark.ordeal),
     ],

@@ -1,13 +1,9 @@
 """With JAX as Keras' backend: what runs, and what says that it cannot."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.support.command_line import python
 from tests.support.layer_harness import require_jax
-from tests.support.paths import ROOT
 
 CODE = """
 import keras, numpy as np
@@ -71,8 +67,4 @@ refused(lambda: model.evaluate(x, y[:, :1], verbose=0), "received shape (2, 1)")
 @pytest.mark.slow
 def test_jax():
     require_jax()
-    environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    python("-c", CODE, KERAS_BACKEND="jax")

@@ -1,76 +1,62 @@
 """Cores that work apart: what TensorFlow is told, and when it is left alone."""
 
+import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import TrainConfig
 from keras_transformer.train import _configure_parallelism
+from tests.support.command_line import python
 
 CORES = len(os.sched_getaffinity(0))
-# What `make test-numerical` tells the tests, and would tell their processes.
-SETTINGS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-SCRIPT = """
+# Each case in a child of its own: what `configure_threads` returns, and the numbers of threads.
+PROGRAM = """
+import json, os, sys
+for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    os.environ.pop(name, None)  # what `make test-numerical` sets
 import tensorflow as tf
 from keras_transformer.kernels.tensorflow import machine
-{before}
-found = machine.configure_threads({most})
-assert found == machine.inter_op_threads()
+
 threading = tf.config.threading
-print(
-    found,
-    threading.get_intra_op_parallelism_threads(),
-    threading.get_inter_op_parallelism_threads(),
-)
+for before, environment, options in json.loads(sys.argv[1]):
+    if os.fork():
+        assert os.wait()[1] == 0, before
+        continue
+    os.environ.update(environment)
+    exec(before)
+    found = machine.configure_threads(**options)
+    assert found == machine.inter_op_threads()
+    numbers = threading.get_intra_op_parallelism_threads, threading.get_inter_op_parallelism_threads
+    print(json.dumps([found, *(number() for number in numbers)]), flush=True)
+    os._exit(0)
 """
+INTRA, INTER = (f"threading.set_{x}_op_parallelism_threads" for x in ("intra", "inter"))
+CASES = {
+    "every core does its own operation": ("", {}, {}, [CORES, 1, CORES]),
+    "few cores": ("", {}, {"max_parallel": CORES}, [CORES, 1, CORES]),
+    "many cores": ("", {}, {"max_parallel": CORES - 1}, [1, 0, 0]),
+    "too late": ("tf.zeros(1) + 1", {}, {}, [1, 0, 0]),
+    "own threads": (f"{INTRA}(3)", {}, {}, [1, 3, 0]),
+    "own operations": (f"{INTER}(5)", {}, {}, [1, 0, 5]),
+    "own environment": ("", {"TF_NUM_INTRAOP_THREADS": "2"}, {}, [1, 0, 0]),
+    "a GPU": ("tf.config.list_physical_devices = lambda kind: [kind]", {}, {}, [1, 0, 0]),
+    "as this would set them": (f"{INTRA}(1); {INTER}(4)", {}, {}, [4, 1, 4]),
+}
 
 
-def run(before="", most="", **environment):
-    """What `configure_threads` returns in a new process, and the numbers of threads after it."""
-    inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT.format(before=before, most=most)],
-        env=inherited | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [int(number) for number in done.stdout.split()]
+@pytest.fixture(scope="module")
+def found():
+    """What each case comes to, by its name."""
+    given = json.dumps([case[:3] for case in CASES.values()])
+    lines = python("-W", "error", "-c", PROGRAM, given, TF_CPP_MIN_LOG_LEVEL="3").splitlines()
+    return dict(zip(CASES, map(json.loads, lines), strict=True))
 
 
-def test_every_core_does_its_own_operation():
-    assert run() == [CORES, 1, CORES]
-
-
-def test_only_where_there_are_few_cores():
-    assert run(most=f"max_parallel={CORES}") == [CORES, 1, CORES]
-    assert run(most=f"max_parallel={CORES - 1}") == [1, 0, 0]
-
-
-@pytest.mark.parametrize(
-    "before, environment, expected",
-    [
-        ("tf.zeros(1) + 1", {}, [1, 0, 0]),
-        ("tf.config.threading.set_intra_op_parallelism_threads(3)", {}, [1, 3, 0]),
-        ("tf.config.threading.set_inter_op_parallelism_threads(5)", {}, [1, 0, 5]),
-        ("", {"TF_NUM_INTRAOP_THREADS": "2"}, [1, 0, 0]),
-        ("tf.config.list_physical_devices = lambda kind: [kind]", {}, [1, 0, 0]),
-    ],
-    ids=["too late", "own threads", "own operations", "own environment", "a GPU"],
-)
-def test_what_is_settled_stays(before, environment, expected):
-    assert run(before, **environment) == expected
-
-
-def test_threads_set_by_hand_count():
-    before = (
-        "tf.config.threading.set_intra_op_parallelism_threads(1);"
-        "tf.config.threading.set_inter_op_parallelism_threads(4)"
-    )
-    assert run(before) == [4, 1, 4]
+@pytest.mark.parametrize("name", CASES)
+def test_threads_of_a_process(name, found):
+    assert found[name] == CASES[name][-1]
 
 
 @pytest.mark.parametrize(

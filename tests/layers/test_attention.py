@@ -38,31 +38,6 @@ def test_products_of_one_query_with_five_keys():
     np.testing.assert_allclose(weights[0], powers / powers.sum(), atol=1e-4)
 
 
-def test_query_equal_to_a_stored_key_retrieves_its_value():
-    keys, values = 100 * np.eye(5, 8), normal(5, 3)
-    output, _ = attend(keys[[3, 0]], keys, values)
-    np.testing.assert_allclose(output, values[[3, 0]], atol=1e-4)
-
-
-def test_look_ahead_mask_zeroes_everything_above_the_diagonal():
-    x = normal(6, 4)
-    output, weights = attend(x, x, x, mask=np.array(kt.causal_mask(6)))
-    above = np.triu_indices(6, k=1)
-    assert not weights[above].any()
-    assert (weights[np.tril_indices(6)] > 0).all()
-    np.testing.assert_allclose(output[0], x[0], atol=1e-6)  # the first sees only itself
-
-
-def test_sizes_of_the_paper():
-    attention = kt.MultiHeadAttention(num_heads=8, key_dim=512 // 8)
-    x = normal(2, 10, 512)
-    output, weights = attention(x, x, return_attention_scores=True)
-    assert output.shape == (2, 10, 512)
-    assert weights.shape == (2, 8, 10, 10)
-    assert [w.shape for w in attention.get_weights()[::2]] == [(512, 8, 64)] * 3 + [(8, 64, 512)]
-    np.testing.assert_allclose(np.sum(weights, axis=-1), 1, atol=1e-5)
-
-
 # The formula.
 
 
@@ -153,18 +128,6 @@ def test_self_attention_projects_as_separate_inputs_do():
     assert_close(layer(x, x, x), expected)
     assert_close(layer(copies[0], x, x), expected)  # one for key and value
     assert_close(layer(*copies), expected)
-
-
-def test_query_without_keys_gets_the_output_bias():
-    layer = layer_harness.build("MultiHeadAttention")
-    masks = {"query_mask": layer_harness.X_MASK, "value_mask": layer_harness.MEMORY_MASK}
-    output, weights = layer(
-        layer_harness.X, layer_harness.MEMORY, **masks, return_attention_scores=True
-    )
-    padded = ~layer_harness.X_MASK
-    bias = np.broadcast_to(layer.get_weights()[-1], (padded.sum(), 7))
-    np.testing.assert_allclose(np.array(output)[padded], bias, atol=1e-6)
-    assert not np.moveaxis(np.array(weights), 1, 2)[padded].any()
 
 
 def test_seed_fixes_the_dropout():

@@ -132,12 +132,6 @@ def test_same_arguments_in_the_same_order():
     assert list(ours.items()) == list(theirs.items())
 
 
-def test_none_by_position():
-    theirs, ours = pair({}, QUERY, VALUE)
-    expected = np.array(theirs(QUERY, VALUE, attention_mask=some(B, T, S)))
-    assert_close(ours(QUERY, VALUE, None, None, None, None, some(B, T, S)), expected)
-
-
 # Arguments: those of Keras' layer, and how the others are refused.
 
 PENALTIES = {
@@ -194,15 +188,6 @@ def test_from_the_configuration_of_keras_layer(built):
     ours = kt.MultiHeadAttention.from_config(theirs.get_config())
     assert ours.get_config().items() >= {"value_dim": 5, "output_shape": 6}.items()
     assert type(ours.penalties["kernel_constraint"]) is keras.constraints.MaxNorm
-
-
-def test_positions_of_the_arguments_are_those_of_keras():
-    arguments = (2, 3, None, 0.0, True, None, None, None, None, "he_normal", "ones", "l2")
-    theirs, ours = keras.layers.MultiHeadAttention(*arguments), kt.MultiHeadAttention(*arguments)
-    config = ours.get_config()
-    del config["output_initializer"], config["name"]
-    assert config.pop("positions") is None  # ours alone, by name only
-    assert config.items() <= theirs.get_config().items()
 
 
 def test_integers_of_numpy():

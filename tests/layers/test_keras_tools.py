@@ -148,8 +148,7 @@ def attentions(model):
 
 
 CHANGED = {
-    "own layers": own_translator,
-    "own layers, pre-norm": functools.partial(own_translator, norm="pre", num_layers=2),
+    "own layers": functools.partial(own_translator, norm="pre", num_layers=2),
     "LoRA": with_lora,
     "int8": quantized,
 }

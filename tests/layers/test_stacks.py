@@ -105,18 +105,6 @@ def test_decoder_without_a_memory_is_a_causal_encoder(name, norm):
     assert_close(encoder(X, causal), expected, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["EncoderLayer", "Encoder", "DecoderLayer", "Decoder"])
-def test_none_as_mask_means_no_mask(name):
-    layer = build(name)
-    arrays = layer_harness.CASES[name].arrays
-    inputs = {key: None if "mask" in key else value for key, value in arrays.items()}
-    bare = {key: value for key, value in arrays.items() if "mask" not in key}
-    expected = np.array(layer(**bare))
-    assert_close(layer(**inputs), expected, 1e-6)
-    assert_close(layer(*inputs.values()), expected, 1e-6)
-    assert_close(layer(*bare.values()), expected, 1e-6)
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_epsilon_of_the_layer_normalisation(norm):
     """Inputs whose variance is of epsilon's size tell one epsilon from another."""

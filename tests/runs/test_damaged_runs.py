@@ -10,32 +10,20 @@ import shutil
 import numpy as np
 import pytest
 
-import keras_transformer as kt
 from keras_transformer.runs import training_data
 from keras_transformer.runs.models import average, load
 from keras_transformer.runs.run import Run
 from keras_transformer.train import train
 from tests.support.command_line import run as run_command
-from tests.support.reversed_text import MODEL, write_corpus
+from tests.support.reversed_text import config_of, write_corpus
 
 TEXTS = "train_source", "train_target"
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    return kt.TrainConfig(
-        *write_corpus(folder, 60, 1),
-        *write_corpus(folder, 20, 2),
-        vocabulary_size=300,
-        model=MODEL,
-        epochs=2,
-        steps_per_epoch=5,
-        tokens_per_batch=128,
-        parallel_microbatches=1,
-        strategy="one",
-        save_every=3,
-    )
+    options = dict(steps_per_epoch=5, tokens_per_batch=128, parallel_microbatches=1, save_every=3)
+    return config_of(tmp_path_factory.mktemp("corpus"), 60, 20, **options)
 
 
 @pytest.fixture(scope="module")
@@ -73,31 +61,21 @@ def test_nothing_is_left_to_do_and_nothing_is_written(run, config, capsys):
     assert "has completed its 2 epochs" in capsys.readouterr().err
 
 
-def test_a_changed_option_is_written(run, longer):
-    train(dataclasses.replace(longer, save_every=7), run, resume=True)
-    assert Run(run).read_config().save_every == 7
-
-
-@pytest.mark.parametrize("name", ["history.csv", "data.json"])
-def test_a_file_that_a_kill_kept_out_is_written(run, longer, name):
-    before = (run / name).read_bytes()
-    (run / name).unlink()
-    train(longer, run, resume=True)
-    assert (run / name).read_bytes().startswith(before)
-    assert len(Run(run).read_history()) == 3
-
-
-def test_leftovers_are_removed(run, longer):
+def test_what_a_kill_left_is_put_in_order(run, longer):
+    """What it kept out is written, what it left half is removed, and a changed option is kept."""
+    missing = {name: (run / name).read_bytes() for name in ("history.csv", "data.json")}
+    for name in missing:
+        (run / name).unlink()
     leftovers = "tmp.config.yaml", "checkpoints/tmp.resume.json", "checkpoints/000007.weights.h5"
     for name in leftovers:
         (run / name).write_bytes(b"half")
-    train(longer, run, resume=True)
-    assert not any((run / name).exists() for name in leftovers)
-
-
-def test_a_point_stays_what_it_was(run, longer):
-    """Also that which training was resumed from, should the next one be damaged."""
     train(dataclasses.replace(longer, save_every=None), run, resume=True)
+    for name, content in missing.items():
+        assert (run / name).read_bytes().startswith(content)
+    assert len(Run(run).read_history()) == 3
+    assert not any((run / name).exists() for name in leftovers)
+    assert Run(run).read_config().save_every is None
+    # A point stays what it was, should the next one be damaged.
     states = [point["state"] for point in Run(run).checkpoints.read()]
     assert [state["more"]["epoch"] for state in states] == [state["epoch"] for state in states]
 

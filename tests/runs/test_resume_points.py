@@ -195,7 +195,8 @@ def test_a_full_disk_loses_nothing(folder, capsys, limit, file):
 # One training at a time.
 
 HOLD = """
-import sys
+import os, sys
+os.environ["KERAS_TRANSFORMER_LIGHT"] = "1"
 from keras_transformer.runs.checkpoints import Checkpoints
 Checkpoints(sys.argv[1]).lock()
 print("held", flush=True)

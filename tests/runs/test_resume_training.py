@@ -1,9 +1,6 @@
 """A `fit` that was interrupted anywhere comes, in a fresh model, to what it would have come to."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import keras
@@ -12,7 +9,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_pairs
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.command_line import python
+from tests.support.paths import SUPPORT
 from tests.support.reversed_text import write_corpus
 
 
@@ -323,11 +321,5 @@ def test_when_a_point_is_due(text, tmp_path):
 @pytest.mark.slow
 def test_two_replicas_resume_bit_for_bit(tmp_path):
     """With metrics that each counts for itself, and a batch drawn before fit."""
-    process = subprocess.run(
-        [sys.executable, SUPPORT / "mirrored_resume.py", tmp_path],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    assert json.loads(process.stdout.splitlines()[-1]) == []
+    printed = python(SUPPORT / "mirrored_resume.py", tmp_path)
+    assert json.loads(printed.splitlines()[-1]) == []

@@ -122,3 +122,20 @@ def test_export_is_smaller_and_says_what_that_costs(tmp_path, precision, share, 
         assert same > 0.8
         assert server.predict(SOURCES)["text"] != SOURCES
     assert all(value > 0 for value in comparison["lines_per_second"].values())
+
+
+def test_positions_in_int8(tmp_path):
+    """Kernels are rounded, tables of distances are not; texts longer than the distances."""
+    translator = random_translator(seed=5, positions="relative", max_distance=2)
+    config = ExportConfig(signatures=(), precision="int8")
+    path = export(translator, tmp_path, config=config)
+    rounded = lent(translator.model, "int8")
+    for weight in translator.model.weights:
+        value = rounded[weight.path]
+        assert weight.name.startswith("relative_") <= np.array_equal(weight, value)
+        weight.assign(value)
+    best = [found for (found,) in translator.translate_n_best(SOURCES, n_best=1)]
+    with ServerProcess(path) as server:
+        found = server.predict(SOURCES)
+    assert found["text"] == [one.text for one in best] and len(set(found["text"])) > 3
+    np.testing.assert_allclose(found["log_prob"], [one.log_prob for one in best], atol=1e-3)

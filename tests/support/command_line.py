@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from keras_transformer.cli.main import run as run_command
+from tests.support.paths import ROOT
 
 EARLY = """
 import json, sys
@@ -56,6 +57,19 @@ def run_process(*arguments, stdin=b""):
     # As in a user's shell, whatever other tests have set for their own processes.
     shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     return subprocess.run(program, input=stdin, capture_output=True, timeout=600, env=shell)
+
+
+def python(*arguments, **environment):
+    """What Python prints when called so, in a process that finds the package and the tests."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def sentences_before_tensorflow(commands):

@@ -6,9 +6,6 @@ import gzip
 import io
 import itertools
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,6 +20,7 @@ from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.subword_sampling import BpeDropout, UnigramSampling, pair_keys
 from keras_transformer.tokenizers.training import train_sentencepiece
 from tests.support.bpe_agenda import merged_by_agenda
+from tests.support.command_line import python
 from tests.support.paths import ROOT
 from tests.support.sample_text import BYTES, LINES, TEXTS, WORDS
 
@@ -362,15 +360,6 @@ assert "tensorflow" not in sys.modules
     paths = tmp_path / "ids.npy", tmp_path / "lengths.npy"
     for path, array in zip(paths, (ids.flat_values, ids.row_lengths()), strict=True):
         np.save(path, array.numpy())
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code, *paths],
-            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
+    outputs = [python("-c", code, *paths, PYTHONHASHSEED=seed) for seed in ("1", "2")]
     here = [tokenizer.sample(SENTENCES, 0.3, seed).flat_values.numpy().tolist() for seed in (1, 2)]
     assert outputs == ["".join(f"{row}\n" for row in here)] * 2

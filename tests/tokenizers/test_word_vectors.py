@@ -108,7 +108,8 @@ def test_bad_vectors(name, tmp_path):
 
 
 MEASURE = """
-import sys
+import os, sys
+os.environ["KERAS_TRANSFORMER_LIGHT"] = "1"
 from keras_transformer.tokenizers.word_vectors import read_vectors
 wanted = {b"w%d" % k for k in range(0, int(sys.argv[2]), int(sys.argv[2]) // 5000)}
 def peak():

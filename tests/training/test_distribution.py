@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_transformer import make_strategy
 from keras_transformer.training.cluster import Cluster, read_cluster, wait_for_workers
 from keras_transformer.training.distribution import MAX_SECONDS_TO_END, split_for_replicas
-from tests.support.command_line import run_process
+from tests.support.command_line import python, run, run_process
 from tests.support.mirrored_training import ROWS
 from tests.support.paths import ROOT, SUPPORT
 
@@ -33,14 +33,6 @@ def cluster_of(text):
 
 
 # Replicas.
-
-
-def run_mirrored(options):
-    result = subprocess.run(
-        [sys.executable, MIRRORED, json.dumps(options)], capture_output=True, text=True, timeout=600
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
 
 
 def case(rows, replicas, precision="float32", recipe="plain", built=False, slow=False):
@@ -70,7 +62,7 @@ def case(rows, replicas, precision="float32", recipe="plain", built=False, slow=
 )
 def test_replicas_equal_one_device(options):
     """First batches of any number of rows; last ones that leave replicas without a row."""
-    one, several = run_mirrored(options)
+    one, several = json.loads(python(MIRRORED, json.dumps(options)).splitlines()[-1])
     tolerance = TOLERANCES[options["precision"]]
     assert [one["replicas"], several["replicas"]] == options["replicas"]
     assert one["steps"] == several["steps"] == len(options["rows"])
@@ -100,7 +92,7 @@ def test_replicas_on_one_processor_by_the_command_line(reverse_run, tmp_path):
         sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
         sizes += ["--dropout", "0"]
         output = tmp_path / str(replicas)
-        result = run_process(
+        result = (run_process if replicas > 1 else run)(
             *["train", "--preset", "tiny", *sizes, "--output", output, "--epochs", "1"],
             *["--steps-per-epoch", "2", "--validate-by", "loss", "--logical-devices", replicas],
             *["--strategy", "mirrored" if replicas > 1 else "one"],

@@ -5,8 +5,6 @@ Files with weights left over: `test_saved_models.py`; memory that graphs keep: `
 
 import ast
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -15,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 import keras_transformer as kt
+from tests.support.command_line import python
 from tests.support.paths import ROOT, SUPPORT
 
 # Building.
@@ -152,12 +151,8 @@ def test_keras_still_changes_the_bases_of_other_classes():
 def test_keras_still_needs_help_with_replicas():
     """Or `make_function` and `maybe_symbolic_build` can do without replicas, or
     `TokenTrainer.compile` can allow several steps a call."""
-    program = SUPPORT / "mirrored_training.py"
-    result = subprocess.run(
-        [sys.executable, program, "canary"], capture_output=True, text=True, timeout=600
-    )
-    assert result.returncode == 0, result.stderr
-    odd, several, ours = json.loads(result.stdout.splitlines()[-1])
+    printed = python(SUPPORT / "mirrored_training.py", "canary")
+    odd, several, ours = json.loads(printed.splitlines()[-1])
     assert "[1,2]" in odd
     assert "Placeholder" in several
     assert ours.startswith("Keras does not support steps_per_execution=2 on 2 replicas")

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -12,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import keras_transformer as kt
-from tests.support.paths import ROOT
+from tests.support.command_line import python
 
 IDS = np.array([[2, 5, 6, 7], [2, 8, 9, 0], [2, 4, 3, 0]])
 
@@ -104,13 +102,12 @@ print(graphs() - before)
 
 @pytest.mark.slow
 def test_no_graph_outlives_its_model_on_two_replicas():
-    assert int(run_script(ON_TWO_REPLICAS)) == 0
+    assert int(python("-c", ON_TWO_REPLICAS)) == 0
 
 
 GROWTH = """
-import gc, sys
-import numpy as np, keras, keras_transformer as kt
-sys.path.insert(0, {root!r})
+import gc
+import keras
 {setup}
 def resident():
     keras.backend.clear_session(); gc.collect()
@@ -129,14 +126,4 @@ TENSORFLOW = "from tests.training.test_memory import use_of; use = use_of({!r})"
 def test_memory_does_not_grow():
     """Mebibytes of each of eight models after the first four."""
     setup = TENSORFLOW.format("dense gradients")
-    assert float(run_script(GROWTH.format(root=str(ROOT), setup=setup))) < 0.5
-
-
-def run_script(script):
-    """Returns what a new process prints."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout
+    assert float(python("-c", GROWTH.format(setup=setup))) < 0.5

@@ -146,23 +146,6 @@ def test_the_frozen_stay_and_the_rest_learns(fused):
     assert changed == len(all_before) - len(before)
 
 
-def test_a_saved_model_stays_frozen(tmp_path):
-    """Keras keeps `trainable` of the whole alone, and would drop the optimizer's state."""
-    model = frozen_model()
-    learn(model)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert not loaded.encoder.trainable and not loaded.source_embedding.trainable
-    assert loaded.decoder.trainable and loaded.target_embedding.trainable
-    assert len(loaded.optimizer.variables) == len(model.optimizer.variables)
-    before = frozen_weights(model)
-    for old, new in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(old, new)
-    learn(loaded)
-    for old, new in zip(before, frozen_weights(loaded), strict=True):
-        np.testing.assert_array_equal(old, new)
-
-
 def test_nothing_frozen_leaves_no_trace():
     model = kt.Transformer(20, 20, num_layers=1, d_model=8, num_heads=2, d_ff=16)
     assert "changes" not in model.get_config()

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import doctest
 import math
 import multiprocessing
 import pickle
@@ -383,20 +382,6 @@ def test_a_script_decodes_as_the_translator_does(translator):
     assert tokenizer.detokenize(without[0]).numpy().tolist() != [text.encode() for text in outputs]
 
 
-@pytest.mark.parametrize("name", ["greedy_search", "search"])
-def test_examples_run(translator, name):
-    known = vars(kt) | {"tf": tf, "model": translator.model, name: getattr(kt, name)}
-    known |= {"tokenizer": translator.source_tokenizer, "SearchConfig": kt.SearchConfig}
-    shown = 0
-    for example in doctest.DocTestParser().get_examples(getattr(kt, name).__doc__):
-        if not example.want:
-            exec(example.source, known)
-            continue
-        (text,) = eval(example.source, known)  # of another model, of course
-        shown += isinstance(text, bytes) and len(text) > 0
-    assert shown
-
-
 def pickled(value):
     return pickle.loads(pickle.dumps(value))
 
@@ -488,13 +473,3 @@ def test_model_is_built_and_kept():
     assert model.built and translator.model is model
     assert keras.utils.set_random_seed(3) is None  # which empties TensorFlow's caches
     assert len(translator.translate(["abc"])) == 1
-
-
-def test_signature(translator):
-    (argument,) = translator.serve.input_signature
-    assert argument == tf.TensorSpec([None], tf.string, "text")
-    outputs = translator.serve.get_concrete_function().structured_outputs
-    assert {name: (spec.dtype, spec.shape.as_list()) for name, spec in outputs.items()} == {
-        "text": (tf.string, [None]),
-        "log_prob": (tf.float32, [None]),
-    }

@@ -115,7 +115,11 @@ prepare.prepare_corpus(config, output, processes)
 def kill(config, output, processes, shards):
     """Kills a preparation once it has so many whole shards."""
     arguments = pickle.dumps((config, str(output), processes)).hex()
-    process = subprocess.Popen([sys.executable, "-c", KILLED, arguments], stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, arguments],
+        env=os.environ | {kt.LIGHT: "1"},
+        stderr=subprocess.PIPE,
+    )
     awaited = output.parent / f"{output.name}.preparing" / f"{shards - 1:05}.offsets.npy"
     while not awaited.exists():
         assert process.poll() is None, process.stderr.read().decode()
@@ -210,10 +214,10 @@ def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
 
 
 FULL_DISK = """import resource, sys
+sys.argv = ["keras-transformer", *sys.argv[1:]]
 from keras_transformer.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-sys.argv = ["keras-transformer", *sys.argv[1:]]
 main()
 """
 

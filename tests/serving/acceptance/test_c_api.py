@@ -6,7 +6,6 @@ See c_api.py for what is run. No test here needs a server. Answers are compared 
 import pytest
 import tensorflow as tf
 
-from keras_transformer.serving.saved_model import export
 from tests.support import stand_in_translator as stand_ins
 from tests.support.serving import run_through_c_api
 
@@ -38,7 +37,7 @@ def test_server_without_sentencepiece_ops_cannot_load(version_dir):
 
 def test_keras_variables_reach_the_server(tmp_path):
     twin = stand_ins.HoldsKerasVariables()
-    (reply,) = run_through_c_api(export(twin, tmp_path), [TEXTS])
+    (reply,) = run_through_c_api(save(twin, tmp_path), [TEXTS])
     expected = twin.serve(tf.constant(TEXTS, tf.string))["text"].numpy()
     assert reply["text"] == [text.decode() for text in expected]
 

@@ -8,9 +8,7 @@ import subprocess
 import pytest
 import tensorflow as tf
 
-from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import TEXT_OPS
-from keras_transformer.serving.saved_model import export
 from tests.support import stand_in_translator as stand_ins
 from tests.support.paths import SUPPORT
 from tests.support.toy_translator import SOURCES, trained_translator
@@ -45,9 +43,8 @@ def run(loader, version_dir, signature="serving_default", texts=SOURCES):
     )
 
 
-def test_translations_are_those_in_memory(loader, tmp_path):
-    path = export(trained_translator(), tmp_path, config=ExportConfig(signatures=()))
-    done = run(loader, path)
+def test_translations_are_those_in_memory(loader, toy_version):
+    done = run(loader, toy_version)
     assert done.returncode == 0, done.stderr
     # A character vocabulary may write line ends, so rows end where a log-probability does.
     found = [part.rsplit(b"\t", 1) for part in done.stdout.split(b"\n")[:-1] if b"\t" in part]

@@ -211,9 +211,6 @@ EXPORTS = {
     "scored": Trial(
         "a signature that writes a file, for score", node("WriteFile"), OTHER, f"score {{}} {ASKED}"
     ),
-    "aligned": Trial(
-        "a signature that writes a file, for align", node("WriteFile"), OTHER, f"align {{}} {ASKED}"
-    ),
     "evaluated": Trial(
         "a signature that writes a file, for evaluate",
         node("WriteFile"),

@@ -248,12 +248,6 @@ RUNS = {
         NAMES,
         "score {} --source {}/../pairs.tsv",
     ),
-    "aligns": Trial(
-        "a Lambda that aligns",
-        config(lambda m: lambda_layer(payload())),
-        NAMES,
-        "align {} --source {}/../pairs.tsv",
-    ),
     "evaluated": Trial(
         "a Lambda that is evaluated",
         config(lambda m: lambda_layer(payload())),
