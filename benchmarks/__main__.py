@@ -22,7 +22,7 @@ from benchmarks.side_by_side import System, time_systems
 PACKAGES = "tensorflow keras keras-hub torch transformers ctranslate2".split()
 PART = Literal[
     *("training", "decoding", "beam", "text", "scaling", "load", "corpora", "workers"),
-    *("positions", "tensorflow"),
+    *("positions", "tensorflow", "imported"),
 ]
 SHAPE = Literal["small", "base", "tiny", "toy"]
 
@@ -116,6 +116,8 @@ def measurements(options):
         if part in options.parts:
             for shape in options.shapes:
                 yield from make(shape, options)
+    if "imported" in options.parts:
+        yield from imported()
     if "text" in options.parts:
         if options.run and os.path.isdir(options.corpus):
             yield from real_text(options.corpus, options.run)
@@ -201,6 +203,23 @@ def beam(shape, _):
             System("Hugging Face Marian", "peers", "marian_decoding", options),
         ],
     )
+
+
+def imported():
+    """Decoding of a model of OPUS-MT's size."""
+    for rows in (1, 32):
+        for beam_size in (1, 4):
+            options = dict(shape="opus", rows=rows, beam_size=beam_size)
+            yield (
+                f"imported, beam {beam_size}, batch {rows}",
+                [
+                    _in_memory(options)[0],
+                    _exported(options)[0],
+                    _ctranslate2(options)[0],
+                    _ctranslate2(options | {"compute_type": "int8"})[0],
+                    System("Hugging Face Marian", "peers", "marian_decoding", options),
+                ],
+            )
 
 
 def _in_memory(options):

@@ -20,11 +20,17 @@ def make_model(shape, precision="float32", **options):
     keras.utils.set_random_seed(0)
     sizes = (shape.layers, shape.d_model, shape.heads, shape.d_ff, shape.dropout)
     options = {"share_embeddings": "all", "dtype": precision} | options
+    if shape.marian:
+        options |= {"activation": "silu", "output_bias": True, "suppress_ids": True}
     model = kt.Transformer(shape.vocabulary, shape.vocabulary, *sizes, **options)
     model.build()
     embeddings = model.target_embedding.embeddings
     # Special tokens get the logit 0, and of thousands of random ones some are above.
     embeddings.assign(np.concatenate([np.zeros((4, shape.d_model)), embeddings[4:]]))
+    if shape.marian:
+        suppressed = np.zeros(shape.vocabulary)
+        suppressed[[kt.PAD, kt.START]] = -1000
+        model.suppressed.assign(suppressed)
     return model
 
 

@@ -199,7 +199,7 @@ def _marian(shape):
         dropout=shape.dropout,
         attention_dropout=0.0,
         activation_dropout=0.0,
-        activation_function="relu",
+        activation_function="swish" if shape.marian else "relu",
         scale_embedding=True,
         pad_token_id=0,
         eos_token_id=3,

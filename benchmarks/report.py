@@ -41,6 +41,16 @@ def bars(results, shapes):
         for ours in ("ours in memory", "ours exported"):
             work = f"● beam 4, {shape}, batch 32, {ours[5:]}"
             lines += found.bar(work, "CTranslate2 float32", 0.7, ours)
+    for rows in (1, 32):
+        for beam_size in (1, 4):
+            work = f"imported, beam {beam_size}, batch {rows}"
+            found = _Found(results.get(work, ()))
+            for ours, float32 in (("ours in memory", (1.0, 0.7)), ("ours exported", (0.8, 0.5))):
+                bar = float32[0] if rows == 32 else float32[1]
+                lines += found.bar(f"{work}, {ours[5:]}", "CTranslate2 float32", bar, ours)
+                lines += found.bar(f"{work}, {ours[5:]}", "CTranslate2 int8", None, ours)
+            if rows == 32:
+                lines += found.bar(work, "Hugging Face Marian", 3.0, "ours in memory")
     for beam_size in (1, 5):
         work = f"text to text, beam {beam_size}"
         found = _Found(results.get(f"Multi30k test, {work}", ()))

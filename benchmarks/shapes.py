@@ -20,6 +20,7 @@ class Shape:
     length: int  # of its sources and targets
     steps: int  # taken by decoding, from a source as long
     dropout: float = 0.1
+    marian: bool = False  # with swish and a softmax bias, as the models of OPUS-MT
 
     def ids(self, rows, length, seed):
         """Random int32 ids `(rows, length)` without special ones."""
@@ -57,6 +58,8 @@ SHAPES = {
     "small": Shape(3, 256, 1024, 4, 8000, rows=64, length=24, steps=16),
     "tiny": Shape(4, 128, 256, 4, 9900, rows=64, length=24, steps=16, dropout=0.3),
     "base": Shape(6, 512, 2048, 8, 32000, rows=16, length=24, steps=24),
+    # What is imported from OPUS-MT; weights are random.
+    "opus": Shape(6, 512, 2048, 8, 58_000, rows=16, length=24, steps=24, marian=True),
     # For trying the benchmark itself out: `--shapes toy`.
     "toy": Shape(1, 32, 64, 2, 400, rows=4, length=6, steps=5),
 }
