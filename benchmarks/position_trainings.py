@@ -14,7 +14,7 @@ import random
 import sys
 
 from benchmarks.ablations import BEAM, command, train
-from keras_transformer.presets import POSITIONS
+from keras_transformer.presets.options import POSITIONS
 from keras_transformer.runs.run import Run
 
 SCHEMES = ["sinusoidal", "relative", "bucketed", "rotary"]

@@ -5,7 +5,7 @@ most 1.10, of `relative` and `disentangled` 1.20. Batch 1 and memory are reporte
 """
 
 from benchmarks.side_by_side import System
-from keras_transformer.presets import POSITIONS
+from keras_transformer.presets.options import POSITIONS
 
 SCHEMES = [name for name in POSITIONS if name != "learned"]
 COMMAND = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # as the command line
