@@ -260,10 +260,14 @@ def _page(card):
             lines += [f"| {key} | {_cell(item)} |" for key, item in value.items()] + [""]
     lines += ["## Signatures", ""]
     if longest := card.get("architecture", {}).get("max_length"):
-        end = " and END" if card["architecture"].get("source_end", True) else ""
+        truncated = (
+            f"Sources of more than {longest} tokens, END included, are silently truncated to "
+            f"{longest - 1} tokens and END."
+        )
+        if not card["architecture"].get("source_end", True):
+            truncated = f"Sources are silently truncated to {longest - 1} tokens, without END."
         lines += [
-            f"Sources of more than {longest - 1} tokens are silently truncated to {longest - 1} "
-            f"tokens{end}.",
+            truncated,
             "",
         ]
     for name, signature in card["signatures"].items():
