@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from keras_transformer.cli.rows import RowReader, make_rows
 from keras_transformer.cli.serving import Ops
 from keras_transformer.cli.translations import StreamProgress, UnfinishedOutput, file_size
-from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
@@ -58,7 +58,7 @@ def translate(
     ] = None,
     allow_ops: Ops = (),
     *,
-    search: SearchConfig,
+    options: Annotated[dict[str, Any], SearchConfig],
 ) -> None:
     """Translate stdin to stdout, line by line, as input arrives.
 
@@ -71,10 +71,12 @@ def translate(
     With --format jsonl or tsv, the lines of the output are those of the input with one more member
     or column: the translation. With --n-best, that member is a list of objects.
 
-    The samples of a line depend on the seed and the line number only.
+    The samples of a line depend on the seed and the line number only. An imported model has the
+    beam size and the length penalty of its own configuration by default.
     """
-    from keras_transformer.runs.models import open_translator
+    from keras_transformer.runs.models import find_search, open_translator
 
+    search = find_search(path, options)
     check_n_best(n_best, search)
     rows = make_rows(format, field, output_field, n_best)
     if resume is None:
@@ -166,38 +168,49 @@ def evaluate(
     precision: Precision = None,
     allow_ops: Ops = (),
     *,
-    search: SearchConfig,
+    options: Annotated[dict[str, Any], SearchConfig],
 ) -> None:
     """Compare translations with references: BLEU, chrF and exact match.
 
     The search options apply to both systems.
     """
     check_stdout()
-    from keras_transformer.evaluate import bleu_tokenizer, find_detokenizing_losses, open_system
+    from keras_transformer.evaluate import bleu_tokenizer, open_system
     from keras_transformer.evaluate import evaluate as measure
+    from keras_transformer.runs.models import find_search
 
     pairs = _read_evaluation_pairs(path, source, target)
     model, other_model = set_threads(path, compare, precision=precision)
-    options = dict(search=search, precision=precision, allow_ops=allow_ops)
-    system = open_system(model, **options)
-    other = open_system(other_model, **options) if compare else None
-    chosen = search != GREEDY or precision
+
+    def open_with_options(path):
+        search = find_search(path, options)
+        return open_system(path, search=search, precision=precision, allow_ops=allow_ops)
+
+    system = open_with_options(model)
+    other = open_with_options(other_model) if compare else None
+    chosen = options or precision
     if chosen and not callable(system) and not callable(other):
         raise ValueError(
             f"{path} is a file of translations: leave out the search options and --precision."
         )
     for one in filter(None, (model, other_model)):
-        if losses := find_detokenizing_losses(one):
-            print(
-                f"warning: the WordPiece target vocabulary of {one} loses {losses}: BLEU is fair "
-                "only with references that lack these too",
-                file=sys.stderr,
-            )
+        _warn_of_losses(one)
     tokenize = bleu_tokenize or bleu_tokenizer(model)
     report = measure(system, pairs, tokenize, other, n_bootstrap, worst)
     if other:
         report["comparison"]["system"] = compare
     _print_report(report, json)
+
+
+def _warn_of_losses(path):
+    from keras_transformer.evaluate import find_detokenizing_losses
+
+    if losses := find_detokenizing_losses(path):
+        print(
+            f"warning: the WordPiece target vocabulary of {path} loses {losses}: BLEU is fair "
+            "only with references that lack these too",
+            file=sys.stderr,
+        )
 
 
 def _read_evaluation_pairs(path, source, target):
@@ -214,7 +227,7 @@ def _read_evaluation_pairs(path, source, target):
     run = Run.from_path(path)
     if run.has_model:
         config = run.read_config()
-        if config.train_source or config.corpus:
+        if config.train_source or config.corpus or not config.dates:
             raise ValueError(f"--source is missing: {path} was not trained on the built-in dates.")
         languages = config.languages or LANGUAGES
     return dates(languages).test

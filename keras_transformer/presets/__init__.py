@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_transformer.presets.architecture import ModelConfig
+from keras_transformer.presets.imported import Imported
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
@@ -143,11 +144,16 @@ class TrainConfig:
     )
     log_file: str | None = option(None, "file that progress lines are appended to")
 
+    imported: Imported | None = dataclasses.field(  # not an option of the command line
+        default=None, metadata={"help": "origin", "section": "imported model", "hidden": True}
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
         self._check_data()
-        joint = self.model.share_embeddings == "all"
-        check_vocabularies(self, joint, "--share-embeddings target")
+        if self.imported is None:  # else they are not learned
+            joint = self.model.share_embeddings == "all"
+            check_vocabularies(self, joint, "--share-embeddings target")
         self._check_vectors()
         if self.tokens_per_batch < self.model.max_length:
             raise ValueError(
@@ -161,6 +167,20 @@ class TrainConfig:
                 f"{'wordpiece' if is_given else self.model_type!r}."
             )
         self._check_freeze()
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether this is the configuration of an imported run, not of one fine-tuned from it."""
+        return self.imported is not None and self.start_from is None
+
+    @property
+    def search(self) -> "SearchConfig":
+        """The search by default: that of an imported model, or greedy search."""
+        if self.imported is None:
+            return GREEDY
+        names = "beam_size", "length_penalty", "max_output_length"
+        options = {name: getattr(self.imported, name) for name in names}
+        return SearchConfig(**options, length_norm="length")
 
     def _check_data(self) -> None:
         """Raises if the data is given in two ways."""
@@ -316,14 +336,16 @@ class SearchConfig:
 GREEDY = SearchConfig()
 
 
-def resolve_search(search: SearchConfig | None, options: Mapping[str, Any]) -> SearchConfig:
-    """Returns the search options of a call: a configuration, or its fields as keywords.
+def resolve_search(
+    search: SearchConfig | None, options: Mapping[str, Any], default: SearchConfig = GREEDY
+) -> SearchConfig:
+    """Returns the search options of a call: a configuration, or fields that replace the default's.
 
     Raises:
         ValueError: If both are given, or an option is unknown or invalid.
     """
     if not options:
-        return search or GREEDY
+        return search or default
     if search is not None:
         raise ValueError(
             f"Received search and {', '.join(options)}: pass search=SearchConfig(...), or its "
@@ -334,7 +356,8 @@ def resolve_search(search: SearchConfig | None, options: Mapping[str, Any]) -> S
         raise ValueError(
             f"Unknown search option {unknown[0]}: choose from search, {', '.join(fields)}."
         )
-    return SearchConfig(**options)
+    beam = {"beam_size": 1} if options.get("sample") else {}  # no beam of the default's
+    return dataclasses.replace(default, **{**beam, **options})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,6 +387,7 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
+    prefix_token: str | None = option(None, "token put before every source, such as >>fra<<")
 
     def __post_init__(self) -> None:
         check_fields(self)
