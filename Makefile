@@ -113,10 +113,18 @@ test-other-tensorflow: .venv-other/installed
 	    decoding training data layers runs)
 	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal tests/serving/test_other_tensorflow.py
 
+# Environments of the engines of export/bulk, without this package, as on their workers.
+.venv-%/installed: setup.cfg
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check ".[$*]" "tensorflow==$(TENSORFLOW).*"
+	.venv-$*/bin/pip uninstall --quiet --yes keras-encoder-decoder
+	touch $@
+
 # Tests that take too long for CI: building wheel and sdist, installing and using them in empty
-# environments, and running exports with the other TensorFlow version.
-ordeal: .venv-other/installed
-	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal --durations=0
+# environments, running exports with the other TensorFlow version, and Apache Beam and Spark.
+ordeal: .venv-other/installed .venv-beam/installed .venv-spark/installed
+	OTHER_TENSORFLOW=$(OTHER) BEAM=$(CURDIR)/.venv-beam/bin/python \
+	    SPARK=$(CURDIR)/.venv-spark/bin/python $(BIN)/python -m pytest -m ordeal --durations=0
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -147,4 +155,4 @@ bench: .venv/installed-bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-opennmt .venv-other runs build site *.egg-info
+	rm -rf .venv .venv-opennmt .venv-other .venv-beam .venv-spark runs build site *.egg-info

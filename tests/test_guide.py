@@ -20,7 +20,13 @@ PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glo
 WITH_CODE = [name for name, text in PAGES.items() if "```python\n" in text]
 SLOW = ("getting-started.md", "serving.md")
 # Pages without code of their own: tables, and a list of pages.
-WITHOUT_CODE = ("benchmarks.md", "index.md", "loading-trials.md", "translation-quality.md")
+WITHOUT_CODE = (
+    "benchmarks.md",
+    "bulk-translation.md",
+    "index.md",
+    "loading-trials.md",
+    "translation-quality.md",
+)
 
 
 def blocks_of(page):

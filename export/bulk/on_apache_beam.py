@@ -1,4 +1,4 @@
-"""Translates files of any number and size with an export, on Apache Beam.
+"""Translates many files with an export, on Apache Beam.
 
     python on_apache_beam.py --model export/models/ende/1 --input 'in/*.txt' --output out
     python on_apache_beam.py … --direct_num_workers=4          # Beam's own options

@@ -1,4 +1,4 @@
-"""Translates files of any number and size with an export, on Apache Spark.
+"""Translates many files with an export, on Apache Spark.
 
     python on_spark.py --model export/models/ende/1 --input 'in/*.txt' --output out
     spark-submit --master yarn --num-executors 100 on_spark.py --model … --input … --output …

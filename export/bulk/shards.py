@@ -9,11 +9,14 @@ are concatenated into OUTPUT/FILE. A second run continues with the missing shard
 """
 
 import argparse
+import collections
 import dataclasses
 import gzip
 import json
+import math
 import os
 import sys
+import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -102,9 +105,9 @@ def find_inputs(options: Options) -> list[str]:
     names = [os.path.basename(path) for path in paths]
     if not paths:
         raise ValueError(f"{' '.join(options.input)} matches no file: check the pattern.")
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"Two input files are named {name}: translate them separately.")
+    if len(set(names)) < len(names):
+        name = collections.Counter(names).most_common(1)[0][0]
+        raise ValueError(f"Two input files are named {name}: translate them separately.")
     # What decides the output; batches do not.
     names = [field.name for field in dataclasses.fields(Options)]
     kept = {name: getattr(options, name) for name in names[3:9]} | {"model": options.model}
@@ -125,7 +128,7 @@ def find_inputs(options: Options) -> list[str]:
 
 def write_atomically(path: str, write: Callable[[Any], Any]) -> None:
     """Calls `write` with a temporary file, which then gets its name."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     with tf.io.gfile.GFile(temporary, "wb") as file:
         write(file)
     tf.io.gfile.rename(temporary, path, overwrite=True)
@@ -259,7 +262,10 @@ def _text_rows(lines, model, options):
     if options.signature == "score":  # source, tab, target; the output has a third column
         columns = [line.partition(b"\t")[::2] for line in lines]
         scores = model(*zip(*columns, strict=True))
-        values = [b"%.6f" % (log_prob / max(tokens, 1)) for log_prob, tokens in scores]
+        # An empty row, which has no tokens, would have the best score.
+        values = [
+            b"%.6f" % (log_prob / tokens if tokens else -math.inf) for log_prob, tokens in scores
+        ]
         rows = [b"\t".join(row) for row in zip(lines, values, strict=True)]
     else:
         rows = [b" ".join(text.splitlines()) for text, _ in model(lines)]

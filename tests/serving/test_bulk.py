@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import json
+import math
 import os
 import random
 import subprocess
@@ -141,7 +142,7 @@ def test_scores_per_token(toy_version, lines, tmp_path):
     rows = [row.split(b"\t") for row in (tmp_path / "out" / "a.tsv").read_bytes().splitlines()]
     assert [tuple(row[:2]) for row in rows] == pairs
     scores = trained_translator().score(*zip(*pairs, strict=True))
-    expected = [log_prob / max(tokens, 1) for log_prob, tokens in scores]
+    expected = [log_prob / tokens if tokens else -math.inf for log_prob, tokens in scores]
     assert [float(row[2]) for row in rows] == pytest.approx(expected, abs=1e-4)
 
 
