@@ -59,6 +59,19 @@ def test_implied_weights_of_positions(positions):
         check_implied_weights(13, positions=positions, max_distance=17)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_encoder_layers": 3},
+        {"num_decoder_layers": 3, "positions": "relative"},
+        {"output_bias": True, "share_embeddings": "target"},
+        {"suppress_ids": True},
+    ],
+)
+def test_implied_weights_of_options(options):
+    check_implied_weights(13, **options)
+
+
 def check_implied_weights(target, **options):
     model = kt.Transformer(11, target, **SIZES, dropout=0.0, **options)
     model.build()
