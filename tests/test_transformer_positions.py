@@ -14,6 +14,7 @@ from tests.support.layer_harness import (
     SOURCE_VOCABULARY,
     TOLERANCES,
     assert_close,
+    normal,
     symbols,
     to_numpy,
     transformer,
@@ -146,7 +147,7 @@ def test_order_counts(positions, norm):
     assert np.abs(memories[0] - memories[1]).mean() > 0.05
     assert np.abs(written[0] - written[1]).mean() > 0.002
     # One layer, whose mask hides the future, would take what came before for a set.
-    layer, x = made.decoder.layers[0], RANDOM.normal(size=(1, LONG, 8)).astype("float32")
+    layer, x = made.decoder.layers[0], normal(1, LONG, 8)
     mixed = np.concatenate([x[:, :-1][:, ::-1], x[:, -1:]], axis=1)
     last = [layer(y, x)[:, -1] for y in (x, mixed)]
     assert np.abs(last[0] - last[1]).mean() > 0.005

@@ -225,9 +225,12 @@ def test_maximum_output_length(search):
     model, tokenizer = random_translator(seed=1).model, toy_tokenizer()
     bounded = Translator(model, tokenizer, tokenizer, max_output_length=3)
     whole = Translator(model, tokenizer, tokenizer, max_output_length=10**6)
+    usual = Translator(model, tokenizer, tokenizer)
+    for translator in (bounded, whole, usual):
+        translator.run_eagerly()  # five graphs would take longer to make
     short, long = (x.translate(SOURCES, search=search) for x in (bounded, whole))
     assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
-    assert long == random_translator(seed=1).translate(SOURCES, search=search)
+    assert long == usual.translate(SOURCES, search=search)
     asked, longer = (dataclasses.replace(search, max_output_length=n) for n in (3, 4))
     assert whole.translate(SOURCES, search=asked) == short
     assert bounded.translate(SOURCES, search=longer) == short
@@ -402,6 +405,8 @@ def test_a_copied_translator_is_the_same(copied):
     translator = Translator(made.model, made.source_tokenizer, made.target_tokenizer, 5)
     translator.card = {"data": {"pairs": 3}}
     twin = copied(translator)
+    for one in (translator, twin):
+        one.run_eagerly()
     assert twin.source_tokenizer is twin.target_tokenizer
     assert twin.max_output_length == 5 and twin.card == translator.card
     assert twin.translate(SOURCES, search=BEAM) == translator.translate(SOURCES, search=BEAM)
