@@ -58,6 +58,7 @@ _HOMES = {
     "data.prepared.prepared_corpus": ("PreparedCorpus",),
     "training.distribution": ("make_strategy",),
     "kernels.tensorflow.machine": ("inter_op_threads", "configure_threads"),
+    "importers.importing": ("import_model",),
     "runs.models": ("average_checkpoints", "load"),
     "runs.resume_training": ("ResumeTraining",),
     "runs.validation": ("EMAValidation", "TranslationScores", "ema_weights"),

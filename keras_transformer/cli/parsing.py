@@ -186,6 +186,8 @@ def _list_fields(parameter, kind, section):
     """Lists the options for the fields of a dataclass."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
+        if field.metadata.get("hidden"):
+            continue
         section = field.metadata.get("section") or section
         if dataclasses.is_dataclass(hints[field.name]):
             yield from _list_fields(parameter, hints[field.name], section)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_transformer.presets.architecture import ModelConfig
+from keras_transformer.presets.imported import Imported
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
@@ -143,11 +144,16 @@ class TrainConfig:
     )
     log_file: str | None = option(None, "file that progress lines are appended to")
 
+    imported: Imported | None = dataclasses.field(  # not an option of the command line
+        default=None, metadata={"help": "origin", "section": "imported model", "hidden": True}
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
         self._check_data()
-        joint = self.model.share_embeddings == "all"
-        check_vocabularies(self, joint, "--share-embeddings target")
+        if self.imported is None:  # else they are not learned
+            joint = self.model.share_embeddings == "all"
+            check_vocabularies(self, joint, "--share-embeddings target")
         self._check_vectors()
         if self.tokens_per_batch < self.model.max_length:
             raise ValueError(
@@ -161,6 +167,19 @@ class TrainConfig:
                 f"{'wordpiece' if is_given else self.model_type!r}."
             )
         self._check_freeze()
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether this is the configuration of an imported run, not of one fine-tuned from it."""
+        return self.imported is not None and self.start_from is None
+
+    @property
+    def search(self) -> "SearchConfig":
+        """The search by default: that of an imported model, or greedy search."""
+        if self.imported is None:
+            return GREEDY
+        names = "beam_size", "length_penalty", "max_output_length"
+        return SearchConfig(**{name: getattr(self.imported, name) for name in names})
 
     def _check_data(self) -> None:
         """Raises if the data is given in two ways."""

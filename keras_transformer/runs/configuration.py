@@ -12,10 +12,12 @@ import yaml
 
 from keras_transformer.inspection.files import read_bytes
 from keras_transformer.presets import ModelConfig, TrainConfig, change
+from keras_transformer.presets.imported import Imported
 from keras_transformer.presets.options import FORMAT, check_format, help_of
 from keras_transformer.utils import Path
 
 RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
+TABLES: dict[str, Any] = {"model": ModelConfig, "imported": Imported}  # fields with fields
 MACHINE_FIELDS = ("parallel_microbatches",)  # depend on the machine: not written to files
 MAX_BYTES = 1 << 16  # size limit of a file; `to_yaml` writes about 4,000 bytes
 
@@ -40,10 +42,13 @@ def to_yaml(config: TrainConfig) -> str:
     """
     lines = [f"format: {FORMAT}"]
     for field in dataclasses.fields(TrainConfig):
+        if field.name == "imported" and config.imported is None:
+            continue
         if title := field.metadata.get("section"):
             lines += ["", f"# {title}"]
-        if field.name == "model":
-            lines += ["model:", *_yaml_lines(config.model, dataclasses.fields(ModelConfig), "  ")]
+        if field.name in TABLES:
+            value, fields = getattr(config, field.name), dataclasses.fields(TABLES[field.name])
+            lines += [f"{field.name}:", *_yaml_lines(value, fields, "  ")]
         elif field.name not in MACHINE_FIELDS:
             lines += _yaml_lines(config, [field], "")
     return "\n".join(lines) + "\n"
@@ -126,9 +131,18 @@ def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]
             raise ValueError(f"{path}: unknown field {name!r}; {advice}")
         if name == "model" and isinstance(value, dict):
             values |= _read_fields(ModelConfig, value, path)
+        elif name == "imported" and isinstance(value, dict):
+            values[name] = _make_imported(_read_fields(Imported, value, path), path)
         else:
             values[name] = _convert_value(value, hints[name], name, path)
     return values
+
+
+def _make_imported(fields, path):
+    try:
+        return Imported(**fields)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
@@ -152,5 +166,5 @@ def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
 
 def _describe_types(kinds):
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    names |= {type(None): "null", ModelConfig: "a table of sizes"}
+    names |= {type(None): "null", ModelConfig: "a table of sizes", Imported: "a table"}
     return " or ".join(names[kind] for kind in kinds)

@@ -151,14 +151,19 @@ class Run(os.PathLike[str]):
         """
         if not self.has(CONFIG):
             return {}
-        recipe = _convert_tuples(dataclasses.asdict(self.read_config()))
+        config = self.read_config()
+        recipe = _convert_tuples(dataclasses.asdict(config))
+        imported = recipe.pop("imported")
         local = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
         # The card reads the architecture from the model.
         for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *local, *MACHINE_FIELDS):
             del recipe[field]
         scores = {"metrics": {}} | self.read_scores()
         scores.pop(files.FILES, None)
-        return {"recipe": recipe, "data": self.read_data()} | scores
+        if config.is_imported:
+            recipe = {}
+        origin = {"imported": imported} if imported else {}
+        return {**origin, "recipe": recipe, "data": self.read_data()} | scores
 
     # --- configuration and data ---
 

@@ -1,0 +1,244 @@
+"""Imports a model of another system: finds out its kind, converts it, tries it, writes a run."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_transformer.importers.hugging_face import CONFIG, GENERATION, WEIGHTS, read_hugging_face
+from keras_transformer.importers.marian import read_marian
+from keras_transformer.importers.source_model import SourceModel
+from keras_transformer.importers.tensors import read_start
+from keras_transformer.importers.vocabularies import Rewritten, rewrite
+from keras_transformer.importers.weights import load_weights, resolve_sharing
+from keras_transformer.inspection.files import describe_corruption, digest
+from keras_transformer.presets import TrainConfig
+from keras_transformer.presets.imported import Imported
+from keras_transformer.runs.run import Run
+from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.tokenizers import saved
+from keras_transformer.utils import Path, counted, creating
+
+if TYPE_CHECKING:
+    from keras_transformer.translation.translator import Translator
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_FILES = (CONFIG, GENERATION, *WEIGHTS, "*.spm", "*vocab.json", "README.md")
+ZIP_FILES = (".npz", ".spm", ".yml", ".yaml", "README.md", "LICENSE", "preprocess.sh")
+MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
+
+
+def import_model(path: Path, output: Path) -> Run:
+    """Imports a Marian model, such as one of OPUS-MT, as a run directory.
+
+    Every command and function that takes a run takes the new one. All its tensors must be known,
+    of the right shape and finite, and it must translate a sentence, before the directory appears.
+    No code in the files is executed.
+
+    Args:
+        path: A folder of Hugging Face, with config.json; a zip of OPUS-MT or its folder, with an
+            `.npz`; or the name of a model on the Hugging Face Hub, such as
+            `"Helsinki-NLP/opus-mt-en-de"`, if the package huggingface_hub is installed.
+        output: The directory to create.
+
+    Returns:
+        `Run`.
+
+    Raises:
+        ValueError: If a file is missing, corrupted or unsafe, the architecture is not supported, or
+            `output` exists.
+
+    Example:
+
+    >>> keras_transformer.import_model("opus-mt-en-de", "runs/opus-en-de")
+    >>> keras_transformer.load("runs/opus-en-de").translate(["A sentence."])
+    """
+    if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
+        raise ValueError(f"{output} is not empty: choose another name.")
+    with _open_folder(path) as folder:
+        model = read_source(folder, path)
+        config = resolve_sharing(model)
+        source, target = rewrite(model.source, model.target)
+        imported = Imported(
+            source=_name(path),
+            kind=model.kind,
+            licence=model.licence,
+            sha256=digest(model.weights),
+            beam_size=model.search.beam_size,
+            length_penalty=model.search.length_penalty,
+            max_output_length=model.search.max_output_length,
+        )
+        _report(model, config, imported, (source, target))
+        translator = _make_translator(model, config, source, target)
+    _check_translation(translator, path)
+    run = _make_config(model, config, imported, source, target)
+    with creating(output) as temporary:
+        new = Run(temporary)
+        new.write_config(run)
+        saved.write(temporary, (translator.source_tokenizer, translator.target_tokenizer))
+        new.write_model(translator.model, {"metrics": {}})
+    return Run(output)
+
+
+def read_source(folder: Path, path: Path | None = None) -> SourceModel:
+    """Reads a folder by what it contains.
+
+    Args:
+        folder: The folder.
+        path: What errors name instead.
+
+    Raises:
+        ValueError: If it is not a supported model.
+    """
+    names = os.listdir(folder)
+    if CONFIG in names:
+        return read_hugging_face(folder)
+    if any(name.endswith(".npz") for name in names):
+        return read_marian(folder)
+    raise ValueError(
+        f"{path or folder} has neither {CONFIG}, as models of Hugging Face have, nor an .npz, as those of "
+        "OPUS-MT have: give the folder or the zip of a Marian model."
+    )
+
+
+# --- folders, zips, the Hub ---
+
+
+@contextlib.contextmanager
+def _open_folder(path: Path) -> Iterator[str]:
+    """Yields the folder of the files, which is temporary for a zip."""
+    if os.path.isdir(path):
+        yield os.fspath(path)
+    elif os.path.isfile(path):
+        with tempfile.TemporaryDirectory() as folder:
+            _unzip(path, folder)
+            yield folder
+    elif not os.path.exists(path) and HUB_NAME.fullmatch(os.fspath(path)):
+        yield _download(os.fspath(path))
+    else:
+        raise ValueError(f"{path} does not exist: give a folder, a zip or the name of a model.")
+
+
+def _unzip(path, folder):
+    """Copies the files of a model from a zip."""
+    if not read_start(path).startswith(b"PK"):
+        raise ValueError(f"{path} is not a zip: give the zip of an OPUS-MT model, or its folder.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [x for x in archive.infolist() if not x.is_dir()]
+            for entry in entries:
+                parts = entry.filename.replace("\\", "/").split("/")
+                if ".." in parts or not parts[0] or ":" in parts[0]:
+                    raise ValueError(
+                        f"{path} has a file outside of its folder, {entry.filename[:80]!r}: do not "
+                        "trust it."
+                    )
+            entries = [x for x in entries if x.filename.endswith(ZIP_FILES)]
+            names = [os.path.basename(x.filename) for x in entries]
+            if len(set(names)) < len(names) or sum(x.file_size for x in entries) > MAX_ZIP_BYTES:
+                raise ValueError(f"{path} must be the zip of one model: give its folder instead.")
+            for entry, name in zip(entries, names, strict=True):
+                with archive.open(entry) as file, open(os.path.join(folder, name), "wb") as copy:
+                    shutil.copyfileobj(file, copy, 1 << 20)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(describe_corruption(path, error)) from None
+
+
+def _download(name):
+    """Downloads a model from the Hugging Face Hub; returns its folder."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ValueError(
+            f"{name} does not exist as a folder; to download it from the Hugging Face Hub, pip "
+            "install huggingface_hub."
+        ) from None
+    try:
+        return huggingface_hub.snapshot_download(name, allow_patterns=list(HUB_FILES))
+    except Exception as error:  # of the network, of the Hub, of the disk
+        reason = " ".join(str(error).split()).rstrip(".")[:200]
+        raise ValueError(f"{name} cannot be downloaded from the Hub ({reason}).") from None
+
+
+def _name(path):
+    name = os.path.normpath(os.fspath(path))
+    if not os.path.exists(path):
+        return name  # on the Hub
+    return os.path.basename(os.path.abspath(name)).removesuffix(".zip")
+
+
+# --- the model ---
+
+
+def _report(model, config, imported, sides):
+    """Prints what is imported on stderr."""
+    depths = config.num_layers, config.num_decoder_layers or config.num_layers
+    sizes = " and ".join(f"{len(side.rows):,}" for side in sides)
+    lines = [
+        f"{imported.source}: {model.kind}, licence {model.licence}",
+        f"{depths[0]}+{depths[1]} layers of {config.d_model}, {sizes} ids; default search: beam "
+        f"{imported.beam_size}, length penalty {imported.length_penalty:g}",
+    ]
+    lines += [f"note: {note}" for note in model.notes]
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _make_translator(
+    model: SourceModel, config: Any, source: Rewritten, target: Rewritten
+) -> "Translator":
+    """Makes the translator, with all weights."""
+    from keras_transformer.tokenizers.subword import SubwordTokenizer
+    from keras_transformer.transformer import Transformer
+    from keras_transformer.translation.translator import Translator
+
+    transformer = Transformer(
+        len(source.rows), len(target.rows), **dataclasses.asdict(config), dtype="float32"
+    )
+    transformer.build()
+    load_weights(transformer, model, source, target)
+    tokenizers = [SubwordTokenizer(side.model) for side in (source, target)]
+    return Translator(transformer, *tokenizers)
+
+
+def _check_translation(translator, path):
+    """Translates some pieces, and raises if the result is impossible."""
+    model = translator.model
+    count = min(8, model.source_vocabulary_size - END - 1)
+    text = translator.source_tokenizer.detokenize(np.arange(END + 1, END + 1 + count))
+    source, _ = translator.read_source([text])
+    from keras_transformer.decoding.sampling import greedy_search
+
+    state = model.initial_state(source)
+    tokens, lengths, log_prob = greedy_search(model.make_step(), state, 1, 8)
+    row = np.array(tokens)[0, : int(np.array(lengths)[0])]
+    if not np.isfinite(np.array(log_prob)).all() or np.isin(row, [PAD, START]).any():
+        raise ValueError(f"{path} does not translate: its weights give no probabilities.")
+
+
+def _make_config(model, config, imported, source, target):
+    """The configuration of the run."""
+    sizes = len(source.rows), len(target.rows)
+    joint = config.share_embeddings == "all"
+    return TrainConfig(
+        vocabulary_size=sizes[1],
+        source_vocabulary_size=None if joint else sizes[0],
+        target_vocabulary_size=None if joint else sizes[1],
+        model_type=_model_type(source.model),
+        model=config,
+        tokens_per_batch=max(TrainConfig.tokens_per_batch, config.max_length),
+        imported=imported,
+    )
+
+
+def _model_type(model):
+    from keras_transformer.tokenizers.pieces import ModelPieces
+
+    return ModelPieces(model).model_type

@@ -1,0 +1,250 @@
+"""Copies the tensors of another system into a `Transformer`.
+
+Marian's positional encodings are all sines, then all cosines; ours take turns. So the axis D of the
+residual stream is permuted, wherever it occurs; heads and the inner axis of the feed-forward
+networks are not. Layer normalization and the product with the embeddings do not depend on the order.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.importers.source_model import SourceModel
+from keras_transformer.importers.vocabularies import Rewritten
+from keras_transformer.presets import ModelConfig
+
+SUPPRESSED = -1000.0  # finite: the loss of smoothed labels stays finite too
+PROJECTIONS = ("query", "key", "value")
+
+
+class TensorReader:
+    """Reads tensors of a model once, and knows which were not.
+
+    Args:
+        model: `SourceModel`.
+    """
+
+    def __init__(self, model: SourceModel) -> None:
+        self._model = model
+        self._unread = set(model.tensors)
+
+    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Reads a tensor as float32.
+
+        Args:
+            name: Its name.
+            shape: Its shape; in the file there may be an axis of size 1 before it.
+
+        Raises:
+            ValueError: If it is missing, has another shape or a value that is not finite.
+        """
+        stored, path = self._model.tensors.get(name), self._model.weights
+        if stored is None:
+            raise ValueError(f"{path} lacks {name}: it is not complete, or of another architecture.")
+        if stored.shape not in (shape, (1, *shape)):
+            raise ValueError(
+                f"{path}: {name} must have the shape {list(shape)} by the configuration and the "
+                f"vocabulary, received {list(stored.shape)}: they belong to different models."
+            )
+        self._unread.discard(name)
+        array = np.asarray(stored.read(), np.float32).reshape(shape)
+        if not np.isfinite(array).all():
+            raise ValueError(f"{path}: {name} has values that are not finite: it is corrupted.")
+        return array
+
+    def are_equal(self, name: str, other: str) -> bool:
+        """Returns whether two tensors have equal bits."""
+        if name == other:
+            return True
+        tensors = self._model.tensors
+        if name not in tensors or other not in tensors:
+            return False
+        same_shape = tensors[name].shape == tensors[other].shape
+        return same_shape and np.array_equal(tensors[name].read(), tensors[other].read())
+
+    def check_unread(self, positions: np.ndarray) -> None:
+        """Checks the tensors that were not read: copies of others, or tables of positions.
+
+        Args:
+            positions: The table of positions `(max_length, D)`.
+
+        Raises:
+            ValueError: If one is neither.
+        """
+        read = [name for name in self._model.tensors if name not in self._unread]
+        for name in sorted(self._unread):
+            if name in self._model.tables:
+                table = np.asarray(self._model.tensors[name].read(), np.float32)
+                tolerance = 1e-5 if self._model.tensors[name].read().dtype == np.float32 else 1e-3
+                rows = min(len(table), len(positions))
+                same = table.shape[1:] == positions.shape[1:]
+                if same and np.allclose(table[:rows], positions[:rows], 0, tolerance):
+                    continue
+                raise ValueError(
+                    f"{self._model.weights}: {name} is not the table of sines and cosines: models "
+                    "with learned positions are not supported."
+                )
+            if not any(self.are_equal(name, other) for other in read):
+                raise ValueError(
+                    f"{self._model.weights} has {name}, which Marian's Transformer does not have: "
+                    "such models are not supported."
+                )
+
+
+def resolve_sharing(model: SourceModel) -> ModelConfig:
+    """Returns the architecture with the sharing that the tensors have.
+
+    A configuration that says otherwise is noted: the tensors decide.
+    """
+    reader = TensorReader(model)
+    source, target, output = (find_embedding(model, x) for x in ("source", "target", "output"))
+    if model.output_kernel or not reader.are_equal(target, output):
+        found = "none"
+    elif model.source.pieces == model.target.pieces and reader.are_equal(source, target):
+        found = "all"
+    else:
+        found = "target"
+    said = model.config.share_embeddings
+    if said != found:
+        words = {
+            "all": "one matrix for source, target and softmax",
+            "target": "the target embedding as softmax",
+            "none": "a softmax of its own",
+        }
+        model.notes.append(
+            f"the configuration says {words[said]}, but the tensors are {words[found]}: they decide."
+        )
+    return dataclasses.replace(
+        model.config, share_embeddings=found, output_bias=found != "none"
+    )
+
+
+def find_embedding(model: SourceModel, name: str) -> str:
+    """Returns the name of the tensor of an embedding: `"source"`, `"target"` or `"output"`."""
+    names = model.embeddings[name]
+    return next((x for x in names if x in model.tensors), names[0])
+
+
+def load_weights(
+    transformer: Any, model: SourceModel, source: Rewritten, target: Rewritten
+) -> None:
+    """Copies all weights into a built `Transformer`.
+
+    Args:
+        transformer: The `Transformer`.
+        model: `SourceModel`.
+        source, target: The vocabularies.
+
+    Raises:
+        ValueError: If a tensor is missing, left over, of the wrong shape or not finite.
+    """
+    reader = TensorReader(model)
+    order = residual_order(transformer.d_model)
+    for name in ("encoder", "decoder"):
+        for index, layer in enumerate(getattr(transformer, name).layers):
+            _load_layer(layer, _LayerReader(reader, model, name, index, order))
+    _load_embeddings(transformer, reader, model, (source, target), order)
+    from keras_transformer.layers.positional_embedding import sinusoidal_encoding
+
+    table = sinusoidal_encoding(transformer.max_length, transformer.d_model)
+    positions = np.empty(table.shape, np.float32)
+    positions[:, order] = np.array(table)
+    reader.check_unread(positions)
+
+
+def residual_order(d_model: int) -> np.ndarray:
+    """Returns the index in Marian's residual stream of each of our D features."""
+    order = np.empty(d_model, np.int64)
+    order[0::2] = np.arange(d_model // 2)
+    order[1::2] = d_model // 2 + np.arange(d_model // 2)
+    return order
+
+
+class _LayerReader:
+    """Reads the tensors of one layer."""
+
+    def __init__(self, reader, model, stack, index, order):
+        self._reader, self._model, self.order = reader, model, order
+        self._where = stack, index
+
+    def vector(self, part, sublayer, weight, size):
+        return self._reader.read(
+            self._model.name_tensor(*self._where, part, sublayer, weight), (size,)
+        )
+
+    def kernel(self, part, sublayer, inputs, outputs):
+        """A matrix (inputs, outputs)."""
+        name = self._model.name_tensor(*self._where, part, sublayer, "kernel")
+        if self._model.transposed:
+            return self._reader.read(name, (outputs, inputs)).T
+        return self._reader.read(name, (inputs, outputs))
+
+
+def _load_layer(layer, reader):
+    parts = [("self", layer.self_attention, layer.self_attention_norm)]
+    if hasattr(layer, "cross_attention"):
+        parts.append(("cross", layer.cross_attention, layer.cross_attention_norm))
+    for part, attention, norm in parts:
+        _load_attention(part, attention, reader)
+        _load_norm(part, norm, reader)
+    inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+    d_model, d_ff = inner.kernel.shape
+    order, part = reader.order, "feed_forward"
+    inner.kernel.assign(reader.kernel(part, "inner", d_model, d_ff)[order])
+    inner.bias.assign(reader.vector(part, "inner", "bias", d_ff))
+    outer.kernel.assign(reader.kernel(part, "outer", d_ff, d_model)[:, order])
+    outer.bias.assign(reader.vector(part, "outer", "bias", d_model)[order])
+    _load_norm(part, layer.feed_forward_norm, reader)
+
+
+def _load_attention(part, attention, reader):
+    for name in PROJECTIONS:
+        dense = getattr(attention, f"{name}_dense")
+        d_model, heads, key_dim = dense.kernel.shape
+        kernel = reader.kernel(part, name, d_model, d_model)[reader.order]
+        dense.kernel.assign(kernel.reshape(d_model, heads, key_dim))
+        dense.bias.assign(reader.vector(part, name, "bias", d_model).reshape(heads, key_dim))
+    dense = attention.output_dense
+    kernel = reader.kernel(part, "output", d_model, d_model)[:, reader.order]
+    dense.kernel.assign(kernel.reshape(heads, key_dim, d_model))
+    dense.bias.assign(reader.vector(part, "output", "bias", d_model)[reader.order])
+
+
+def _load_norm(part, norm, reader):
+    for weight in ("gamma", "beta"):
+        variable = getattr(norm, weight)
+        variable.assign(reader.vector(part, "norm", weight, variable.shape[0])[reader.order])
+
+
+def _load_embeddings(transformer, reader, model, sides, order):
+    d_model = transformer.d_model
+    matrices = zip(("target", "source"), reversed(sides), strict=True)
+    if transformer.share_embeddings == "all":
+        matrices = [("target", sides[1])]
+    for side, rewritten in matrices:
+        shape = (len(getattr(model, side).pieces), d_model)
+        matrix = reader.read(find_embedding(model, side), shape)
+        embedding = getattr(transformer, f"{side}_embedding")
+        embedding.embeddings.assign(_take_rows(matrix, rewritten.rows)[:, order])
+        del matrix
+    target, count = sides[1], len(model.target.pieces)
+    bias = _take_rows(reader.read(model.bias, (count,)), target.rows)
+    if transformer.output_projection is None:
+        transformer.target_embedding.output_bias.assign(bias)
+    else:
+        if model.output_kernel:
+            matrix = reader.read(model.output_kernel, (d_model, count)).T
+        else:
+            matrix = reader.read(find_embedding(model, "output"), (count, d_model))
+        kernel = _take_rows(matrix, target.rows)[:, order].T
+        transformer.output_projection.kernel.assign(kernel)
+        transformer.output_projection.bias.assign(bias)
+    transformer.suppressed.assign(np.where(target.suppressed, SUPPRESSED, 0.0))
+
+
+def _take_rows(array, rows):
+    """Rows by their ids; zeros where the id is -1."""
+    taken = array[rows]
+    taken[rows < 0] = 0
+    return taken

@@ -1,0 +1,25 @@
+"""Where an imported model comes from, and the search that it asks for."""
+
+import dataclasses
+
+from keras_transformer.presets.options import COUNT, NOT_NEGATIVE, check_fields, option
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """The origin of a run that `import_model` has made, and of what is fine-tuned from it.
+
+    Raises:
+        ValueError: If a value is invalid.
+    """
+
+    source: str = option("", "name of the model")
+    kind: str = option("", "what made it")
+    licence: str = option("unknown", "licence, as its files name it")
+    sha256: str = option("", "fingerprint of its weights")
+    beam_size: int = option(1, "beam size of its own configuration, the default here", COUNT)
+    length_penalty: float = option(1.0, "its length penalty, the default here", NOT_NEGATIVE)
+    max_output_length: int | None = option(None, "its maximum tokens of a translation", COUNT)
+
+    def __post_init__(self) -> None:
+        check_fields(self)

@@ -1,0 +1,250 @@
+"""Random Marian models, and what transformers computes with them: part of `make parity`.
+
+    python -m tests.support.parity_marian make FOLDER     # needs torch and transformers
+    python -m tests.support.parity_marian compare FOLDER  # imports the models, prints figures
+
+The first also writes what tests/fixtures/marian holds, with FOLDER tests/fixtures/marian --write.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+from tests.support import marian_models
+from tests.support.marian_models import SENTENCES, SIDES, draw, make_vocabulary, train_spm
+
+SMALL = dict(d_model=16, heads=2, d_ff=24, layers=(2, 1))
+# Name: sizes, sharing, ids and the kind of the file. With these seeds and biases of END,
+# translations have many lengths.
+FIXTURES = {
+    "tied": dict(**SMALL, seed=4, end_bias=1.5, file="safetensors"),
+    "separate": dict(**SMALL, seed=2, end_bias=1.0, separate=True, style="tc-big", file="zip"),
+    "untied": dict(**SMALL, seed=6, end_bias=1.0, tied=False, file="legacy", activation="relu"),
+    "half": dict(**SMALL, seed=6, end_bias=2.0, style="tc-big", file="zip", half=True),
+}
+LARGER = {
+    "deep": dict(d_model=64, heads=4, d_ff=128, layers=(6, 6), file="safetensors"),
+    "distilled": dict(d_model=64, heads=8, d_ff=256, layers=(6, 1), file="zip", style="tc-big"),
+    "separate": dict(d_model=32, heads=2, d_ff=96, layers=(3, 3), file="legacy", separate=True),
+}
+SEARCHES = {
+    "greedy": dict(num_beams=1),
+    "beam 4": dict(num_beams=4, length_penalty=1.0),
+    "beam 6": dict(num_beams=6, length_penalty=0.6),
+}
+FEW = 4  # lines whose logits are kept
+LINES = [*SENTENCES["source"][:5], "The sun, too late!", "A 漢 dog", "é", ">>fra<< The snow."]
+
+
+# --- with transformers ---
+
+
+def make_model(folder, d_model, heads, d_ff, layers, file, **how):
+    """Writes the folder of a model with random weights."""
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    separate, tied = how.get("separate", False), how.get("tied", True)
+    models = [train_spm(side) for side in SIDES]
+    groups = [[models[0]], [models[1]]] if separate else [models]
+    style = how.get("style", "opus")
+    vocabularies = [make_vocabulary(*group, style=style) for group in groups]
+    if separate:  # transformers has one id of END, and of PAD, for both sides
+        vocabularies = _align(vocabularies)
+    names = "vocab.json", "target_vocab.json"
+    for name, pieces in zip(names, vocabularies, strict=False):
+        ids = {piece: id for id, piece in enumerate(pieces)}
+        (folder / name).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    for side, model in zip(SIDES, models, strict=True):
+        (folder / f"{side}.spm").write_bytes(model)
+    target = vocabularies[-1]
+    pad, end = target.index("<pad>"), target.index("</s>")
+    config = MarianConfig(
+        vocab_size=len(vocabularies[0]),
+        decoder_vocab_size=len(target),
+        max_position_embeddings=96,
+        encoder_layers=layers[0],
+        decoder_layers=layers[1],
+        encoder_ffn_dim=d_ff,
+        decoder_ffn_dim=d_ff,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        d_model=d_model,
+        activation_function=how.get("activation", "swish"),
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=tied and not separate,
+        tie_word_embeddings=tied,
+        pad_token_id=pad,
+        eos_token_id=end,
+        decoder_start_token_id=pad,
+        forced_eos_token_id=end,
+    )
+    model = MarianMTModel(config)
+    _draw_weights(model, pad, end, how.get("seed", 1), how.get("end_bias", 1.5))
+    model.eval()
+    if how.get("half"):
+        model = model.half()
+    generation = dict(num_beams=4, max_length=32, bad_words_ids=[[pad]], forced_eos_token_id=end)
+    model.generation_config.update(
+        **generation, eos_token_id=end, pad_token_id=pad, decoder_start_token_id=pad
+    )
+    model.save_pretrained(folder)
+    if file != "safetensors":
+        (folder / "model.safetensors").unlink()
+        state = model.state_dict()
+        modern = file == "zip"
+        torch.save(
+            state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=modern
+        )
+    tokenizer = {"separate_vocabs": separate, "model_max_length": 96}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n")
+
+
+def _align(vocabularies):
+    """Gives two vocabularies the same ids of <pad> and </s>: the last ones of the shorter."""
+    size = min(map(len, vocabularies))
+    aligned = []
+    for pieces in vocabularies:
+        pieces = [piece for piece in pieces if piece not in ("<pad>", "</s>")]
+        pieces[size - 2 : size - 2] = ["</s>", "<pad>"]
+        aligned.append(pieces)
+    return aligned
+
+
+def _draw_weights(model, pad, end, seed, end_bias):
+    import torch
+
+    random = np.random.default_rng(seed)
+    done = set()
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            if weight.data_ptr() in done or "embed_positions" in name:
+                continue
+            done.add(weight.data_ptr())
+            weight.copy_(torch.from_numpy(draw(random, name, tuple(weight.shape))))
+        bias = model.final_logits_bias
+        bias[0, pad], bias[0, end] = 0.0, end_bias  # translations of several lengths
+        for embedding in (model.model.encoder.embed_tokens, model.model.decoder.embed_tokens):
+            embedding.weight[pad] = 0
+
+
+def compute_answers(folder, lines=LINES):
+    """What transformers computes with a model: logits, ids, searches, texts."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    model = transformers.MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    tokenizer.punc_normalizer = lambda text: text  # Moses, which Marian's models do not contain
+    batch = tokenizer(list(lines), return_tensors="pt", padding=True)
+    size = model.config.decoder_vocab_size
+    drawn = np.random.default_rng(2).integers(2, size - 3, (len(lines), 6))
+    target = torch.tensor(drawn)
+    target[:, 0] = model.config.decoder_start_token_id
+    answers = {
+        "lines": list(lines),
+        "ids": [tokenizer(line)["input_ids"] for line in lines],
+        "target": target.tolist(),
+        "searches": {},
+    }
+    with torch.no_grad():
+        logits = model(**batch, decoder_input_ids=target).logits[:FEW]
+        answers["logits"] = np.round(logits.numpy().astype("float64"), 7).tolist()
+        for name, options in SEARCHES.items():
+            found = model.generate(
+                **batch, **options, renormalize_logits=True, do_sample=False, early_stopping=False
+            )
+            rows = [[x for x in row[1:] if x != model.config.pad_token_id] for row in found.tolist()]
+            texts = tokenizer.batch_decode(found, skip_special_tokens=True)
+            answers["searches"][name] = {"tokens": rows, "texts": texts}
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"made with": versions} | answers
+
+
+def make(folder, models, write=True):
+    """Makes models and their answers; without `write`, compares with the answers that are there."""
+    for name, how in models.items():
+        place = pathlib.Path(folder) / name
+        if write:
+            make_model(place, **how)
+        lines = LINES if models is FIXTURES else LINES + numbered_lines(200)
+        answers = compute_answers(place, lines)
+        file = place / "answers.json"
+        if write:
+            file.write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
+            continue
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        differ = np.abs(np.array(stored["logits"]) - answers["logits"]).max()
+        same = all(stored[key] == answers[key] for key in ("ids", "searches"))
+        print(f"{name}: logits differ by at most {differ:.1e}; ids and searches equal: {same}")
+        if differ > 1e-5 or not same:
+            sys.exit(f"{file} is not what is computed now.")
+
+
+def numbered_lines(count):
+    """Sentences of words of the corpus, in a random order."""
+    random = np.random.default_rng(3)
+    words = sorted({word for line in SENTENCES["source"] for word in line.split()})
+    return [" ".join(random.choice(words, random.integers(2, 12))) for _ in range(count)]
+
+
+# --- with this package ---
+
+
+def compare(folder, output):
+    """Imports a model and compares it with its answers.
+
+    Returns:
+        Dict of `logits`, the largest difference, and of `ids` and each search, the numbers of
+        equal rows, tokens and texts; `lines`, their number.
+    """
+    import keras_transformer as kt
+    from keras_transformer.importers.importing import read_source
+    from keras_transformer.importers.vocabularies import rewrite
+
+    folder = pathlib.Path(folder)
+    answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+    kt.import_model(folder, output)
+    translator = kt.load(output, "float32")
+    source = read_source(folder)
+    rows = [side.rows for side in rewrite(source.source, source.target)]
+    lines, target = answers["lines"], np.array(answers["target"])
+    ids = translator.source_tokenizer(lines, end=True).to_list()
+    figures = {"lines": len(lines), "ids": 0}
+    for row, theirs in zip(ids, answers["ids"], strict=True):
+        figures["ids"] += [int(rows[0][id]) for id in row] == theirs
+    ours = {int(id): number for number, id in reversed(list(enumerate(rows[1])))}
+    inputs = np.vectorize(ours.get)(target)
+    inputs[:, 0] = kt.START
+    width = max(map(len, answers["ids"]))
+    padded = np.zeros((len(lines), width), "int32")
+    back = {int(id): number for number, id in reversed(list(enumerate(rows[0])))}
+    for number, theirs in enumerate(answers["ids"]):
+        padded[number, : len(theirs)] = [back[id] for id in theirs]
+    logits = np.array(translator.model((padded, inputs)))[:FEW]
+    kept = ~(translator.model.suppressed.numpy() < 0)
+    theirs = np.array(answers["logits"])[..., rows[1][kept]]
+    figures["logits"] = float(np.abs(logits[..., kept] - theirs).max())
+    for name, options in SEARCHES.items():
+        search = dict(beam_size=options["num_beams"], max_output_length=31)
+        search["length_penalty"] = options.get("length_penalty", 1.0)
+        texts = translator.translate(lines, **search)
+        same = [a == b.strip() for a, b in zip(texts, answers["searches"][name]["texts"], strict=True)]
+        figures[name] = sum(same)
+    return figures
+
+
+if __name__ == "__main__":
+    command, folder, *rest = sys.argv[1:]
+    if command == "make":
+        fixtures = pathlib.Path(folder).resolve() == marian_models.FOLDER
+        make(folder, FIXTURES if fixtures else LARGER, not fixtures or "--write" in rest)
+    else:
+        for place in sorted(pathlib.Path(folder).iterdir()):
+            print(place.name, compare(place, f"{folder}-runs/{place.name}"))
