@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from keras_transformer.presets import ExportConfig
 
@@ -35,15 +35,17 @@ def export(
         "sacreBLEU tokenizer for the comparison with full precision; if unset, the run's",
     ] = None,
     *,
-    config: ExportConfig,
+    options: Annotated[dict[str, Any], ExportConfig],
 ) -> None:
     """Export a run as a SavedModel, base/<version>/, that TensorFlow Serving loads.
 
     The export is tested first, as a server would run it, and published only if all checks pass. It
-    includes a model card (MODEL.md, model.json) and warm-up requests.
+    includes a model card (MODEL.md, model.json) and warm-up requests. An imported model has the beam
+    size and the length penalty of its own configuration by default.
     """
     from keras_transformer.runs.models import load
 
+    config = _configure(path, options)
     if format == "ctranslate2":
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
@@ -55,13 +57,24 @@ def export(
         translator = load(path, "float32")
         if not pairs:
             print(
-                f"{path} has no examples, as it was made by an older version: the model card shows "
-                "placeholders; give sentences by --examples.",
+                f"{path} has no examples, as it was imported or made by an older version: the model "
+                "card shows placeholders; give sentences by --examples.",
                 file=sys.stderr,
             )
         print(publish(translator, base, version, config, pairs, print_report, bleu_tokenize))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
+
+
+def _configure(path, options):
+    """The `ExportConfig`; an imported model has the beam of its own configuration by default."""
+    from keras_transformer.runs.run import CONFIG, Run
+
+    run, own = Run(path), {}
+    if run.has(CONFIG) and (config := run.read_config()).imported:
+        names = "beam_size", "length_penalty", "length_norm", "max_output_length"
+        own = {name: getattr(config.search, name) for name in names}
+    return ExportConfig(**{**own, **options})
 
 
 def _read_examples(path, examples, target):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from keras_transformer.cli.serving import Ops
 from keras_transformer.cli.translations import StreamProgress, UnfinishedOutput, file_size
-from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
@@ -45,7 +45,7 @@ def translate(
     ] = None,
     allow_ops: Ops = (),
     *,
-    search: SearchConfig,
+    options: Annotated[dict[str, Any], SearchConfig],
 ) -> None:
     """Translate stdin to stdout, line by line, as input arrives.
 
@@ -55,11 +55,13 @@ def translate(
     natural logarithm of the probability. Missing translations, such as those of a blank line, are
     empty with score -1e9.
 
-    The samples of a line depend on the seed and the line number only.
+    The samples of a line depend on the seed and the line number only. An imported model has the
+    beam size and the length penalty of its own configuration by default.
     """
     from keras_transformer.data.text_files import iterate_lines
-    from keras_transformer.runs.models import open_translator
+    from keras_transformer.runs.models import find_search, open_translator
 
+    search = find_search(path, options)
     check_n_best(n_best, search)
     if resume is None:
         check_stdout()
@@ -148,7 +150,7 @@ def evaluate(
     precision: Precision = None,
     allow_ops: Ops = (),
     *,
-    search: SearchConfig,
+    options: Annotated[dict[str, Any], SearchConfig],
 ) -> None:
     """Compare translations with references: BLEU, chrF and exact match.
 
@@ -157,13 +159,18 @@ def evaluate(
     check_stdout()
     from keras_transformer.evaluate import bleu_tokenizer, find_detokenizing_losses, open_system
     from keras_transformer.evaluate import evaluate as measure
+    from keras_transformer.runs.models import find_search
 
     pairs = _read_evaluation_pairs(path, source, target)
     model, other_model = set_threads(path, compare, precision=precision)
-    options = dict(search=search, precision=precision, allow_ops=allow_ops)
-    system = open_system(model, **options)
-    other = open_system(other_model, **options) if compare else None
-    chosen = search != GREEDY or precision
+
+    def open_with_options(path):
+        search = find_search(path, options)
+        return open_system(path, search=search, precision=precision, allow_ops=allow_ops)
+
+    system = open_with_options(model)
+    other = open_with_options(other_model) if compare else None
+    chosen = options or precision
     if chosen and not callable(system) and not callable(other):
         raise ValueError(
             f"{path} is a file of translations: leave out the search options and --precision."
@@ -196,7 +203,7 @@ def _read_evaluation_pairs(path, source, target):
     run = Run.from_path(path)
     if run.has_model:
         config = run.read_config()
-        if config.train_source or config.corpus:
+        if config.train_source or config.corpus or not config.dates:
             raise ValueError(f"--source is missing: {path} was not trained on the built-in dates.")
         languages = config.languages or LANGUAGES
     return dates(languages).test

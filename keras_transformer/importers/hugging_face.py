@@ -217,6 +217,7 @@ def _read_search(generation, options):
         return SearchConfig(
             beam_size=generation.get("num_beams", 1) or 1,
             length_penalty=float(generation.get("length_penalty", 1.0)),
+            length_norm="length",
             max_output_length=longest,
         )
     except (TypeError, ValueError) as error:

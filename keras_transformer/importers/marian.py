@@ -229,6 +229,7 @@ def _read_search(decoder):
         return SearchConfig(
             beam_size=decoder.get("beam-size", 6),
             length_penalty=float(decoder.get("normalize", 0)),
+            length_norm="length",
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"The search of {DECODER} is invalid: {error}") from None

@@ -179,7 +179,8 @@ class TrainConfig:
         if self.imported is None:
             return GREEDY
         names = "beam_size", "length_penalty", "max_output_length"
-        return SearchConfig(**{name: getattr(self.imported, name) for name in names})
+        options = {name: getattr(self.imported, name) for name in names}
+        return SearchConfig(**options, length_norm="length")
 
     def _check_data(self) -> None:
         """Raises if the data is given in two ways."""
@@ -335,14 +336,16 @@ class SearchConfig:
 GREEDY = SearchConfig()
 
 
-def resolve_search(search: SearchConfig | None, options: Mapping[str, Any]) -> SearchConfig:
-    """Returns the search options of a call: a configuration, or its fields as keywords.
+def resolve_search(
+    search: SearchConfig | None, options: Mapping[str, Any], default: SearchConfig = GREEDY
+) -> SearchConfig:
+    """Returns the search options of a call: a configuration, or fields that replace the default's.
 
     Raises:
         ValueError: If both are given, or an option is unknown or invalid.
     """
     if not options:
-        return search or GREEDY
+        return search or default
     if search is not None:
         raise ValueError(
             f"Received search and {', '.join(options)}: pass search=SearchConfig(...), or its "
@@ -353,7 +356,17 @@ def resolve_search(search: SearchConfig | None, options: Mapping[str, Any]) -> S
         raise ValueError(
             f"Unknown search option {unknown[0]}: choose from search, {', '.join(fields)}."
         )
-    return SearchConfig(**options)
+    return replace_search(default, options)
+
+
+def replace_search(search: SearchConfig, options: Mapping[str, Any]) -> SearchConfig:
+    """Replaces fields of a `SearchConfig`; sampling needs no beam of the default.
+
+    Raises:
+        ValueError: If a value is invalid.
+    """
+    beam = {"beam_size": 1} if options.get("sample") else {}
+    return dataclasses.replace(search, **{**beam, **options})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -383,6 +396,7 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
+    prefix_token: str | None = option(None, "token put before every source, such as >>fra<<")
 
     def __post_init__(self) -> None:
         check_fields(self)

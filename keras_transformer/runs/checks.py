@@ -54,6 +54,11 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     cluster = cluster_for_strategy(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
+        if run.read_config().is_imported:
+            raise ValueError(
+                f"{run} is an imported model, which has no training to resume: fine-tune it with "
+                f"--start-from {run} and another --output."
+            )
         _check_unchanged(config, run.read_config())
     elif run.writes:
         _check_output_is_free(run.path)
@@ -171,7 +176,8 @@ def _check_start_from(config: TrainConfig, run: Run) -> None:
                 f"{name} must be {old!r} with --start-from {run}, received {new!r}: leave out the "
                 "option or preset; the vocabulary and the architecture do not change."
             )
-    if not (config.train_source or config.corpus) and (origin.train_source or origin.corpus):
+    from_text = origin.train_source or origin.corpus or not origin.dates
+    if from_text and not (config.train_source or config.corpus):
         raise ValueError("--train-source is missing: give the text to fine-tune on.")
 
 
@@ -248,7 +254,8 @@ def _check_corpora(config):
                 f"{path} was prepared with other vocabularies than {first}: prepare it with "
                 f"--vocabularies {first}."
             )
-    if config.model.share_embeddings == "all" and vocabularies[0] != vocabularies[1]:
+    joint = config.model.share_embeddings == "all" and config.imported is None
+    if joint and vocabularies[0] != vocabularies[1]:
         raise ValueError(
             f"--share-embeddings all needs a joint vocabulary, but {first} has two: give "
             "--share-embeddings target, or prepare it without --no-joint-vocabulary."

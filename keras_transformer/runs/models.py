@@ -7,14 +7,14 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_transformer.inspection.files import describe_corruption
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets import GREEDY, SearchConfig, replace_search
 from keras_transformer.presets.options import check_precision
 from keras_transformer.runs.checkpoints import check_checksum
 from keras_transformer.runs.run import (
@@ -93,7 +93,26 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     translator = Translator(model, *saved.load(run), source_end=source_end)
     translator = translator.in_precision(choose_precision(precision, model.dtype_policy.name))
     translator.card = description
+    translator.default_search = find_search(run, {})
     return translator
+
+
+def find_search(path: Path, options: Mapping[str, Any]) -> SearchConfig:
+    """Returns the search of a run or an export: its own by default, with some options changed.
+
+    An imported model, and what is fine-tuned from it, has the search of its own configuration; all
+    others have greedy search.
+
+    Args:
+        path: A run directory, or a SavedModel.
+        options: Fields of `SearchConfig`.
+
+    Raises:
+        ValueError: If an option is invalid.
+    """
+    run = Run.from_path(path)
+    own = run.read_config().search if run.has(CONFIG) else GREEDY
+    return replace_search(own, options)
 
 
 def open_model(
@@ -138,7 +157,7 @@ def open_model(
 
 def open_translator(
     path: Path,
-    search: SearchConfig = GREEDY,
+    search: SearchConfig | None = None,
     n_best: int | None = None,
     precision: str | None = None,
     prefixes: bool = False,
@@ -148,7 +167,7 @@ def open_translator(
 
     Args:
         path, precision, allow_ops: See `open_model`.
-        search: `SearchConfig`.
+        search: `SearchConfig`; by default that of the run, see `find_search`.
         n_best: Number of translations per text, see `Translator.translate_n_best`; None for one
             string per text.
         prefixes: Whether prefixes will be passed.
@@ -161,6 +180,7 @@ def open_translator(
     Raises:
         ValueError: If `open_model` raises, or a SavedModel does not support the search.
     """
+    search = search or find_search(path, {})
     check_n_best(n_best, search)
     model = open_model(path, precision, allow_ops)
     is_run = Run.from_path(path).has_model
@@ -308,6 +328,11 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     state = run.read_state()
     if by not in ("best", "last"):
         raise ValueError(f'by must be "best" or "last", received {by!r}.')
+    if state is None and run.has(CONFIG) and run.read_config().is_imported:
+        raise ValueError(
+            f"{path} is an imported model, which has no checkpoints to average: fine-tune it with "
+            "train --start-from, and average that run."
+        )
     if state is None:
         raise ValueError(f"{path} has no checkpoints: give the --output of a training.")
     held = len(state["checkpoints"])

@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.presets import SearchConfig, resolve_search
+from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.results import Hypothesis, check_n_best, sample_seed
 from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
@@ -38,6 +38,10 @@ class Translator(TextModel):
             left out or larger.
         source_end: Whether END is appended to sources, as in the training of the model.
 
+    Attributes:
+        default_search: `SearchConfig` of calls without search options: greedy search, or that of an
+            imported model.
+
     Raises:
         ValueError: If a tokenizer is invalid, a vocabulary is not of the size that the model was
             built for, or `max_output_length` is not positive.
@@ -49,11 +53,14 @@ class Translator(TextModel):
     '1998-05-09'
     """
 
+    default_search = GREEDY
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Keras pickles the model as a `.keras` file; graphs are traced again.
         tokenizers = self.source_tokenizer, self.target_tokenizer
         arguments = self.model, *tokenizers, self.max_output_length, self.source_end
-        state = {"card": self.card} if hasattr(self, "card") else None
+        state = {"default_search": self.default_search}
+        state |= {"card": self.card} if hasattr(self, "card") else {}
         return type(self), arguments, state
 
     @overload
@@ -87,7 +94,7 @@ class Translator(TextModel):
         Raises:
             ValueError: See `translate`; or if a tensor is not a string tensor of rank 0 or 1.
         """
-        search = resolve_search(search, options)
+        search = resolve_search(search, options, self.default_search)
         if tf.is_tensor(texts):
             return self._translate_tensor(texts, batch_size, search, prefixes)
         if not isinstance(texts, (str, bytes)):
@@ -128,7 +135,7 @@ class Translator(TextModel):
             texts: Strings, in any order and of any content.
             batch_size: Number of sentences translated at once, those of similar length together;
                 for a beam search of N beams, divided by N.
-            search: `SearchConfig`; greedy search by default. What is sampled for a sentence depends
+            search: `SearchConfig`; `default_search` by default. What is sampled for a sentence depends
                 on the seed and its index, not on `batch_size`.
             prefixes: Strings, one for each text, that the translations begin with.
             first: Index of the first text if `texts` are a slice of a longer list.
@@ -180,7 +187,7 @@ class Translator(TextModel):
         >>> translator.translate_n_best(["samedi 9 mai 1998"], beam_size=5, n_best=2)[0][0].text
         '1998-05-09'
         """
-        search = resolve_search(search, options)
+        search = resolve_search(search, options, self.default_search)
         n_best = check_n_best(n_best, search)
         draws = n_best if search.sample else 1
         rows = as_bytes(texts)
