@@ -21,13 +21,20 @@ from keras_transformer.cli.parsing import (
 from keras_transformer.cli.pictures import attention, explore, plot
 from keras_transformer.cli.serving import check, export
 from keras_transformer.cli.text import align, evaluate, score, translate
-from keras_transformer.cli.training import average, config, find_train_defaults, prepare, train
+from keras_transformer.cli.training import (
+    average,
+    config,
+    find_train_defaults,
+    import_,
+    prepare,
+    train,
+)
 from keras_transformer.runs.streams import open_standard_streams
 
 COMMANDS = {
-    command.__name__: command
+    command.__name__.rstrip("_"): command
     for command in (
-        *(prepare, train, config, translate, evaluate, score, align),
+        *(prepare, train, config, import_, translate, evaluate, score, align),
         *(attention, explore, plot, average, export, check),
     )
 }

@@ -1,4 +1,4 @@
-"""The commands that create runs: `prepare`, `train`, `config` and `average`."""
+"""The commands that create runs: `prepare`, `train`, `config`, `import` and `average`."""
 
 import sys
 from collections.abc import Mapping
@@ -147,6 +147,25 @@ def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT_PRESET) -> None:
 
     check_stdout()
     print(to_yaml(get_preset(preset)), end="")
+
+
+def import_(
+    path: Annotated[
+        str,
+        "folder of Hugging Face, zip or folder of OPUS-MT, or a name such as "
+        "Helsinki-NLP/opus-mt-en-de",
+    ],
+    output: Annotated[str, "run directory to create"],
+    /,
+) -> None:
+    """Import a Marian model, such as one of OPUS-MT, as a run that all commands take.
+
+    Nothing in its files is executed. The model must translate before the directory appears. Its
+    beam size and length penalty become the defaults of translate, evaluate and export.
+    """
+    from keras_transformer.importers.importing import import_model
+
+    print(import_model(path, output))
 
 
 def average(

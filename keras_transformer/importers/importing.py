@@ -205,7 +205,7 @@ def _make_translator(
     transformer.build()
     load_weights(transformer, model, source, target)
     tokenizers = [SubwordTokenizer(side.model) for side in (source, target)]
-    return Translator(transformer, *tokenizers)
+    return Translator(transformer, *tokenizers, source_end=model.source_end)
 
 
 def _check_translation(translator, path):
@@ -233,6 +233,7 @@ def _make_config(model, config, imported, source, target):
         target_vocabulary_size=None if joint else sizes[1],
         model_type=_model_type(source.model),
         model=config,
+        source_end=model.source_end,
         tokens_per_batch=max(TrainConfig.tokens_per_batch, config.max_length),
         imported=imported,
     )

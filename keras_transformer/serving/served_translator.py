@@ -109,9 +109,12 @@ class ServedTranslator(tf.Module):
         tokenizers = translator.source_tokenizer, translator.target_tokenizer
         self.tokenizers = list(tokenizers)
         self.weights = StoredWeights(translator.model, config.precision)
-        if config.max_output_length is not None:
-            limits = config.max_output_length, translator.source_end
+        if config.max_output_length is not None or config.prefix_token is not None:
+            longest = config.max_output_length or translator.max_output_length
+            limits = longest, translator.source_end
             translator = Translator(translator.model, *tokenizers, *limits)
+        if config.prefix_token is not None:
+            translator.source_prefix = _find_token(tokenizers[0], config.prefix_token)
         # tf.saved_model.save would trace the Keras model in its own way.
         self._get_translator = lambda: translator
         self._config = config
@@ -194,7 +197,7 @@ class ServedTranslator(tf.Module):
         translator = self._get_translator()
         ids = _known(ids, translator.model.source_vocabulary_size)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
-        ids = tf.ragged.boolean_mask(ids, tf.logical_not(marks))
+        ids = translator.add_prefix(tf.ragged.boolean_mask(ids, tf.logical_not(marks)))
         source, empty = translator.truncate_and_pad(ids, translator.source_end)
         tokens, answer = translator.translate_ids(source, empty)
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)
@@ -254,6 +257,17 @@ class ServedTranslator(tf.Module):
             cells = queries[:, :, tf.newaxis] & keys[:, tf.newaxis]  # (B, queries, keys)
             answer[kind] = tf.where(cells[:, tf.newaxis, tf.newaxis], weights, 0.0)
         return answer
+
+
+def _find_token(tokenizer, token):
+    """Returns the id of one token of the source vocabulary."""
+    ids = tokenizer([token]).to_list()[0]
+    if len(ids) != 1 or ids[0] <= END:
+        raise ValueError(
+            f"prefix_token must be one token of the source vocabulary, received {token!r}, which is "
+            f"{len(ids)} tokens or unknown: give one of those that the model was trained with."
+        )
+    return ids[0]
 
 
 def _masks(source, tokens, empty):

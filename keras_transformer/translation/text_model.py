@@ -34,9 +34,14 @@ SLICES = 1, 2, 4  # of a batch
 class TextModel(tf.Module):
     """Translates and scores batches of text; for its arguments, see `Translator`.
 
+    Attributes:
+        source_prefix: Id of a token that is put before every source; None for none.
+
     Raises:
         ValueError: See `Translator`; or if Keras has another backend than TensorFlow.
     """
+
+    source_prefix: int | None = None
 
     def __init__(
         self,
@@ -113,7 +118,16 @@ class TextModel(tf.Module):
 
     def read_source(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
-        return self.truncate_and_pad(self.source_tokenizer(self.clean(text)), self.source_end)
+        ids = self.add_prefix(self.source_tokenizer(self.clean(text)))
+        return self.truncate_and_pad(ids, self.source_end)
+
+    def add_prefix(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Ragged source ids with `source_prefix` before each row that is not empty."""
+        if self.source_prefix is None:
+            return ids
+        rows = tf.fill([ids.nrows(), 1], tf.cast(self.source_prefix, ids.dtype))
+        filled = tf.not_equal(ids.row_lengths(), 0)[:, tf.newaxis]
+        return tf.concat([tf.ragged.boolean_mask(rows, filled), ids], axis=1)
 
     def translate_batch(
         self,
