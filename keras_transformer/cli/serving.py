@@ -40,8 +40,8 @@ def export(
     """Export a run as a SavedModel, base/<version>/, that TensorFlow Serving loads.
 
     The export is tested first, as a server would run it, and published only if all checks pass. It
-    includes a model card (MODEL.md, model.json) and warm-up requests. An imported model has the beam
-    size and the length penalty of its own configuration by default.
+    includes a model card (MODEL.md, model.json) and warm-up requests. An imported model has the
+    beam size and the length penalty of its own configuration by default.
     """
     from keras_transformer.runs.models import load
 
@@ -57,8 +57,8 @@ def export(
         translator = load(path, "float32")
         if not pairs:
             print(
-                f"{path} has no examples, as it was imported or made by an older version: the model "
-                "card shows placeholders; give sentences by --examples.",
+                f"{path} has no examples, as it was imported or made by an older version: the "
+                "model card shows placeholders; give sentences by --examples.",
                 file=sys.stderr,
             )
         print(publish(translator, base, version, config, pairs, print_report, bleu_tokenize))

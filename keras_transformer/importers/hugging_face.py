@@ -10,7 +10,7 @@ from keras_transformer.importers.source_model import (
     read_licence,
     read_size,
 )
-from keras_transformer.importers.tensors import StoredTensor, read_start, read_tensors
+from keras_transformer.importers.tensors import read_start, read_tensors
 from keras_transformer.importers.vocabularies import (
     Vocabulary,
     find_piece,
@@ -82,7 +82,7 @@ def read_hugging_face(folder: Path) -> SourceModel:
         tensors=tensors,
         name_tensor=name_tensor,
         transposed=True,
-        embeddings=_name_embeddings(options, tensors),
+        embeddings=_name_embeddings(options),
         bias="final_logits_bias",
         tables=tuple(f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")),
         source=source,
@@ -140,7 +140,7 @@ def _read_config(path, options):
         raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
 
 
-def _name_embeddings(options, tensors: dict[str, StoredTensor]) -> dict[str, list[str]]:
+def _name_embeddings(options):
     """The names that each embedding may have: of tensors that are tied, files hold some only."""
     shared = ["model.shared.weight"]
     sides = {side: [f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder")}

@@ -25,7 +25,7 @@ from keras_transformer.presets.imported import Imported
 from keras_transformer.runs.run import Run
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers import saved
-from keras_transformer.utils import Path, counted, creating
+from keras_transformer.utils import Path, creating
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
@@ -76,7 +76,6 @@ def import_model(path: Path, output: Path) -> Run:
             length_penalty=model.search.length_penalty,
             max_output_length=model.search.max_output_length,
         )
-        _report(model, config, imported, (source, target))
         translator = _make_translator(model, config, source, target)
     _check_translation(translator, path)
     run = _make_config(model, config, imported, source, target)
@@ -85,6 +84,7 @@ def import_model(path: Path, output: Path) -> Run:
         new.write_config(run)
         saved.write(temporary, (translator.source_tokenizer, translator.target_tokenizer))
         new.write_model(translator.model, {"metrics": {}})
+    _report(model, config, imported, (source, target))
     return Run(output)
 
 
@@ -104,8 +104,8 @@ def read_source(folder: Path, path: Path | None = None) -> SourceModel:
     if any(name.endswith(".npz") for name in names):
         return read_marian(folder)
     raise ValueError(
-        f"{path or folder} has neither {CONFIG}, as models of Hugging Face have, nor an .npz, as those of "
-        "OPUS-MT have: give the folder or the zip of a Marian model."
+        f"{path or folder} has neither {CONFIG}, as models of Hugging Face have, nor an .npz, as "
+        "those of OPUS-MT have: give the folder or the zip of a Marian model."
     )
 
 
@@ -179,7 +179,7 @@ def _name(path):
 
 
 def _report(model, config, imported, sides):
-    """Prints what is imported on stderr."""
+    """Prints what was imported on stderr."""
     depths = config.num_layers, config.num_decoder_layers or config.num_layers
     sizes = " and ".join(f"{len(side.rows):,}" for side in sides)
     lines = [
@@ -204,8 +204,8 @@ def _make_translator(
     )
     transformer.build()
     load_weights(transformer, model, source, target)
-    tokenizers = [SubwordTokenizer(side.model) for side in (source, target)]
-    return Translator(transformer, *tokenizers, source_end=model.source_end)
+    first, second = (SubwordTokenizer(side.model) for side in (source, target))
+    return Translator(transformer, first, second, source_end=model.source_end)
 
 
 def _check_translation(translator, path):

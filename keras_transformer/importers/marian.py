@@ -152,7 +152,7 @@ def _find_weights(folder, decoder):
     return os.path.join(folder, names[0])
 
 
-def _read_options(path, tensors: dict[str, StoredTensor]) -> dict[str, Any]:
+def _read_options(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, Any]:
     """The options inside an .npz."""
     if OPTIONS not in tensors:
         raise ValueError(f"{path} has no {OPTIONS}: it is not a model of Marian.")

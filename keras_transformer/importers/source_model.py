@@ -72,10 +72,12 @@ def read_size(path: Path, options: Mapping[str, Any], *names: str) -> int:
     Raises:
         ValueError: If one is missing or not a positive integer, or they differ.
     """
-    values = [options.get(name) for name in names]
-    for name, value in zip(names, values, strict=True):
+    values: list[int] = []
+    for name in names:
+        value = options.get(name)
         if type(value) is not int or value < 1:
             raise ValueError(f"{path}: {name} must be a positive integer, received {value!r:.40}.")
+        values.append(value)
     if len(set(values)) > 1:
         raise ValueError(
             f"{path}: {' and '.join(names)} must be equal, received {values}: such models are not "
@@ -98,7 +100,9 @@ def check_options(
         ValueError: If a value is not allowed.
     """
     for name, values in allowed.items():
-        if name in options and not any(type(options[name]) is type(x) and options[name] == x for x in values):
+        if name in options and not any(
+            type(options[name]) is type(x) and options[name] == x for x in values
+        ):
             expected = " or ".join(map(_show, values))
             raise ValueError(
                 f"{path}: {name} must be {expected}, received {_show(options[name])}: such models "

@@ -113,7 +113,9 @@ def _read_safetensors(path):
         if not (_are_sizes(shape) and 0 <= start and end - start == claimed):
             raise ValueError(f"{path} is corrupted: the size of {name} is not that of its shape.")
         _check_end(path, name, end, size - length)
-        where = functools.partial(np.fromfile, path, dtype, math.prod(shape), "", 8 + length + start)
+        where = functools.partial(
+            np.fromfile, path, dtype, math.prod(shape), "", 8 + length + start
+        )
         tensors[name] = StoredTensor(tuple(shape), _reshaped(where, shape))
     return tensors
 
@@ -180,7 +182,7 @@ class _Storage(NamedTuple):
 
     key: str
     dtype: str
-    count: int
+    numbers: int
 
 
 class _View(NamedTuple):
@@ -199,10 +201,10 @@ class _RebuildTensor:
 
     def __call__(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View:
         valid = isinstance(storage, _Storage) and _are_sizes((offset, *shape, *strides))
-        if not valid or len(shape) != len(strides) or math.prod(shape) > storage.count:
+        if not valid or len(shape) != len(strides) or math.prod(shape) > storage.numbers:
             raise ValueError("a tensor is larger than its storage")
         last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-        if math.prod(shape) and last >= storage.count:
+        if math.prod(shape) and last >= storage.numbers:
             raise ValueError("a tensor ends behind its storage")
         return _View(storage, offset, tuple(shape), tuple(strides))
 
@@ -280,8 +282,8 @@ def _read_torch_zip(path, archive):
     for name, view in views.items():
         entry, dtype = f"{root}data/{view.storage.key}", np.dtype(view.storage.dtype)
         size = archive.getinfo(entry).file_size if entry in archive.namelist() else 0
-        _check_end(path, name, view.storage.count * dtype.itemsize, size)
-        read = functools.partial(_read_entry, path, entry, 0, dtype, view.storage.count)
+        _check_end(path, name, view.storage.numbers * dtype.itemsize, size)
+        read = functools.partial(_read_entry, path, entry, 0, dtype, view.storage.numbers)
         tensors[name] = _make_tensor(view, read)
     return tensors
 
@@ -298,7 +300,7 @@ def _read_torch_stream(path):
         starts = {}
         for key in map(str, keys if isinstance(keys, list) else []):
             count = int.from_bytes(file.read(8), "little")
-            if key not in storages or storages[key].count != count:
+            if key not in storages or storages[key].numbers != count:
                 raise ValueError(f"{path} is corrupted: storage {key[:60]} is of another size.")
             starts[key] = file.tell()
             end = starts[key] + count * np.dtype(storages[key].dtype).itemsize
@@ -310,7 +312,7 @@ def _read_torch_stream(path):
             raise ValueError(f"{path} is truncated: the values of {name} are missing.")
         where = starts[view.storage.key]
         read = functools.partial(
-            np.fromfile, path, view.storage.dtype, view.storage.count, "", where
+            np.fromfile, path, view.storage.dtype, view.storage.numbers, "", where
         )
         tensors[name] = _make_tensor(view, read)
     return tensors

@@ -65,12 +65,11 @@ def rewrite(source: Vocabulary, target: Vocabulary) -> tuple[Rewritten, Rewritte
 
     Pieces that a SentencePiece model uses and the vocabulary lacks are unknown. They come last, on
     both sides where these share a vocabulary, with the row of UNK.
-
-    Raises:
-        ValueError: If a SentencePiece model is corrupted.
     """
     protos = [_parse(side.model) for side in (source, target)]
-    extras = [_extra_pieces(side, proto) for side, proto in zip((source, target), protos, strict=True)]
+    extras = [
+        _extra_pieces(side, proto) for side, proto in zip((source, target), protos, strict=True)
+    ]
     if source.pieces == target.pieces:
         extras = [list(dict.fromkeys(extras[0] + extras[1]))] * 2
     found = zip((source, target), protos, extras, strict=True)
@@ -79,13 +78,13 @@ def rewrite(source: Vocabulary, target: Vocabulary) -> tuple[Rewritten, Rewritte
 
 
 def _parse(model):
+    """Parses a SentencePiece model; one that is cut off at a piece lacks what follows the pieces."""
     from sentencepiece import sentencepiece_model_pb2
 
-    try:
-        check_sentencepiece_model(model)
-    except ValueError as error:
-        raise ValueError(f"A SentencePiece model is corrupted: {error}.") from None
+    check_sentencepiece_model(model)
     proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model)
+    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
+        raise ValueError("it is truncated")
     return proto
 
 
@@ -155,7 +154,7 @@ def read_model(path: Path) -> bytes:
     read_start(path)
     model = read_bytes(path, MAX_BYTES)
     try:
-        check_sentencepiece_model(model)
+        _parse(model)
     except ValueError as error:
         raise ValueError(f"{path} is not a SentencePiece model: {error}.") from None
     return model

@@ -1,8 +1,8 @@
 """Copies the tensors of another system into a `Transformer`.
 
-Marian's positional encodings are all sines, then all cosines; ours take turns. So the axis D of the
-residual stream is permuted, wherever it occurs; heads and the inner axis of the feed-forward
-networks are not. Layer normalization and the product with the embeddings do not depend on the order.
+Marian's positional encodings are all sines, then all cosines; ours take turns. So the axis D of
+the residual stream is permuted, wherever it occurs; heads and the inner axis of the feed-forward
+networks are not. Layer normalization and the softmax do not depend on the order.
 """
 
 import dataclasses
@@ -41,7 +41,9 @@ class TensorReader:
         """
         stored, path = self._model.tensors.get(name), self._model.weights
         if stored is None:
-            raise ValueError(f"{path} lacks {name}: it is not complete, or of another architecture.")
+            raise ValueError(
+                f"{path} lacks {name}: it is not complete, or of another architecture."
+            )
         if stored.shape not in (shape, (1, *shape)):
             raise ValueError(
                 f"{path}: {name} must have the shape {list(shape)} by the configuration and the "
@@ -113,11 +115,10 @@ def resolve_sharing(model: SourceModel) -> ModelConfig:
             "none": "a softmax of its own",
         }
         model.notes.append(
-            f"the configuration says {words[said]}, but the tensors are {words[found]}: they decide."
+            f"the configuration says {words[said]}, but the tensors are {words[found]}: they "
+            "decide."
         )
-    return dataclasses.replace(
-        model.config, share_embeddings=found, output_bias=found != "none"
-    )
+    return dataclasses.replace(model.config, share_embeddings=found, output_bias=found != "none")
 
 
 def find_embedding(model: SourceModel, name: str) -> str:
@@ -164,7 +165,9 @@ def residual_order(d_model: int) -> np.ndarray:
 class _LayerReader:
     """Reads the tensors of one layer."""
 
-    def __init__(self, reader, model, stack, index, order):
+    def __init__(
+        self, reader: TensorReader, model: SourceModel, stack: str, index: int, order: np.ndarray
+    ) -> None:
         self._reader, self._model, self.order = reader, model, order
         self._where = stack, index
 

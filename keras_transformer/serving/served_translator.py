@@ -264,8 +264,8 @@ def _find_token(tokenizer, token):
     ids = tokenizer([token]).to_list()[0]
     if len(ids) != 1 or ids[0] <= END:
         raise ValueError(
-            f"prefix_token must be one token of the source vocabulary, received {token!r}, which is "
-            f"{len(ids)} tokens or unknown: give one of those that the model was trained with."
+            f"prefix_token must be one token of the source vocabulary, received {token!r}, which "
+            f"is {len(ids)} tokens or unknown: give one that the model was trained with."
         )
     return ids[0]
 

@@ -135,7 +135,7 @@ class Translator(TextModel):
             texts: Strings, in any order and of any content.
             batch_size: Number of sentences translated at once, those of similar length together;
                 for a beam search of N beams, divided by N.
-            search: `SearchConfig`; `default_search` by default. What is sampled for a sentence depends
+            search: `SearchConfig`; `default_search` if None. What is sampled for a sentence depends
                 on the seed and its index, not on `batch_size`.
             prefixes: Strings, one for each text, that the translations begin with.
             first: Index of the first text if `texts` are a slice of a longer list.

@@ -101,9 +101,7 @@ def make_model(folder, d_model, heads, d_ff, layers, file, **how):
         if how.get("half"):  # a table of positions in half precision would be used as it is
             state = {name: x for name, x in state.items() if "embed_positions" not in name}
         modern = file == "zip"
-        torch.save(
-            state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=modern
-        )
+        torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=modern)
     tokenizer = {"separate_vocabs": separate, "model_max_length": 96}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n")
@@ -168,7 +166,9 @@ def compute_answers(folder, lines=LINES):
             found = model.generate(
                 **batch, **options, renormalize_logits=True, do_sample=False, early_stopping=False
             )
-            rows = [[x for x in row[1:] if x != model.config.pad_token_id] for row in found.tolist()]
+            rows = [
+                [x for x in row[1:] if x != model.config.pad_token_id] for row in found.tolist()
+            ]
             texts = tokenizer.batch_decode(found, skip_special_tokens=True)
             answers["searches"][name] = {"tokens": rows, "texts": texts}
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
@@ -214,8 +214,8 @@ def compare(folder, output, patience=1.0):
         patience: `beam_patience` of the searches.
 
     Returns:
-        Dict of `lines`, their number; `logits`, the largest difference; and of `ids` and each search
-        the numbers of equal rows.
+        Dict of `lines`, their number; `logits`, the largest difference; of `ids` and each search
+        the numbers of equal rows; and for each search how many rows have a worse score.
     """
     import keras_transformer as kt
     from keras_transformer.importers.importing import read_source
