@@ -78,7 +78,7 @@ def rewrite(source: Vocabulary, target: Vocabulary) -> tuple[Rewritten, Rewritte
 
 
 def _parse(model):
-    """Parses a SentencePiece model; one that is cut off at a piece lacks what follows the pieces."""
+    """Parses a SentencePiece model, which may end too early at the end of a piece."""
     from sentencepiece import sentencepiece_model_pb2
 
     check_sentencepiece_model(model)
