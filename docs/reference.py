@@ -13,7 +13,7 @@ TITLES = {
     "Tokenizers": ("tokenizers",),
     "Data": ("data",),
     "Training": ("training", "kernels"),
-    "Runs": ("runs",),
+    "Runs": ("runs", "importers"),
     "Decoding": ("decoding",),
     "Translation": ("translation",),
     "Serving": ("serving",),

@@ -10,6 +10,7 @@ from keras_transformer.decoding.beam import beam_search as beam_search
 from keras_transformer.decoding.sampling import greedy_search as greedy_search
 from keras_transformer.decoding.sampling import sample as sample
 from keras_transformer.decoding.search import search as search
+from keras_transformer.importers.importing import import_model as import_model
 from keras_transformer.kernels.tensorflow.machine import configure_threads as configure_threads
 from keras_transformer.kernels.tensorflow.machine import inter_op_threads as inter_op_threads
 from keras_transformer.layers.attention import MultiHeadAttention as MultiHeadAttention

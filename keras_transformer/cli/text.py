@@ -157,7 +157,7 @@ def evaluate(
     The search options apply to both systems.
     """
     check_stdout()
-    from keras_transformer.evaluate import bleu_tokenizer, find_detokenizing_losses, open_system
+    from keras_transformer.evaluate import bleu_tokenizer, open_system
     from keras_transformer.evaluate import evaluate as measure
     from keras_transformer.runs.models import find_search
 
@@ -176,17 +176,23 @@ def evaluate(
             f"{path} is a file of translations: leave out the search options and --precision."
         )
     for one in filter(None, (model, other_model)):
-        if losses := find_detokenizing_losses(one):
-            print(
-                f"warning: the WordPiece target vocabulary of {one} loses {losses}: BLEU is fair "
-                "only with references that lack these too",
-                file=sys.stderr,
-            )
+        _warn_of_losses(one)
     tokenize = bleu_tokenize or bleu_tokenizer(model)
     report = measure(system, pairs, tokenize, other, n_bootstrap, worst)
     if other:
         report["comparison"]["system"] = compare
     _print_report(report, json)
+
+
+def _warn_of_losses(path):
+    from keras_transformer.evaluate import find_detokenizing_losses
+
+    if losses := find_detokenizing_losses(path):
+        print(
+            f"warning: the WordPiece target vocabulary of {path} loses {losses}: BLEU is fair "
+            "only with references that lack these too",
+            file=sys.stderr,
+        )
 
 
 def _read_evaluation_pairs(path, source, target):

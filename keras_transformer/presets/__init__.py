@@ -356,17 +356,8 @@ def resolve_search(
         raise ValueError(
             f"Unknown search option {unknown[0]}: choose from search, {', '.join(fields)}."
         )
-    return replace_search(default, options)
-
-
-def replace_search(search: SearchConfig, options: Mapping[str, Any]) -> SearchConfig:
-    """Replaces fields of a `SearchConfig`; sampling needs no beam of the default.
-
-    Raises:
-        ValueError: If a value is invalid.
-    """
-    beam = {"beam_size": 1} if options.get("sample") else {}
-    return dataclasses.replace(search, **{**beam, **options})
+    beam = {"beam_size": 1} if options.get("sample") else {}  # no beam of the default's
+    return dataclasses.replace(default, **{**beam, **options})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_transformer.inspection.files import describe_corruption
 from keras_transformer.inspection.probing import Probe
-from keras_transformer.presets import GREEDY, SearchConfig, replace_search
+from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.presets.options import check_precision
 from keras_transformer.runs.checkpoints import check_checksum
 from keras_transformer.runs.run import (
@@ -112,7 +112,7 @@ def find_search(path: Path, options: Mapping[str, Any]) -> SearchConfig:
     """
     run = Run.from_path(path)
     own = run.read_config().search if run.has(CONFIG) else GREEDY
-    return replace_search(own, options)
+    return resolve_search(None, options, own)
 
 
 def open_model(

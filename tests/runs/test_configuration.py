@@ -38,7 +38,7 @@ def test_every_line_is_explained():
     fields = [field.name for field in dataclasses.fields(kt.TrainConfig)]
     fields += [field.name for field in dataclasses.fields(kt.ModelConfig)]
     named = {line.split(":")[0].strip() for line in lines if not line.startswith("#")}
-    assert set(fields) - named == {"parallel_microbatches"}, "the machine's"
+    assert set(fields) - named == {"parallel_microbatches", "imported"}, "the machine's, import's"
 
 
 def test_what_is_left_out_is_as_usual(tmp_path):

@@ -46,7 +46,7 @@ LINES = [*SENTENCES["source"][:5], "The sun, too late!", "A 漢 dog", "é", ">>f
 def make_model(folder, d_model, heads, d_ff, layers, file, **how):
     """Writes the folder of a model with random weights."""
     import torch
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import MarianMTModel
 
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,26 +65,8 @@ def make_model(folder, d_model, heads, d_ff, layers, file, **how):
         (folder / f"{side}.spm").write_bytes(model)
     target = vocabularies[-1]
     pad, end = target.index("<pad>"), target.index("</s>")
-    config = MarianConfig(
-        vocab_size=len(vocabularies[0]),
-        decoder_vocab_size=len(target),
-        max_position_embeddings=96,
-        encoder_layers=layers[0],
-        decoder_layers=layers[1],
-        encoder_ffn_dim=d_ff,
-        decoder_ffn_dim=d_ff,
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
-        d_model=d_model,
-        activation_function=how.get("activation", "swish"),
-        scale_embedding=True,
-        share_encoder_decoder_embeddings=tied and not separate,
-        tie_word_embeddings=tied,
-        pad_token_id=pad,
-        eos_token_id=end,
-        decoder_start_token_id=pad,
-        forced_eos_token_id=end,
-    )
+    sizes = d_model, heads, d_ff, layers
+    config = _make_config(sizes, [len(x) for x in vocabularies], pad, end, separate, tied, how)
     model = MarianMTModel(config)
     _draw_weights(model, pad, end, how.get("seed", 1), how.get("end_bias", 1.5))
     model.eval()
@@ -105,6 +87,32 @@ def make_model(folder, d_model, heads, d_ff, layers, file, **how):
     tokenizer = {"separate_vocabs": separate, "model_max_length": 96}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n")
+
+
+def _make_config(sizes, vocabularies, pad, end, separate, tied, how):
+    from transformers import MarianConfig
+
+    d_model, heads, d_ff, layers = sizes
+    return MarianConfig(
+        vocab_size=vocabularies[0],
+        decoder_vocab_size=vocabularies[-1],
+        max_position_embeddings=96,
+        encoder_layers=layers[0],
+        decoder_layers=layers[1],
+        encoder_ffn_dim=d_ff,
+        decoder_ffn_dim=d_ff,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        d_model=d_model,
+        activation_function=how.get("activation", "swish"),
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=tied and not separate,
+        tie_word_embeddings=tied,
+        pad_token_id=pad,
+        eos_token_id=end,
+        decoder_start_token_id=pad,
+        forced_eos_token_id=end,
+    )
 
 
 def _align(vocabularies):
