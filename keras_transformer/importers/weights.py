@@ -62,14 +62,13 @@ class TensorReader:
         tensors = self._model.tensors
         if name not in tensors or other not in tensors:
             return False
-        same_shape = tensors[name].shape == tensors[other].shape
-        return same_shape and np.array_equal(tensors[name].read(), tensors[other].read())
+        one, two = tensors[name], tensors[other]
+        if one.place is not None and one.place == two.place:
+            return True
+        return one.shape == two.shape and np.array_equal(one.read(), two.read())
 
-    def check_unread(self, positions: np.ndarray) -> None:
+    def check_unread(self) -> None:
         """Checks the tensors that were not read: copies of others, or tables of positions.
-
-        Args:
-            positions: The table of positions `(max_length, D)`.
 
         Raises:
             ValueError: If one is neither.
@@ -77,21 +76,28 @@ class TensorReader:
         read = [name for name in self._model.tensors if name not in self._unread]
         for name in sorted(self._unread):
             if name in self._model.tables:
-                table = np.asarray(self._model.tensors[name].read(), np.float32)
-                tolerance = 1e-5 if self._model.tensors[name].read().dtype == np.float32 else 1e-3
-                rows = min(len(table), len(positions))
-                same = table.shape[1:] == positions.shape[1:]
-                if same and np.allclose(table[:rows], positions[:rows], 0, tolerance):
-                    continue
-                raise ValueError(
-                    f"{self._model.weights}: {name} is not the table of sines and cosines: models "
-                    "with learned positions are not supported."
-                )
-            if not any(self.are_equal(name, other) for other in read):
+                if not _is_sinusoidal(self._model.tensors[name].read()):
+                    raise ValueError(
+                        f"{self._model.weights}: {name} is not the table of sines and cosines: "
+                        "models with learned positions are not supported."
+                    )
+            elif not any(self.are_equal(name, other) for other in read):
                 raise ValueError(
                     f"{self._model.weights} has {name}, which Marian's Transformer does not have: "
                     "such models are not supported."
                 )
+
+
+def _is_sinusoidal(table):
+    """Whether a table of positions has the sines of all frequencies, then the cosines."""
+    if table.ndim != 2:
+        return False
+    length, d_model = table.shape
+    rates = 10000.0 ** (-np.arange(d_model // 2) / (d_model / 2))
+    angles = np.arange(length)[:, np.newaxis] * rates
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    tolerance = 1e-5 if table.dtype == np.float32 else 1e-3
+    return table.shape == expected.shape and np.allclose(table, expected, 0, tolerance)
 
 
 def resolve_sharing(model: SourceModel) -> ModelConfig:
@@ -146,12 +152,7 @@ def load_weights(
         for index, layer in enumerate(getattr(transformer, name).layers):
             _load_layer(layer, _LayerReader(reader, model, name, index, order))
     _load_embeddings(transformer, reader, model, (source, target), order)
-    from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-
-    table = sinusoidal_encoding(transformer.max_length, transformer.d_model)
-    positions = np.empty(table.shape, np.float32)
-    positions[:, order] = np.array(table)
-    reader.check_unread(positions)
+    reader.check_unread()
 
 
 def residual_order(d_model: int) -> np.ndarray:
@@ -228,11 +229,11 @@ def _load_embeddings(transformer, reader, model, sides, order):
     for side, rewritten in matrices:
         shape = (len(getattr(model, side).pieces), d_model)
         matrix = reader.read(find_embedding(model, side), shape)
-        embedding = getattr(transformer, f"{side}_embedding")
-        embedding.embeddings.assign(_take_rows(matrix, rewritten.rows)[:, order])
+        matrix = _take_rows(matrix, rewritten.rows, order)  # frees the first one, as it is large
+        getattr(transformer, f"{side}_embedding").embeddings.assign(matrix)
         del matrix
     target, count = sides[1], len(model.target.pieces)
-    bias = _take_rows(reader.read(model.bias, (count,)), target.rows)
+    bias = _take_rows(reader.read(model.bias, (count,))[:, np.newaxis], target.rows, [0])[:, 0]
     if transformer.output_projection is None:
         transformer.target_embedding.output_bias.assign(bias)
     else:
@@ -240,14 +241,14 @@ def _load_embeddings(transformer, reader, model, sides, order):
             matrix = reader.read(model.output_kernel, (d_model, count)).T
         else:
             matrix = reader.read(find_embedding(model, "output"), (count, d_model))
-        kernel = _take_rows(matrix, target.rows)[:, order].T
+        kernel = _take_rows(matrix, target.rows, order).T
         transformer.output_projection.kernel.assign(kernel)
         transformer.output_projection.bias.assign(bias)
     transformer.suppressed.assign(np.where(target.suppressed, SUPPRESSED, 0.0))
 
 
-def _take_rows(array, rows):
-    """Rows by their ids; zeros where the id is -1."""
-    taken = array[rows]
+def _take_rows(matrix, rows, order):
+    """Rows by their ids, zeros where the id is -1, and their features in another order."""
+    taken = matrix[np.ix_(rows, order)]
     taken[rows < 0] = 0
     return taken
