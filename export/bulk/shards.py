@@ -12,6 +12,7 @@ import argparse
 import collections
 import dataclasses
 import gzip
+import io
 import json
 import math
 import os
@@ -170,12 +171,44 @@ def _read_lines(path, options):
             yield rows
 
 
+class _Stream(io.RawIOBase):
+    """A `GFile` with the interface of Python's files, as pyarrow needs."""
+
+    def __init__(self, file: tf.io.gfile.GFile) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self._file.write(bytes(content))
+        return len(content)
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
 def _read_table(path, options):
     import pyarrow
     import pyarrow.parquet
 
     with tf.io.gfile.GFile(path, "rb") as file:
-        table = pyarrow.parquet.ParquetFile(pyarrow.PythonFile(file, "r"))
+        table = pyarrow.parquet.ParquetFile(_Stream(file))
         for name in (options.field, *[options.target_field] * (options.signature == "score")):
             if name not in table.schema_arrow.names:
                 raise ValueError(f"it has no column {name!r}, but {table.schema_arrow.names}")
@@ -355,7 +388,7 @@ def _concatenate_tables(file, path, parts):
     for part in parts:
         with tf.io.gfile.GFile(part, "rb") as source:
             table = pyarrow.parquet.read_table(pyarrow.BufferReader(source.read()))
-        writer = writer or pyarrow.parquet.ParquetWriter(file, table.schema)
+        writer = writer or pyarrow.parquet.ParquetWriter(_Stream(file), table.schema)
         writer.write_table(table)
     if writer:
         writer.close()
