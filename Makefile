@@ -12,7 +12,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow parity ordeal lint docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow parity opus ordeal lint docs notebooks bench clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -99,6 +99,15 @@ test-numerical: .venv/installed-test
 # PARITY=--write replaces the stored ones.
 parity: .venv/installed-parity
 	$(BIN)/python -m tests.support.parity $(PARITY)
+	$(BIN)/python -m tests.support.parity_marian make tests/fixtures/marian $(PARITY)
+	rm -rf /tmp/marian /tmp/marian-runs
+	$(BIN)/python -m tests.support.parity_marian make /tmp/marian
+	$(BIN)/python -m tests.support.parity_marian compare /tmp/marian
+
+# Downloads a model of OPUS-MT, imports it, and compares 200 translations with transformers'.
+NAME ?= opus-mt-en-de
+opus: .venv/installed-parity
+	$(BIN)/python benchmarks/opus.py $(NAME) $(OPUS)
 
 # The TensorFlow version that setup.cfg allows and .venv does not have.
 .venv-other/installed: .venv/installed-test

@@ -1,0 +1,74 @@
+"""Imports a trained model of OPUS-MT and compares it with transformers: `make opus NAME=…`.
+
+    python benchmarks/opus.py opus-mt-en-de [--source FILE] [--lines 200]
+
+Needs a network, and the extra `parity`. Downloads Helsinki-NLP/NAME (another owner by owner/NAME),
+imports it, translates the first lines of a text with both, greedily and with the model's own beam,
+exports the run, checks the export, and prints one verdict.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+
+import keras_transformer as kt
+
+TEXT = pathlib.Path(__file__).parents[2] / "shared/data/multi30k/raw/test_2016_flickr.en"
+BATCH = 20
+LEAST_EQUAL = 0.98  # of the lines: rounding decides ties
+
+
+def translate_with_transformers(name, lines, beam_size):
+    """Translations by transformers, with a bias before the softmax as here."""
+    import torch
+    from transformers import MarianMTModel, MarianTokenizer
+
+    tokenizer = MarianTokenizer.from_pretrained(name)
+    tokenizer.punc_normalizer = lambda text: text  # not done here
+    model = MarianMTModel.from_pretrained(name, dtype=torch.float32).eval()
+    found = []
+    for start in range(0, len(lines), BATCH):
+        batch = lines[start : start + BATCH]
+        inputs = tokenizer(batch, return_tensors="pt", padding=True, truncation=True)
+        options = {} if beam_size is None else {"num_beams": beam_size}
+        with torch.no_grad():
+            tokens = model.generate(**inputs, **options, renormalize_logits=True, do_sample=False)
+        found += tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("name")
+    parser.add_argument("--source", type=pathlib.Path, default=TEXT)
+    parser.add_argument("--lines", type=int, default=200)
+    options = parser.parse_args()
+    name = options.name if "/" in options.name else f"Helsinki-NLP/{options.name}"
+    lines = options.source.read_text(encoding="utf-8").split("\n")[: options.lines]
+    problems = []
+    with tempfile.TemporaryDirectory() as folder:
+        translator = kt.load(kt.import_model(name, f"{folder}/run"), "float32")
+        for title, search, beam in (
+            ("greedy", kt.SearchConfig(), 1),
+            ("own beam", translator.default_search, None),
+        ):
+            ours = translator.translate(lines, search=search)
+            theirs = translate_with_transformers(name, lines, beam)
+            pairs = list(zip(lines, ours, theirs, strict=True))
+            different = [pair for pair in pairs if pair[1].strip() != pair[2].strip()]
+            print(f"{title}: {len(lines) - len(different)} of {len(lines)} lines are equal")
+            for pair in different[:5]:
+                print(*(f"    {text}" for text in pair), sep="\n")
+            if len(different) > (1 - LEAST_EQUAL) * len(lines):
+                problems.append(f"{title} differs in {len(different)} lines")
+        path = kt.export(translator, f"{folder}/export", pairs=[(x, x) for x in lines[:5]])
+        served, _ = kt.load_saved_model(path)(lines)
+        if served != translator.translate(lines, search=kt.SearchConfig()):
+            problems.append("the export translates differently")
+    print(f"{name}: {'; '.join(problems) or 'ok'}")
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()
