@@ -13,8 +13,9 @@ import sys
 import tempfile
 
 import keras_transformer as kt
+from keras_transformer.data.text_files import read_lines
 
-TEXT = pathlib.Path(__file__).parents[2] / "shared/data/multi30k/raw/test_2016_flickr.en"
+TEXT = pathlib.Path(__file__).parents[2] / "shared/data/multi30k/raw/test_2016_flickr.en.gz"
 BATCH = 20
 LEAST_EQUAL = 0.98  # of the lines: rounding decides ties
 
@@ -45,7 +46,7 @@ def main():
     parser.add_argument("--lines", type=int, default=200)
     options = parser.parse_args()
     name = options.name if "/" in options.name else f"Helsinki-NLP/{options.name}"
-    lines = options.source.read_text(encoding="utf-8").split("\n")[: options.lines]
+    lines = read_lines(options.source)[: options.lines]
     problems = []
     with tempfile.TemporaryDirectory() as folder:
         translator = kt.load(kt.import_model(name, f"{folder}/run"), "float32")
