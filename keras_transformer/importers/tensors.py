@@ -31,10 +31,12 @@ class StoredTensor(NamedTuple):
     Attributes:
         shape: Its shape.
         read: Function that returns it as an array.
+        place: Where it is in the file: equal for copies that share their memory, None if unknown.
     """
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
+    place: Any = None
 
 
 def read_tensors(path: Path) -> dict[str, StoredTensor]:
@@ -264,7 +266,7 @@ def _make_tensor(view, read):
         steps = [step * values.itemsize for step in view.strides]
         return np.lib.stride_tricks.as_strided(values, view.shape, steps)
 
-    return StoredTensor(view.shape, read_view)
+    return StoredTensor(view.shape, read_view, view)
 
 
 def _read_torch_zip(path, archive):

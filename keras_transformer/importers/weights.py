@@ -62,8 +62,10 @@ class TensorReader:
         tensors = self._model.tensors
         if name not in tensors or other not in tensors:
             return False
-        same_shape = tensors[name].shape == tensors[other].shape
-        return same_shape and np.array_equal(tensors[name].read(), tensors[other].read())
+        one, two = tensors[name], tensors[other]
+        if one.place is not None and one.place == two.place:
+            return True
+        return one.shape == two.shape and np.array_equal(one.read(), two.read())
 
     def check_unread(self, positions: np.ndarray) -> None:
         """Checks the tensors that were not read: copies of others, or tables of positions.
@@ -228,11 +230,11 @@ def _load_embeddings(transformer, reader, model, sides, order):
     for side, rewritten in matrices:
         shape = (len(getattr(model, side).pieces), d_model)
         matrix = reader.read(find_embedding(model, side), shape)
-        embedding = getattr(transformer, f"{side}_embedding")
-        embedding.embeddings.assign(_take_rows(matrix, rewritten.rows)[:, order])
+        matrix = _take_rows(matrix, rewritten.rows, order)  # frees the first one, as it is large
+        getattr(transformer, f"{side}_embedding").embeddings.assign(matrix)
         del matrix
     target, count = sides[1], len(model.target.pieces)
-    bias = _take_rows(reader.read(model.bias, (count,)), target.rows)
+    bias = _take_rows(reader.read(model.bias, (count,))[:, np.newaxis], target.rows, [0])[:, 0]
     if transformer.output_projection is None:
         transformer.target_embedding.output_bias.assign(bias)
     else:
@@ -240,14 +242,14 @@ def _load_embeddings(transformer, reader, model, sides, order):
             matrix = reader.read(model.output_kernel, (d_model, count)).T
         else:
             matrix = reader.read(find_embedding(model, "output"), (count, d_model))
-        kernel = _take_rows(matrix, target.rows)[:, order].T
+        kernel = _take_rows(matrix, target.rows, order).T
         transformer.output_projection.kernel.assign(kernel)
         transformer.output_projection.bias.assign(bias)
     transformer.suppressed.assign(np.where(target.suppressed, SUPPRESSED, 0.0))
 
 
-def _take_rows(array, rows):
-    """Rows by their ids; zeros where the id is -1."""
-    taken = array[rows]
+def _take_rows(matrix, rows, order):
+    """Rows by their ids, zeros where the id is -1, and their features in another order."""
+    taken = matrix[np.ix_(rows, order)]
     taken[rows < 0] = 0
     return taken
