@@ -58,8 +58,10 @@ def import_model(path: Path, output: Path) -> Run:
 
     Example:
 
-    >>> keras_transformer.import_model("opus-mt-en-de", "runs/opus-en-de")
-    >>> keras_transformer.load("runs/opus-en-de").translate(["A sentence."])
+    >>> run = keras_transformer.import_model("opus-mt-en-de", "runs/opus-en-de")
+    >>> translator = keras_transformer.load(run)
+    >>> translator.default_search.beam_size
+    4
     """
     if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
         raise ValueError(f"{output} is not empty: choose another name.")

@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import gzip
 import os
+import shutil
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.train import train
-from tests.support.paths import ROOT
+from tests.support.paths import FIXTURES, ROOT
 
 PACKAGE = ROOT / "keras_transformer"
 DATES = [
@@ -57,6 +58,7 @@ def write_files():
             file.write(content)
         with gzip.open(f"part-1{name.removeprefix('a')}.gz", "wt", encoding="utf-8") as file:
             file.write(content)
+    shutil.copytree(FIXTURES / "marian" / "tied", "opus-mt-en-de")
     with open("dates.tsv", "w", encoding="utf-8") as file:
         file.writelines(f"{source}\t{target}\n" for source, target in DATES * 4)
     pieces = [f"[unused{number}]" for number in range(8000)]  # as many as BERT's has before those
