@@ -1,1 +1,1 @@
-"""Models of other systems as runs: Marian from Hugging Face and OPUS-MT, and OpenNMT-tf."""
+"""Models of other systems as runs: Marian, from Hugging Face and from OPUS-MT."""

@@ -67,11 +67,8 @@ class TensorReader:
             return True
         return one.shape == two.shape and np.array_equal(one.read(), two.read())
 
-    def check_unread(self, positions: np.ndarray) -> None:
+    def check_unread(self) -> None:
         """Checks the tensors that were not read: copies of others, or tables of positions.
-
-        Args:
-            positions: The table of positions `(max_length, D)`.
 
         Raises:
             ValueError: If one is neither.
@@ -79,21 +76,28 @@ class TensorReader:
         read = [name for name in self._model.tensors if name not in self._unread]
         for name in sorted(self._unread):
             if name in self._model.tables:
-                table = np.asarray(self._model.tensors[name].read(), np.float32)
-                tolerance = 1e-5 if self._model.tensors[name].read().dtype == np.float32 else 1e-3
-                rows = min(len(table), len(positions))
-                same = table.shape[1:] == positions.shape[1:]
-                if same and np.allclose(table[:rows], positions[:rows], 0, tolerance):
-                    continue
-                raise ValueError(
-                    f"{self._model.weights}: {name} is not the table of sines and cosines: models "
-                    "with learned positions are not supported."
-                )
-            if not any(self.are_equal(name, other) for other in read):
+                if not _is_sinusoidal(self._model.tensors[name].read()):
+                    raise ValueError(
+                        f"{self._model.weights}: {name} is not the table of sines and cosines: "
+                        "models with learned positions are not supported."
+                    )
+            elif not any(self.are_equal(name, other) for other in read):
                 raise ValueError(
                     f"{self._model.weights} has {name}, which Marian's Transformer does not have: "
                     "such models are not supported."
                 )
+
+
+def _is_sinusoidal(table):
+    """Whether a table of positions has the sines of all frequencies, then the cosines."""
+    if table.ndim != 2:
+        return False
+    length, d_model = table.shape
+    rates = 10000.0 ** (-np.arange(d_model // 2) / (d_model / 2))
+    angles = np.arange(length)[:, np.newaxis] * rates
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    tolerance = 1e-5 if table.dtype == np.float32 else 1e-3
+    return table.shape == expected.shape and np.allclose(table, expected, 0, tolerance)
 
 
 def resolve_sharing(model: SourceModel) -> ModelConfig:
@@ -148,12 +152,7 @@ def load_weights(
         for index, layer in enumerate(getattr(transformer, name).layers):
             _load_layer(layer, _LayerReader(reader, model, name, index, order))
     _load_embeddings(transformer, reader, model, (source, target), order)
-    from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-
-    table = sinusoidal_encoding(transformer.max_length, transformer.d_model)
-    positions = np.empty(table.shape, np.float32)
-    positions[:, order] = np.array(table)
-    reader.check_unread(positions)
+    reader.check_unread()
 
 
 def residual_order(d_model: int) -> np.ndarray:

@@ -118,7 +118,9 @@ class Translator(TextModel):
         twin.build()
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return Translator(twin, *tokenizers, self.max_output_length, self.source_end)
+        translator = Translator(twin, *tokenizers, self.max_output_length, self.source_end)
+        translator.default_search = self.default_search
+        return translator
 
     def translate(
         self,

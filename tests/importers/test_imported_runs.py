@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -148,3 +149,21 @@ def test_fine_tuning(imported):
         np.testing.assert_array_equal(one, other)
     result = run("average", folder / "tuned", folder / "mean", "--number", "1")
     assert result.returncode == 0, result.stderr.decode()
+
+
+def test_the_tensors_decide_what_is_shared(tmp_path):
+    folder = shutil.copytree(FOLDER / "untied", tmp_path / "model")
+    options = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(options | {"tie_word_embeddings": True}))
+    options = json.loads((folder / "generation_config.json").read_text())
+    options |= {"no_repeat_ngram_size": 3}
+    (folder / "generation_config.json").write_text(json.dumps(options))
+    result = run("import", folder, tmp_path / "run")
+    assert result.returncode == 0
+    notes = result.stderr.decode()
+    assert "the tensors are a softmax of its own: they decide" in notes
+    assert "no_repeat_ngram_size 3 of the configuration is ignored" in notes
+    kt.import_model(FOLDER / "untied", tmp_path / "other")
+    weights = [kt.load(tmp_path / name).model.get_weights() for name in ("run", "other")]
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
