@@ -82,14 +82,14 @@ def test_evaluate_translations_that_are_there(tmp_path):
     assert lines[-3] == f"BLEU: {bleu['score']:.2f} (95 % interval {low:.2f} to {high:.2f})"
     assert lines[-1] == "exact match: 50.0 %"
     assert any(line.startswith(f"BLEU of {second}: ") and "p = 0." in line for line in lines)
-    assert report["signature"] in lines
+    assert f"signatures: {report['signature']}" in lines
     lines = run(*command, "--n-bootstrap", "0").stdout.decode().splitlines()
     assert lines[-3] == f"BLEU: {bleu['score']:.2f}"
     assert not any("source" in line for line in lines)  # what is wrong is shown when asked for
     first.write_text("a b c d e .\nf g h i\nk l m n\n" + "x" * 200 + "\n")
     lines = run(*command, "--n-bootstrap", "0", "--worst", "1").stdout.decode().splitlines()
-    received = "received " + "x" * 89 + "…"
-    assert lines[:3] == ["source   source 3", "expected o p q r s", received]
+    hypothesis = "hypothesis " + "x" * 89 + "…"
+    assert lines[:3] == ["source     source 3", "reference  o p q r s", hypothesis]
     assert not any("source" in line for line in lines[3:])
 
 

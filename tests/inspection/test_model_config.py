@@ -154,7 +154,7 @@ def test_classes_of_the_calling_program_are_loaded(tmp_path):
     (answer,) = Probe([run / "model.keras"]).answers()
     config = json.loads(answer["config"])
     config["registered_name"] = "strangers>Unknown"
-    with pytest.raises(ValueError, match="register your own classes before"):
+    with pytest.raises(ValueError, match="if it is your own, register it"):
         read_model_config("m", json.dumps(config))
 
 
