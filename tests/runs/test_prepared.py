@@ -65,7 +65,7 @@ def mistakes(folder):
         ),
         (["prepare", *prepare[1:], *both, "--model-type", "x"], "model_type must be one of"),
         ([*prepare, f"{folder}/part-*.none"], "part-*.none: check the pattern"),
-        ([*prepare, text], "part-00.source is missing"),
+        ([*prepare, text], "--train-target is missing"),
         ([*prepare, *table, "--train-target", table[0]], "omit --train-target"),
         ([*prepare, *table, "--valid-source", *table, "--valid-target", text], "--valid-target."),
         ([*prepare, *both, "--processes", "0"], "processes must be at least 1"),
