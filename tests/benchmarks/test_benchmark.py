@@ -91,7 +91,7 @@ def test_profile_of_a_step():
     assert list(kinds.values()) == sorted(kinds.values(), reverse=True)
     done = subprocess.run([*command, "huge"], capture_output=True, text=True)
     assert done.returncode == 1 and not done.stdout
-    assert done.stderr == "There is no shape huge: choose from small, tiny, base, toy.\n"
+    assert done.stderr == "There is no shape huge: choose from small, tiny, base, opus, toy.\n"
 
 
 @pytest.mark.slow
