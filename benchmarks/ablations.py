@@ -13,12 +13,12 @@ import subprocess
 import sys
 
 COMMAND = os.path.join(os.path.dirname(sys.executable), "keras-transformer")
-# An eighth of the full budget, warm-up and running mean shortened: ten minutes each on two cores.
+# An eighth of the full budget, warm-up and EMA shortened: ten minutes each on two cores.
 BUDGET = ["--epochs", "2", "--steps-per-epoch", "300", "--warmup-steps", "400", "--ema", "0.99"]
 BEAM = ["--beam-size", "5", "--beam-patience", "inf"]
 VARIANTS = {
     "the recipe": [],
-    "no running mean of the weights": ["--ema", "0"],
+    "no EMA of the weights": ["--ema", "0"],
     "no label smoothing": ["--label-smoothing", "0"],
     "no weight decay": ["--weight-decay", "0"],
     # Half as large each: as many embeddings.
@@ -51,7 +51,7 @@ def train(corpus, run, options):
 
 
 def training(corpus, run, options):
-    """What `keras-transformer train` is told."""
+    """The options of `keras-transformer train`."""
     files = []
     for part, option in (("train", "train"), ("val", "valid")):
         for language, side in (("en", "source"), ("de", "target")):

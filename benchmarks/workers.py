@@ -1,6 +1,6 @@
 """One process on one core against two workers on two: `make bench BENCH="--parts workers"`.
 
-    python -m benchmarks.workers SHAPE STEPS [what a process of the benchmark is told]
+    python -m benchmarks.workers SHAPE STEPS [options of a process of the benchmark]
 
 A process pins itself to a core, trains a few steps of batches of one shape and prints tokens a
 second and, of the loopback interface, bytes an update. What two workers exchange counts there once.

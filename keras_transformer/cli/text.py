@@ -304,7 +304,7 @@ def align(
     target: Target = None,
     layers: Annotated[
         tuple[int, ...],
-        "decoder layers, from 1, whose attention is averaged; default: the last but one, of fewer "
+        "decoder layers, from 1, whose attention is averaged; default: the second-to-last, of fewer "
         "than three the last",
     ] = (),
     heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),

@@ -1,1 +1,1 @@
-"""Files of unknown origin, inspected before anything of them is loaded: nothing is executed."""
+"""Untrusted files, inspected before anything of them is loaded: nothing is executed."""

@@ -229,7 +229,7 @@ def implied_weights(config: dict[str, Any]) -> int:
 
 
 def _scheme_weights(config, d, n):
-    """Counts the numbers of what self-attention is told of positions, in one stack of n layers."""
+    """Counts the weights of the position bias in one stack of n layers."""
     scheme, heads = config["positions"], config["num_heads"]
     farthest = config.get("max_distance") or MAX_DISTANCES.get(scheme, 0)
     return {

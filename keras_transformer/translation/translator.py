@@ -262,7 +262,7 @@ class Translator(TextModel):
         Args:
             sources, targets, batch_size: See `score`.
             layers: Numbers of the decoder layers, from 1, whose cross-attention is averaged. By
-                default the last but one, whose attention comes closest to alignments made by hand
+                default the second-to-last, whose attention comes closest to alignments made by hand
                 (Garg et al., 2019, "Jointly Learning to Align and Translate with Transformer
                 Models", six layers); with fewer than three layers, the last.
             heads: Numbers of the heads, from 1; all by default.
