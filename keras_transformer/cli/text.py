@@ -304,8 +304,8 @@ def align(
     target: Target = None,
     layers: Annotated[
         tuple[int, ...],
-        "decoder layers, from 1, whose attention is averaged; default: the second-to-last, of fewer "
-        "than three the last",
+        "decoder layers, from 1, whose attention is averaged; default: the second-to-last; with "
+        "fewer than three layers, the last",
     ] = (),
     heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),
     tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
