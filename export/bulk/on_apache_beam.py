@@ -40,8 +40,8 @@ class Handler(ModelHandler[shards.Shard, tuple, shards.Model]):
 
 def read(file, options):
     """Yields shards, and tagged with "end" (path, number of shards)."""
-    for path, number, rows in shards.read_shards(file, options):
-        shard = path, number, rows
+    for shard in shards.read_shards(file, options):
+        path, number, rows = shard
         yield shard if rows is not None else beam.pvalue.TaggedOutput("end", (path, number))
 
 
@@ -72,6 +72,7 @@ def main() -> None:
             | "Spread shards" >> beam.Reshuffle()
             | "Translate" >> RunInference(Handler(options))
         )
+        # A file is finished after all its shards, which the group waits for.
         groups = {"done": done, "end": found.end} | beam.CoGroupByKey()
         groups | "Finish" >> beam.Map(finish, options)
     shards.exit_with_report(paths, options)

@@ -29,6 +29,8 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizers' ops
 
 UNFINISHED, ERROR, OPTIONS = "_unfinished", "error", "options.json"
+# What decides the content of the shards.
+DECISIVE = ("model", "signature", "format", "field", "target_field", "output_field", "shard_rows")
 SIGNATURES = ("serving_default", "beam", "score")
 FORMATS = ("text", "jsonl", "parquet")
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error, tf.errors.OpError)
@@ -109,9 +111,7 @@ def find_inputs(options: Options) -> list[str]:
     if len(set(names)) < len(names):
         name = collections.Counter(names).most_common(1)[0][0]
         raise ValueError(f"Two input files are named {name}: translate them separately.")
-    # What decides the output; batches do not.
-    names = [field.name for field in dataclasses.fields(Options)]
-    kept = {name: getattr(options, name) for name in names[3:9]} | {"model": options.model}
+    kept = {name: getattr(options, name) for name in DECISIVE}
     path = f"{options.output.rstrip('/')}/{UNFINISHED}/{OPTIONS}"
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path) as file:

@@ -144,3 +144,6 @@ def test_twin_compiled_by_xla_is_refused(compiled_twin, tmp_path):
     with pytest.raises(ValueError, match="compiled by XLA"):
         export(compiled_twin, tmp_path)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="compiled by XLA"):
+        export(compiled_twin, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == [], "a directory that the export has made"
