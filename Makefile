@@ -129,11 +129,21 @@ test-other-tensorflow: .venv-other/installed
 	.venv-$*/bin/pip uninstall --quiet --yes keras-encoder-decoder
 	touch $@
 
+# TensorFlow.js with its converter, which requires TensorFlow 2.19, and Node.
+.venv-tfjs/installed:
+	$(PYTHON) -m venv .venv-tfjs
+	.venv-tfjs/bin/pip install --quiet --disable-pip-version-check tensorflowjs==4.22.0 "ydf<0.12"
+	npm install --silent --no-audit --no-fund --prefix .venv-tfjs @tensorflow/tfjs@4.22.0
+	touch $@
+
 # Tests that take too long for CI: building wheel and sdist, installing and using them in empty
-# environments, running exports with the other TensorFlow version, and Apache Beam and Spark.
-ordeal: .venv-other/installed .venv-beam/installed .venv-spark/installed
+# environments, running exports with the other TensorFlow version, Apache Beam and Spark, and
+# TensorFlow.js where there is npm.
+ordeal: .venv-other/installed .venv-beam/installed .venv-spark/installed \
+    $(if $(shell command -v npm),.venv-tfjs/installed)
 	OTHER_TENSORFLOW=$(OTHER) BEAM=$(CURDIR)/.venv-beam/bin/python \
-	    SPARK=$(CURDIR)/.venv-spark/bin/python $(BIN)/python -m pytest -m ordeal --durations=0
+	    SPARK=$(CURDIR)/.venv-spark/bin/python TFJS=$(CURDIR)/.venv-tfjs \
+	    $(BIN)/python -m pytest -m ordeal --durations=0
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -164,4 +174,4 @@ bench: .venv/installed-bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-opennmt .venv-other .venv-beam .venv-spark runs build site *.egg-info
+	rm -rf .venv .venv-opennmt .venv-other .venv-beam .venv-spark .venv-tfjs runs build site *.egg-info

@@ -125,7 +125,9 @@ class Transformer(BuiltWhenNeeded):
     encoder_class = Encoder
     decoder_class = Decoder
     # The inputs of `serve` in an export: `(source, target)`.
-    input_signature = [(keras.layers.InputSpec("int32", (None, None)),) * 2]
+    input_signature = [
+        tuple(keras.layers.InputSpec("int32", (None, None), name=x) for x in ("source", "target"))
+    ]
 
     def __init__(
         self,

@@ -75,7 +75,17 @@ class BuiltWhenNeeded(TokenTrainer):
         """Exports `call`, see `keras.Model.export`; `input_signature` defaults to the class's.
 
         To export a search from text to text, use `kt.export(translator, base)`.
+
+        Raises:
+            ValueError: If the format is `"onnx"` or `"litert"` and the model computes in half
+                precision, of which the converters make files that cannot be run.
         """
+        if format in ("onnx", "litert") and self.compute_dtype != "float32":
+            raise ValueError(
+                f"format={format!r} needs a model that computes in float32, this one computes in "
+                f'{self.compute_dtype}: load its run with precision="float32", or copy its weights '
+                'into a model with dtype="float32".'
+            )
         self.build_if_needed()
         # By default, Keras would export float inputs.
         signature = self.input_signature if input_signature is None else input_signature
