@@ -13,10 +13,12 @@ from tests.support import reload
 from tests.support.layer_harness import (
     CASES,
     SOURCE,
+    SOURCE_VOCABULARY,
     TARGET,
     assert_close,
     build,
     functional,
+    randomize,
     require_jax,
 )
 from tests.support.paths import ROOT
@@ -52,7 +54,15 @@ MODELS = {
     },
     "compiled": {"share_embeddings": "all", "num_layers": 1},
 }
-NAMES = [name for name, _ in LAYERS]
+NAMES = [*(name for name, _ in LAYERS), "classifier"]
+
+
+def classifier():
+    """An encoder of texts between Keras' own layers."""
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = kt.Encoder(2, 8, 2, 16)(kt.PositionalEmbedding(SOURCE_VOCABULARY, 8)(ids))
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    return randomize(keras.Model({"ids": ids}, keras.layers.Dense(3)(x)))
 
 
 def save(directory, name, model, arrays):
@@ -73,6 +83,7 @@ def saved(tmp_path_factory):
         scores = {"return_attention_scores": True} if CASES[name].has_scores else {}
         model = functional(build(name, norm, dropout=0.1), CASES[name].arrays, **scores)
         outputs[name] = save(directory, name, model, CASES[name].arrays)
+    outputs["classifier"] = save(directory, "classifier", classifier(), {"ids": SOURCE})
     for name, arguments in MODELS.items():
         model = build("Transformer", **arguments)
         if name == "compiled":

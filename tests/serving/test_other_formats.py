@@ -1,4 +1,4 @@
-"""Models without text in the formats of ONNX Runtime, LiteRT and TensorFlow.js.
+"""Models without text in the formats of ONNX Runtime, LiteRT, TensorFlow and TensorFlow.js.
 
 The converters trace a model without knowing batch size and lengths. Each file is run on batches of
 several shapes, with padding, by the format's own runtime.
@@ -92,7 +92,17 @@ def run_litert(path):
     return lambda inputs: signature(**inputs)["output_0"]
 
 
-RUNTIMES = {"onnx": ("model.onnx", run_onnx), "litert": ("model.tflite", run_litert)}
+def run_saved_model(path):
+    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+    return lambda inputs: signature(**inputs)["output_0"]
+
+
+RUNTIMES = {
+    "onnx": ("model.onnx", run_onnx),
+    "litert": ("model.tflite", run_litert),
+    "tf_saved_model": ("model", run_saved_model),
+}
+CONVERTED = ("onnx", "litert")
 
 
 def export(model, format, folder):
@@ -139,7 +149,7 @@ def test_tflite_converter(name, tmp_path):
         assert_close(run(inputs), call(model, inputs))
 
 
-@pytest.mark.parametrize("format", RUNTIMES)
+@pytest.mark.parametrize("format", CONVERTED)
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_is_refused(format, policy, tmp_path):
     model, _ = transformer(dtype=policy)
@@ -149,7 +159,7 @@ def test_half_precision_is_refused(format, policy, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("format", RUNTIMES)
+@pytest.mark.parametrize("format", CONVERTED)
 def test_invalid_ids_are_errors(format, tmp_path):
     """Not some other row of the embedding."""
     model, (inputs, *_) = classifier()
