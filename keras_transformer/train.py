@@ -215,6 +215,7 @@ def _compile_model(model, config, total_steps):
         jit_compile=config.jit_compile,
         clip_norm=config.clip_norm,
         accumulation_steps=config.accumulation_steps,
+        rdrop=config.rdrop,
     )
     model.optimizer.build(model.trainable_variables)
 

@@ -97,6 +97,7 @@ def _describe_optimizer(config: TrainConfig) -> Iterator[str]:
     options: dict[str, Any] = {
         "cooldown steps": config.cooldown_steps,
         "label smoothing": config.label_smoothing,
+        "R-Drop": config.rdrop,
         "weight decay": config.weight_decay,
         "clip norm": config.clip_norm,
         "EMA": config.ema,

@@ -1,4 +1,4 @@
-"""The fused loss, without the logits of a whole batch: its conditions and its gradients.
+"""The fused loss, without the logits of a whole batch, and R-Drop.
 
 Shapes: B batch, T target length, D width, V vocabulary.
 """
@@ -46,6 +46,30 @@ def reason_for_logits(
     return None
 
 
+def repeat(x: Nested, passes: int) -> Nested:
+    """Repeats a batch as a whole, for several passes through different dropout masks."""
+    if passes == 1:
+        return x
+    return tf.nest.map_structure(lambda x: tf.concat([x] * passes, axis=0), x)
+
+
+def divergence(y: Tensor, logits: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+    """Computes the term of R-Drop from logits (arXiv:2106.14448, equation 4, halved).
+
+    Args:
+        y: Labels `(B, T)`.
+        logits: Float tensor `(2·B, T, V)`, those of the second pass after those of the first.
+        sample_weight: Weights of shape `(B,)` or `(B, T)`, or None.
+
+    Returns:
+        `¼·(KL(p‖q) + KL(q‖p))`, the mean over the target tokens, a float32 scalar.
+    """
+    log_p, log_q = tf.split(tf.nn.log_softmax(tf.cast(logits, tf.float32)), 2)
+    _, weights = read_labels(y, log_p, logits.shape[-1], sample_weight)
+    values = tf.reduce_sum((tf.exp(log_p) - tf.exp(log_q)) * (log_p - log_q), axis=-1) / 4
+    return tf.math.divide_no_nan(tf.reduce_sum(weights * values), tf.reduce_sum(weights))
+
+
 def fused_gradients(
     model: Any, x: Nested, y: Tensor, share: Tensor
 ) -> tuple[Tensor, TokenPredictions, list[list[Gradient]]]:
@@ -60,24 +84,27 @@ def fused_gradients(
         The mean loss, `TokenPredictions` `(B, T)`, and the gradients of the trainable variables by
         three paths: through states and penalties, the softmax's matrix, and the labels' rows.
     """
+    passes = 2 if model.rdrop else 1
     with tf.GradientTape(persistent=True) as tape:
-        states, matrix = model.softmax_inputs(x, training=True)
-        ids, weights = read_labels(y, states, matrix.shape[0])
+        states, matrix = model.softmax_inputs(repeat(x, passes), training=True)
+        rows = tf.shape(states)[0] // passes
+        ids, weights = read_labels(y, states[:rows], matrix.shape[0])
         labels = tf.reshape(ids, [-1])
-        rows = tf.gather(matrix, labels)
+        label_rows = tf.gather(matrix, labels)
         penalties = model.losses
     scale = model.optimizer.scale_loss(share)
     weights *= tf.math.divide_no_nan(scale, tf.reduce_sum(weights))
     loss, (states_grad, matrix_grad, rows_grad), predictions = fused_cross_entropy(
-        tf.reshape(states, [-1, states.shape[-1]]),
+        tf.reshape(states, [passes, -1, states.shape[-1]]),
         matrix,
         labels,
         tf.reshape(weights, [-1]),
         model.loss.label_smoothing,
+        model.rdrop,
     )
     upstream = [tf.reshape(states_grad, tf.shape(states)), *[scale] * len(penalties)]
     variables = model.trainable_variables
-    sparse = tape.gradient(rows, variables, rows_grad)
+    sparse = tape.gradient(label_rows, variables, rows_grad)
     if not any(isinstance(gradient, tf.IndexedSlices) for gradient in sparse):
         # The matrix is not a variable but computed from some, so its rows are not rows of theirs.
         matrix_grad = tf.tensor_scatter_nd_add(matrix_grad, labels[:, tf.newaxis], rows_grad)

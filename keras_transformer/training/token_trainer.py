@@ -10,7 +10,11 @@ import keras
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.training import keras_workarounds
 from keras_transformer.training.labels import SCOPE
-from keras_transformer.training.losses import refuse_probabilities, replace_names
+from keras_transformer.training.losses import (
+    SmoothedCrossEntropy,
+    refuse_probabilities,
+    replace_names,
+)
 from keras_transformer.utils import Config, Nested, Path, Tensor
 
 if IS_TENSORFLOW:
@@ -23,7 +27,12 @@ if IS_TENSORFLOW:
         is_multiworker,
         watch_workers,
     )
-    from keras_transformer.training.fused_loss import fused_gradients, reason_for_logits
+    from keras_transformer.training.fused_loss import (
+        divergence,
+        fused_gradients,
+        reason_for_logits,
+        repeat,
+    )
     from keras_transformer.training.keras_workarounds import sum_over_replicas
     from keras_transformer.training.slices import (
         accumulate,
@@ -90,6 +99,7 @@ class TokenTrainer(keras.Model):
     clip_norm: float | None = None
     accumulation_steps: int = 1
     fused_loss: str | bool = "auto"
+    rdrop: float = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         keras_workarounds.make_functional(self, TokenTrainer, args, kwargs)
@@ -101,9 +111,10 @@ class TokenTrainer(keras.Model):
         clip_norm: float | None = None,
         accumulation_steps: int = 1,
         fused_loss: str | bool = "auto",
+        rdrop: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        """Configures the training: see `keras.Model.compile`, with three more arguments.
+        """Configures the training: see `keras.Model.compile`, with four more arguments.
 
         Args:
             *args, **kwargs: Those of `keras.Model.compile`; loss and metrics also by the names
@@ -115,10 +126,15 @@ class TokenTrainer(keras.Model):
                 slice. Keras' own `gradient_accumulation_steps` fails under a strategy.
             fused_loss: `"auto"`, use the loss without logits of a whole batch if possible; `True`,
                 require it; or `False`.
+            rdrop: α of R-Drop (Wu et al., 2021, arXiv:2106.14448), or 0: each batch passes twice
+                through different dropout masks, and the loss of a target token is the mean of both
+                cross-entropies plus `α/4·(KL(p‖q) + KL(q‖p))`, where p and q are the predictions.
+                This is half of the paper's equation 4, so that α = 0 is the loss without R-Drop. It
+                takes twice the time. The loss must be `SmoothedCrossEntropy`.
 
         Raises:
-            ValueError: If an argument is out of range or needs the TensorFlow backend, or if a loss
-                or metric expects probabilities instead of logits.
+            ValueError: If an argument is out of range or needs the TensorFlow backend, if a loss or
+                metric expects probabilities instead of logits, or if `rdrop` does not fit the loss.
         """
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
@@ -128,6 +144,8 @@ class TokenTrainer(keras.Model):
             )
         if fused_loss not in ("auto", True, False):
             raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
+        if not 0 <= rdrop < math.inf:
+            raise ValueError(f"rdrop must be a finite number, at least 0, received {rdrop}.")
         if IS_TENSORFLOW:
             replicas = self.distribute_strategy.num_replicas_in_sync
             if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
@@ -135,9 +153,9 @@ class TokenTrainer(keras.Model):
                     f"Keras does not support steps_per_execution={kwargs['steps_per_execution']} "
                     f"on {replicas} replicas: omit it."
                 )
-        elif clip_norm is not None or accumulation_steps != 1 or fused_loss is True:
+        elif clip_norm is not None or accumulation_steps != 1 or fused_loss is True or rdrop:
             raise ValueError(
-                "clip_norm, accumulation_steps and fused_loss need Keras' TensorFlow backend, "
+                "clip_norm, accumulation_steps, fused_loss and rdrop need Keras' TensorFlow backend, "
                 f"this is {keras.backend.backend()}: omit them, or load a model that was trained "
                 "with them by load_model(path, compile=False)."
             )
@@ -148,9 +166,15 @@ class TokenTrainer(keras.Model):
             super().compile(*args, **kwargs)
         if IS_TENSORFLOW:
             keras_workarounds.release_graphs(self.optimizer)
+        if rdrop and not isinstance(self.loss, SmoothedCrossEntropy):
+            raise ValueError(
+                f"rdrop={rdrop:g} needs the loss SmoothedCrossEntropy, received "
+                f"{getattr(self.loss, 'name', self.loss)}: it compares predictions of ids."
+            )
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
         self.fused_loss = fused_loss
+        self.rdrop = rdrop
 
     def get_compile_config(self) -> Config | None:
         config = super().get_compile_config()
@@ -158,6 +182,7 @@ class TokenTrainer(keras.Model):
             "clip_norm": self.clip_norm,
             "accumulation_steps": self.accumulation_steps,
             "fused_loss": self.fused_loss,
+            "rdrop": self.rdrop,
         }
 
     def compile_from_config(self, config: Config) -> None:
@@ -305,11 +330,16 @@ class TokenTrainer(keras.Model):
 
     def _compute_plain_gradients(self, x, y, sample_weight, share):
         """Computes loss, logits and gradients as Keras does; see `fused_gradients`."""
+        passes = 2 if self.rdrop else 1
+        batch = repeat((x, y, sample_weight), passes)
         with tf.GradientTape() as tape:
-            logits = self(x, training=True)
-            loss = self.compute_loss(x, y, logits, sample_weight, training=True)
+            logits = self(batch[0], training=True)
+            loss = self.compute_loss(batch[0], batch[1], logits, batch[2], training=True)
             # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
             loss *= tf.distribute.get_replica_context().num_replicas_in_sync
+            if passes > 1:
+                loss += self.rdrop * divergence(y, logits, sample_weight)
+                logits = tf.split(logits, passes)[0]  # for the metrics
             scaled = self.optimizer.scale_loss(loss * share)
         return loss, logits, [tape.gradient(scaled, self.trainable_variables)]
 

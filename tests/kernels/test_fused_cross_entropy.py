@@ -29,12 +29,12 @@ def of_states(states, matrix, smoothing, labels=LABELS, weights=WEIGHTS):
     """Loss, gradients and predictions without the logits."""
     states, matrix = tf.convert_to_tensor(states), tf.convert_to_tensor(matrix)
     loss, gradients, predictions = fused.fused_cross_entropy(
-        states, matrix, labels, weights, smoothing
+        states[None], matrix, labels, weights, smoothing
     )
     of_x, of_matrix, of_rows = gradients
     assert of_rows.dtype == of_matrix.dtype
     of_matrix = tf.tensor_scatter_nd_add(of_matrix, tf.reshape(labels, [-1, 1]), of_rows)
-    return (loss, of_x, of_matrix), predictions
+    return (loss, of_x[0], of_matrix), predictions
 
 
 @pytest.fixture(params=[1, 3, 4, N, 1000])
@@ -108,3 +108,58 @@ def test_compiled_by_xla():
     values, _ = compiled(tf.constant(STATES), tf.constant(MATRIX), 0.1)
     for mine, expected in zip(values, of_logits(STATES, MATRIX, 0.1), strict=True):
         assert_close(mine, np.array(expected), 1e-5)
+
+
+def rdrop_in_float64(states, matrix, weights, smoothing, alpha):
+    """The loss of two passes through logits, summed: arXiv:2106.14448, equation 4, halved."""
+    logits = states @ matrix.T
+    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    label = log_p[:, np.arange(N), LABELS]
+    entropies = -(1 - smoothing) * label - smoothing * log_p.mean(axis=-1)
+    p, log_ratio = np.exp(log_p), log_p[0] - log_p[1]
+    divergences = (p[0] * log_ratio).sum(axis=-1) - (p[1] * log_ratio).sum(axis=-1)
+    return (weights * (entropies.mean(axis=0) + alpha / 4 * divergences)).sum()
+
+
+def slopes(function, x, step=1e-6):
+    """The gradient by central differences."""
+    result = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        moved = np.zeros_like(x)
+        moved[index] = step
+        result[index] = (function(x + moved) - function(x - moved)) / (2 * step)
+    return result
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 5.0])
+def test_rdrop_against_float64(part, alpha):
+    states, weights = normal(2, N, D), WEIGHTS * np.random.default_rng(3).random(N)
+    loss, (of_x, of_matrix, of_rows), predictions = fused.fused_cross_entropy(
+        tf.constant(states), tf.constant(MATRIX), LABELS, weights.astype("float32"), 0.1, alpha
+    )
+    of_matrix = tf.tensor_scatter_nd_add(of_matrix, LABELS[:, None], of_rows)
+    x, matrix = states.astype("float64"), MATRIX.astype("float64")
+    assert float(loss) == pytest.approx(rdrop_in_float64(x, matrix, weights, 0.1, alpha), rel=1e-5)
+    expected = slopes(lambda x: rdrop_in_float64(x, matrix, weights, 0.1, alpha), x)
+    assert_close(of_x, expected, 2e-5)
+    expected = slopes(lambda matrix: rdrop_in_float64(x, matrix, weights, 0.1, alpha), matrix)
+    assert_close(of_matrix, expected, 2e-5)
+    alone = of_states(states[0], MATRIX, 0.1)[1]
+    assert_close(predictions.log_probs, np.array(alone.log_probs), 1e-6)
+
+
+def test_rdrop_of_equal_passes_is_the_plain_loss():
+    loss, (of_x, of_matrix, _), _ = fused.fused_cross_entropy(
+        tf.constant([STATES, STATES]), tf.constant(MATRIX), LABELS, WEIGHTS, 0.1, 5.0
+    )
+    expected, (expected_x,), expected_matrix, _ = _plain(STATES)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert_close(tf.reduce_sum(of_x, axis=0), np.array(expected_x), 1e-5)
+    assert_close(of_matrix, np.array(expected_matrix), 1e-5)
+
+
+def _plain(states):
+    loss, gradients, _ = fused.fused_cross_entropy(
+        tf.constant(states[None]), tf.constant(MATRIX), LABELS, WEIGHTS, 0.1
+    )
+    return loss, *gradients

@@ -114,7 +114,7 @@ def test_fused_loss():
 
     def run(states, matrix, labels, weights=ones):
         states, matrix = tf.constant(states, "bfloat16"), tf.constant(matrix, "float32")
-        return fused_cross_entropy(states, matrix, tf.constant(labels), weights, 0.0)
+        return fused_cross_entropy(states[tf.newaxis], matrix, tf.constant(labels), weights, 0.0)
 
     for states, one, other in (
         ([1.0, 0.75 * ulp], [1.0, 1.0], [1 + ulp, 0.0]),  # the same number, once rounded
@@ -124,7 +124,7 @@ def test_fused_loss():
         np.testing.assert_allclose(predictions.log_probs, np.log(0.5), rtol=1e-6)
     # A uniform softmax over rows of ones: their mean is 1, so a step towards one changes nothing.
     _, (of_states, _, _), _ = run([[0.0]], np.ones((4096, 1)), [0])
-    assert float(of_states[0, 0]) == 0.0
+    assert float(of_states[0, 0, 0]) == 0.0
     # A vocabulary of one id: the gradient is a sum over positions.
     _, (_, of_matrix, _), _ = run(np.ones((1000, 1)), [[1.0]], [0] * 1000, tf.ones([1000]))
     assert float(of_matrix[0, 0]) == 1000.0

@@ -1,6 +1,6 @@
 """Softmax and smoothed cross-entropy in one, without the logits of a whole batch.
 
-Shapes: N positions, C positions of a slice, D width, V vocabulary.
+Shapes: P passes, N positions, C positions of a slice, D width, V vocabulary.
 """
 
 import typing
@@ -24,7 +24,12 @@ class TokenPredictions(typing.NamedTuple):
 
 
 def fused_cross_entropy(
-    states: Tensor, matrix: Tensor, labels: Tensor, weights: Tensor, label_smoothing: float
+    states: Tensor,
+    matrix: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    label_smoothing: float,
+    rdrop: float = 0.0,
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], TokenPredictions]:
     """Computes `SmoothedCrossEntropy` of the logits `states · matrixᵀ`, summed, not averaged.
 
@@ -37,57 +42,75 @@ def fused_cross_entropy(
     are as wide as the vocabulary. The term with y has few rows of E: adding it to the others would
     copy all of them, so it is returned separately, as the gradient of `E[y]`.
 
+    With two passes through different dropout masks, the loss of a token is the mean of both, plus
+    the divergence of their softmaxes p and q, `α/4·(KL(p‖q) + KL(q‖p))`: R-Drop (Wu et al., 2021,
+    arXiv:2106.14448), half of equation 4, so that α = 0 is the mean loss.
+
     Args:
-        states: Float tensor `(N, D)`; products are computed in its dtype.
+        states: Float tensor `(P, N, D)`, P passes, 1 or 2; products are computed in its dtype.
         matrix: Float tensor `(V, D)`, preferably in the dtype of its variable.
         labels: int32 `(N,)`, each below V.
         weights: float32 `(N,)`; 0 for labels to ignore. Include any scale of the loss here: that
             saves passes over the gradients.
         label_smoothing: ε.
+        rdrop: α, used with two passes.
 
     Returns:
         The sum of the weighted losses, a float32 scalar; its gradients with respect to states,
         matrix (without the next) and the labels' rows of the matrix `(N, D)`, in the dtypes of
-        states and matrix; and `TokenPredictions` of shape `(N,)`. None of them is differentiable.
+        states and matrix; and `TokenPredictions` of shape `(N,)`, those of the first pass. None of
+        them is differentiable.
     """
     states, matrix = tf.stop_gradient(states), tf.stop_gradient(matrix)
     states32, factor = tf.cast(states, tf.float32), tf.cast(matrix, states.dtype)
-    weighted = weights[:, tf.newaxis] * states32
+    weights = weights[:, tf.newaxis] / states.shape[0]
+    weighted = weights * states32
     # A state of zeros has the same logit for every id. So for one more such state, the product of
     # softmax and matrix is the mean of the rows, and its weight adds the smoothing's gradient.
-    smoothing_weight = -label_smoothing * tf.reduce_sum(weighted, axis=0, keepdims=True)
+    smoothing_weight = -label_smoothing * tf.reduce_sum(weighted, axis=1, keepdims=True)
     predictions, mean_rows, matrix_grad = _softmax_terms(
-        tf.pad(states, [[0, 1], [0, 0]]),
+        tf.pad(states, [[0, 0], [0, 1], [0, 0]]),
         factor,
         tf.pad(labels, [[0, 1]]),
-        tf.cast(tf.concat([weighted, smoothing_weight], axis=0), states.dtype),
+        tf.cast(tf.concat([weighted, smoothing_weight], axis=1), states.dtype),
+        rdrop,
     )
-    log_probs, correct = (x[:-1] for x in predictions)
+    log_probs, correct, divergences = (x[:, :-1] for x in predictions)
     label_rows = tf.cast(tf.gather(factor, labels), tf.float32)
     # The target of a state: the row of its label, mixed with the mean of all rows.
-    pull = (1 - label_smoothing) * label_rows + label_smoothing * mean_rows[-1]
-    states_grad = weights[:, tf.newaxis] * (mean_rows[:-1] - pull)
-    rows_grad = (label_smoothing - 1) * weighted
-    losses = tf.reduce_sum(states32 * (label_rows - pull), axis=1) - log_probs
+    pull = (1 - label_smoothing) * label_rows + label_smoothing * mean_rows[0, -1]
+    states_grad = weights * (mean_rows[:, :-1] - pull)
+    rows_grad = (label_smoothing - 1) * tf.reduce_sum(weighted, axis=0)
+    losses = tf.reduce_sum(states32 * (label_rows - pull), axis=2) - log_probs
+    losses += rdrop / 2 * divergences
     gradients = (
         tf.cast(states_grad, states.dtype),
         tf.cast(matrix_grad, matrix.dtype),
         tf.cast(rows_grad, matrix.dtype),
     )
-    predictions = TokenPredictions(log_probs, correct, matrix.shape[0])
-    return tf.reduce_sum(weights * losses), gradients, predictions
+    predictions = TokenPredictions(log_probs[0], correct[0], matrix.shape[0])
+    return tf.reduce_sum(weights[:, 0] * losses), gradients, predictions
 
 
-def _softmax_terms(states, matrix, labels, weighted):
-    """Returns predictions and the products of softmax with matrix and with `weighted`, float32."""
-    count = tf.shape(states)[0]
-    slices = -(-count // SLICE_SIZE)
+def _softmax_terms(states, matrix, labels, weighted, rdrop):
+    """Returns, of each state, log-probability and rank of the label and the divergence from the
+    other pass; and the products of softmax with matrix and with `weighted`, float32.
+
+    With two passes, the products are those of the softmax plus the gradient of the divergence.
+    """
+    passes, count = states.shape[0], tf.shape(states)[1]
+    slices = -(-count * passes // SLICE_SIZE)
     size = -(-count // slices)  # equal slices, for little padding
 
     def cut_slices(x):
-        x = tf.pad(x, [[0, slices * size - count], *[[0, 0]] * (len(x.shape) - 1)])
-        return tf.reshape(x, tf.concat([[slices, size], tf.shape(x)[1:]], axis=0))
+        """Cuts `(P, N, ...)` into slices `(P·C, ...)`, pass by pass."""
+        x = tf.pad(x, [[0, 0], [0, slices * size - count], *[[0, 0]] * (len(x.shape) - 2)])
+        x = tf.reshape(x, tf.concat([[passes, slices, size], tf.shape(x)[2:]], axis=0))
+        if passes > 1:
+            x = tf.transpose(x, [1, 0, 2, *range(3, len(x.shape))])
+        return tf.reshape(x, tf.concat([[slices, passes * size], tf.shape(x)[3:]], axis=0))
 
+    labels = tf.tile(labels[tf.newaxis], [passes, 1])
     states, labels, weighted = cut_slices(states), cut_slices(labels), cut_slices(weighted)
 
     def compute(index, results, matrix_grad=None):
@@ -101,16 +124,21 @@ def _softmax_terms(states, matrix, labels, weighted):
             lambda: tf.gather(tf.nn.log_softmax(logits), labels[index], batch_dims=1),
         )
         correct = label_probs >= tf.reduce_max(softmax, axis=-1)  # cheaper than argmax
+        divergences = tf.zeros_like(log_probs)
+        if passes > 1:
+            label_logits = tf.gather(logits, labels[index], batch_dims=1)
+            divergences, softmax = _diverge(logits, label_logits - log_probs, softmax, rdrop)
 
         softmax = tf.cast(softmax, matrix.dtype)
         mean_rows = tf.cast(multiply(softmax, matrix), tf.float32)
         product = multiply(tf.transpose(softmax), weighted[index])  # (V, D)
         product = tf.cast(product, tf.float32)
-        new = (log_probs, correct, mean_rows)
+        new = (log_probs, correct, divergences, mean_rows)
         results = [array.write(index, x) for array, x in zip(results, new, strict=True)]
         return index + 1, results, product if matrix_grad is None else matrix_grad + product
 
-    empty = [tf.TensorArray(dtype, slices) for dtype in (tf.float32, tf.bool, tf.float32)]
+    dtypes = (tf.float32, tf.bool, tf.float32, tf.float32)
+    empty = [tf.TensorArray(dtype, slices) for dtype in dtypes]
     # One slice at a time, to save memory; the first one before the loop, which would otherwise
     # start from zeros.
     _, results, matrix_grad = tf.while_loop(
@@ -119,8 +147,43 @@ def _softmax_terms(states, matrix, labels, weighted):
         compute(tf.constant(0), empty),
         parallel_iterations=1,
     )
-    log_probs, correct, mean_rows = (array.concat()[:count] for array in results)
+
+    def join_slices(x):
+        """Returns `(P, N, ...)`, the inverse of `cut_slices`."""
+        if passes > 1:
+            x = tf.reshape(x, tf.concat([[slices, passes, size], tf.shape(x)[2:]], axis=0))
+            x = tf.transpose(x, [1, 0, 2, *range(3, len(x.shape))])
+        shape = tf.concat([[passes, slices * size], tf.shape(x)[2 + (passes > 1) :]], axis=0)
+        return tf.reshape(x, shape)[:, :count]
+
+    *predictions, mean_rows = (join_slices(array.stack()) for array in results)
     # Compute the gradient of the matrix now: since only the optimizer needs it, TensorFlow might
     # compute it last of all, on one core.
     mean_rows, matrix_grad = tf.tuple([mean_rows, matrix_grad])
-    return (log_probs, correct), mean_rows, matrix_grad
+    return predictions, mean_rows, matrix_grad
+
+
+def _diverge(logits, totals, softmax, rdrop):
+    """Returns KL(p‖q) and KL(q‖p), `(2·C,)`, and the softmaxes plus the gradient of R-Drop.
+
+    The gradient of `½·α·(KL(p‖q) + KL(q‖p))` with respect to the logits of p is
+    `½·α·(p·(log p − log q − KL(p‖q)) + p − q)`.
+
+    Args:
+        logits, softmax: Of two passes, one after the other, `(2·C, V)`.
+        totals: The logarithms of the softmaxes' denominators, `(2·C,)`.
+        rdrop: α.
+    """
+    (first, second), (total, other_total) = tf.split(logits, 2), tf.split(totals, 2)
+    log_ratio = first - second
+    shift = (total - other_total)[:, tf.newaxis]
+    p, q = tf.split(softmax, 2)
+    results = []
+    for mine, other, sign in ((p, q, 1.0), (q, p, -1.0)):
+        term = mine * log_ratio  # without the shift, which is a factor of the softmax
+        divergence = sign * (tf.reduce_sum(term, axis=1) - shift[:, 0])
+        scale = 1 + rdrop / 2 * (1 - divergence[:, tf.newaxis] - sign * shift)
+        terms = [scale * mine, sign * rdrop / 2 * term, -rdrop / 2 * other]
+        results.append((divergence, tf.add_n(terms)))
+    divergences, softmaxes = zip(*results, strict=True)
+    return tf.concat(divergences, axis=0), tf.concat(softmaxes, axis=0)
