@@ -127,7 +127,7 @@ def _softmax_terms(states, matrix, labels, weighted, rdrop):
         divergences = tf.zeros_like(log_probs)
         if passes > 1:
             label_logits = tf.gather(logits, labels[index], batch_dims=1)
-            divergences, softmax = _diverge(logits, label_logits - log_probs, softmax, rdrop)
+            divergences, softmax, scale = _diverge(logits, label_logits - log_probs, softmax, rdrop)
 
         softmax = tf.cast(softmax, matrix.dtype)
         mean_rows = tf.cast(multiply(softmax, matrix), tf.float32)
@@ -175,15 +175,11 @@ def _diverge(logits, totals, softmax, rdrop):
         rdrop: α.
     """
     (first, second), (total, other_total) = tf.split(logits, 2), tf.split(totals, 2)
-    log_ratio = first - second
-    shift = (total - other_total)[:, tf.newaxis]
+    log_ratio = first - second - (total - other_total)[:, tf.newaxis]
     p, q = tf.split(softmax, 2)
-    results = []
-    for mine, other, sign in ((p, q, 1.0), (q, p, -1.0)):
-        term = mine * log_ratio  # without the shift, which is a factor of the softmax
-        divergence = sign * (tf.reduce_sum(term, axis=1) - shift[:, 0])
-        scale = 1 + rdrop / 2 * (1 - divergence[:, tf.newaxis] - sign * shift)
-        terms = [scale * mine, sign * rdrop / 2 * term, -rdrop / 2 * other]
-        results.append((divergence, tf.add_n(terms)))
-    divergences, softmaxes = zip(*results, strict=True)
-    return tf.concat(divergences, axis=0), tf.concat(softmaxes, axis=0)
+    divergences = tf.einsum("cv,cv->c", p, log_ratio), -tf.einsum("cv,cv->c", q, log_ratio)
+    scale = tf.constant(rdrop / 2)
+    # Few passes over memory: all but the sum of each is a factor of the softmax.
+    shifts = [(1 + 1 / scale - divergence)[:, tf.newaxis] for divergence in divergences]
+    sums = p * (shifts[0] + log_ratio) - q, q * (shifts[1] - log_ratio) - p
+    return tf.concat(divergences, axis=0), tf.concat(sums, axis=0), scale
