@@ -38,7 +38,7 @@ MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
 
 
 def import_model(path: Path, output: Path) -> Run:
-    """Imports a Marian model, such as one of OPUS-MT, or one of OpenNMT-tf, as a run directory.
+    """Imports a model of OPUS-MT (Marian) or of OpenNMT-tf as a run directory.
 
     Every command and function that takes a run takes the new one. All its tensors must be known,
     of the right shape and finite, and it must translate a sentence, before the directory appears.

@@ -9,9 +9,8 @@ import functools
 import math
 import os
 import re
+import warnings
 from typing import Any
-
-import numpy as np
 
 from keras_transformer.importers.source_model import (
     SourceModel,
@@ -127,7 +126,6 @@ def read_opennmt_tf(folder: Path) -> SourceModel:
     norm = "input" if "encoder/layer_norm/gamma" in tensors else "output"
     search, notes = _read_search(path, options, params)
     longest = max(MAX_LENGTH, search.max_output_length or 0)
-    kernel = OUTPUT_KERNEL if OUTPUT_KERNEL in tensors else ""
     return SourceModel(
         path=folder,
         kind="OpenNMT-tf",
@@ -139,7 +137,7 @@ def read_opennmt_tf(folder: Path) -> SourceModel:
         transposed=False,
         embeddings={**EMBEDDINGS, "output": EMBEDDINGS["target"]},
         bias=OUTPUT_BIAS if OUTPUT_BIAS in tensors else "",
-        output_kernel=kernel,
+        output_kernel=OUTPUT_KERNEL if OUTPUT_KERNEL in tensors else "",
         source=source,
         target=target,
         search=search,
@@ -177,7 +175,7 @@ def _find_configuration(folder):
         )
     path, options = found[0]
     data = options["data"]
-    if several := [x for x in data if re.fullmatch(r"source_\d+_vocabulary", str(x))]:
+    if several := [x for x in data if re.fullmatch(r"source_(\d+_)+vocabulary", str(x))]:
         raise ValueError(f"{path} has {several[0]}: models with several inputs are not supported.")
     return path, options
 
@@ -295,7 +293,8 @@ def read_description(path: Path) -> dict[str, Any]:
     """
     read_start(path)
     try:
-        tree = ast.parse(read_bytes(path, MAX_BYTES))
+        with warnings.catch_warnings(action="ignore"):  # such as of "\d" in a string
+            tree = ast.parse(read_bytes(path, MAX_BYTES))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(describe_corruption(path, error)) from None
     found = [call for call in map(_as_transformer, _walk(tree)) if call]
@@ -361,8 +360,8 @@ def _read_value(path, name, node):
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError):
         raise ValueError(
-            f"{path}: {name} must be a plain value, as the file is not executed, received "
-            f"{ast.unparse(node)[:40]!r}: write the value there."
+            f"{path}: {name} must be a plain value, as the file is not executed, received an "
+            f"expression in line {node.lineno}: write the value there."
         ) from None
 
 
@@ -462,7 +461,7 @@ def read_checkpoint(prefix: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _read_tensor(path, reader, key) -> np.ndarray:
+def _read_tensor(path, reader, key):
     try:
         return reader.get_tensor(key)
     except Exception as error:  # of TensorFlow's reader, for a corrupted file

@@ -1,10 +1,9 @@
 """Random OpenNMT-tf models, and what OpenNMT-tf computes with them.
 
-    make .venv-opennmt/installed
-    .venv-opennmt/bin/python -m tests.support.parity_opennmt tests/fixtures/opennmt
+    make parity-opennmt                  # compares tests/fixtures/opennmt with their answers
+    make parity-opennmt PARITY=--write   # makes both again
 
-compares the models there with their answers; with --write, it makes both again. Every tensor is
-drawn, see `marian_models`.
+Every tensor is drawn, see `marian_models`.
 """
 
 import json
