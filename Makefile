@@ -160,8 +160,8 @@ bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 # OpenNMT-tf requires TensorFlow 2.13 and Python 3.11 or older, so it has a separate environment for
-# make bench BENCH="--opennmt-tf .venv-opennmt/bin/python" and make parity-opennmt. TensorFlow Text comes
-# without its requirements, which would install tensorflow beside tensorflow-cpu.
+# make bench BENCH="--opennmt-tf .venv-opennmt/bin/python" and make parity-opennmt. TensorFlow Text
+# comes without its requirements, which would install tensorflow beside tensorflow-cpu.
 .venv-opennmt/installed:
 	$(PYTHON) -m venv .venv-opennmt
 	.venv-opennmt/bin/pip install --quiet --disable-pip-version-check \

@@ -11,6 +11,7 @@ import keras_transformer as kt
 from keras_transformer.importers.importing import read_source
 from keras_transformer.importers.opennmt_tf import ARGUMENTS, read_description
 from keras_transformer.importers.vocabularies import rewrite
+from keras_transformer.importers.weights import load_weights, resolve_sharing
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.run import Run
 from tests.support.command_line import refused, run
@@ -106,6 +107,27 @@ def test_every_tensor_matters(one):
         variable.assign(value)
     # Softmax does not depend on what a bias of the keys adds to all scores of a query.
     assert all("key/bias" in path for path in silent), silent
+
+
+@pytest.mark.parametrize("name", ["target", "none"])
+def test_a_softmax_without_bias(name):
+    model, logits = read_source(FOLDER / name), []
+    sides = rewrite(model.source, model.target)
+    ids = np.random.default_rng(3).integers(4, 90, (2, 3, 5))
+    bias = model.tensors[model.bias].read()[sides[1].rows]
+    for bias_name in (model.bias, ""):
+        if not bias_name:
+            del model.tensors[model.bias]
+        model.bias = bias_name
+        sizes = [len(side.rows) for side in sides]
+        transformer = kt.Transformer(*sizes, **vars(resolve_sharing(model)))
+        transformer.build()
+        load_weights(transformer, model, *sides)
+        logits.append(np.array(transformer((ids[0], ids[1]))))
+    assert transformer.output_bias is False
+    np.testing.assert_allclose(
+        logits[0] - logits[1], np.broadcast_to(bias, logits[0].shape), atol=1e-4
+    )
 
 
 def test_pieces_in_text(one):
