@@ -12,7 +12,7 @@ MULTI30K ?=
 RECIPE ?=
 BENCH ?=
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow parity opus ordeal lint docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow parity parity-opennmt opus ordeal lint docs notebooks bench clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -104,6 +104,10 @@ parity: .venv/installed-parity
 	$(BIN)/python -m tests.support.parity_marian make /tmp/marian
 	$(BIN)/python -m tests.support.parity_marian compare /tmp/marian
 
+# The same for OpenNMT-tf, in its own environment.
+parity-opennmt: .venv-opennmt/installed
+	.venv-opennmt/bin/python -m tests.support.parity_opennmt tests/fixtures/opennmt $(PARITY)
+
 # Downloads a model of OPUS-MT, imports it, and compares 200 translations with transformers'.
 NAME ?= opus-mt-en-de
 opus: .venv/installed-parity
@@ -166,11 +170,14 @@ bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 # OpenNMT-tf requires TensorFlow 2.13 and Python 3.11 or older, so it has a separate environment for
-# make bench BENCH="--opennmt-tf .venv-opennmt/bin/python".
+# make bench BENCH="--opennmt-tf .venv-opennmt/bin/python" and make parity-opennmt. TensorFlow Text
+# comes without its requirements, which would install tensorflow beside tensorflow-cpu.
 .venv-opennmt/installed:
 	$(PYTHON) -m venv .venv-opennmt
 	.venv-opennmt/bin/pip install --quiet --disable-pip-version-check \
-	    OpenNMT-tf==2.32.0 tensorflow-cpu==2.13.1 "numpy<1.25"
+	    OpenNMT-tf==2.32.0 tensorflow-cpu==2.13.1 "numpy<1.25" sentencepiece
+	.venv-opennmt/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	    tensorflow-text==2.13.0rc0 tensorflow-hub==0.13.0
 	touch $@
 
 clean:

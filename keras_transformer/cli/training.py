@@ -154,13 +154,13 @@ def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT_PRESET) -> None:
 def import_(
     path: Annotated[
         str,
-        "folder of Hugging Face, zip or folder of OPUS-MT, or a name such as "
-        "Helsinki-NLP/opus-mt-en-de",
+        "folder of Hugging Face, zip or folder of OPUS-MT, run directory of OpenNMT-tf 2, or a "
+        "name such as Helsinki-NLP/opus-mt-en-de",
     ],
     output: Annotated[str, "run directory to create"],
     /,
 ) -> None:
-    """Import a Marian model, such as one of OPUS-MT, as a run that all commands take.
+    """Import a model of OPUS-MT (Marian) or of OpenNMT-tf as a run that all commands take.
 
     Nothing in its files is executed. The model must translate before the directory appears. Its
     beam size and length penalty become the defaults of translate, evaluate and export.

@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_transformer.importers.hugging_face import CONFIG, GENERATION, WEIGHTS, read_hugging_face
 from keras_transformer.importers.marian import read_marian
+from keras_transformer.importers.opennmt_tf import DESCRIPTION, is_opennmt_tf, read_opennmt_tf
 from keras_transformer.importers.source_model import SourceModel
 from keras_transformer.importers.tensors import read_start
 from keras_transformer.importers.vocabularies import Rewritten, rewrite
@@ -37,7 +38,7 @@ MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
 
 
 def import_model(path: Path, output: Path) -> Run:
-    """Imports a Marian model, such as one of OPUS-MT, as a run directory.
+    """Imports a model of OPUS-MT (Marian) or of OpenNMT-tf as a run directory.
 
     Every command and function that takes a run takes the new one. All its tensors must be known,
     of the right shape and finite, and it must translate a sentence, before the directory appears.
@@ -45,8 +46,9 @@ def import_model(path: Path, output: Path) -> Run:
 
     Args:
         path: A folder of Hugging Face, with config.json; a zip of OPUS-MT or its folder, with an
-            `.npz`; or the name of a model on the Hugging Face Hub, such as
-            `"Helsinki-NLP/opus-mt-en-de"`, if the package huggingface_hub is installed.
+            `.npz`; a run directory of OpenNMT-tf 2, with model_description.py; or the name of a
+            model on the Hugging Face Hub, such as `"Helsinki-NLP/opus-mt-en-de"`, if the package
+            huggingface_hub is installed.
         output: The directory to create.
 
     Returns:
@@ -76,6 +78,7 @@ def import_model(path: Path, output: Path) -> Run:
             sha256=digest(model.weights),
             beam_size=model.search.beam_size,
             length_penalty=model.search.length_penalty,
+            length_norm=model.search.length_norm,
             max_output_length=model.search.max_output_length,
         )
         translator = _make_translator(model, config, source, target)
@@ -105,9 +108,12 @@ def read_source(folder: Path, path: Path | None = None) -> SourceModel:
         return read_hugging_face(folder)
     if any(name.endswith(".npz") for name in names):
         return read_marian(folder)
+    if is_opennmt_tf(folder):
+        return read_opennmt_tf(folder)
     raise ValueError(
         f"{path or folder} has neither {CONFIG}, as models of Hugging Face have, nor an .npz, as "
-        "those of OPUS-MT have: give the folder or the zip of a Marian model."
+        f"those of OPUS-MT have, nor {DESCRIPTION}, as those of OpenNMT-tf have: give the folder "
+        "of such a model."
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from keras_transformer.importers.source_model import (
     SourceModel,
     check_options,
+    parse_yaml,
     read_activation,
     read_licence,
     read_size,
@@ -115,23 +116,11 @@ def name_tensor(stack: str, layer: int, part: str, sublayer: str, weight: str) -
     return base + {"kernel": "W", "bias": "b"}[weight] + LETTERS[sublayer]
 
 
-def _load_yaml(path, content):
-    import yaml
-
-    try:
-        options = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(options, dict):
-        raise ValueError(f"{path} must hold options such as beam-size: 6.")
-    return options
-
-
 def _read_decoder(folder):
     path = os.path.join(folder, DECODER)
     if not os.path.exists(path):
         return {}
-    options = _load_yaml(path, read_bytes(path, MAX_BYTES))
+    options = parse_yaml(path, read_bytes(path, MAX_BYTES))
     check_options(path, options, {"word-penalty": (0, 0.0)})
     for name in ("models", "vocabs"):
         if not all(isinstance(x, str) for x in options.get(name) or []):
@@ -159,7 +148,7 @@ def _read_options(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, Any
     stored = tensors.pop(OPTIONS)
     if sum(stored.shape) > MAX_BYTES:
         raise ValueError(f"{path}: {OPTIONS} is too large.")
-    options = _load_yaml(path, stored.read().tobytes().rstrip(b"\0"))
+    options = parse_yaml(path, stored.read().tobytes().rstrip(b"\0"))
     unknown = [x for x in options if str(x).startswith("transformer-") and x not in ALLOWED]
     check_options(path, options, {x: (False, "", [], 0) for x in unknown})
     check_options(path, options, {k: v for k, v in ALLOWED.items() if v is not None})

@@ -28,12 +28,13 @@ class SourceModel:
         config: Its architecture; `share_embeddings` is what its configuration says.
         tensors: {name: `StoredTensor`}.
         name_tensor: Function from the stack, `"encoder"` or `"decoder"`, the layer's index, the
-            part, `"self"`, `"cross"` or `"feed_forward"`, the sublayer, such as `"query"`, and the
+            part, `"self"`, `"cross"`, `"feed_forward"` or, for the last normalization of pre-norm
+            stacks, `"final"`, the sublayer, such as `"query"`, and the
             weight, such as `"kernel"`, to the name of the tensor.
         transposed: Whether kernels are stored as (outputs, inputs).
         embeddings: Names that the matrices of `source`, `target` and `output` may have, the best
             first; those of the output projection are (V, D) too.
-        bias: Name of the softmax bias.
+        bias: Name of the softmax bias; empty if there is none.
         output_kernel: Name of an output projection (D, V).
         tables: Names of tables of positions: they must be those that are computed.
         source, target: The vocabularies.
@@ -59,6 +60,27 @@ class SourceModel:
     tables: tuple[str, ...] = ()
     source_end: bool = True
     notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
+    """Parses a YAML file with options; objects are not constructed.
+
+    Args:
+        path: Name of the file, for errors.
+        content: What it contains.
+
+    Raises:
+        ValueError: If it is not YAML, or does not hold options.
+    """
+    import yaml
+
+    try:
+        options = yaml.safe_load(content)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(options, dict):
+        raise ValueError(f"{path} must hold options such as beam-size: 6.")
+    return options
 
 
 def read_size(path: Path, options: Mapping[str, Any], *names: str) -> int:

@@ -1,6 +1,6 @@
 """Rewrites SentencePiece models to this package's ids.
 
-Marian numbers its pieces in a vocabulary beside `source.spm` and `target.spm`. How SentencePiece
+Marian and OpenNMT-tf number their pieces in a vocabulary beside the SentencePiece model. How it
 segments text depends on the scores of the pieces, not on their order: so a model with the same
 pieces in the order of our ids gives the same segmentation, without a second vocabulary.
 """
@@ -34,6 +34,8 @@ class Vocabulary:
         unk, end: Their ids.
         suppressed: Ids that are never generated, besides pad and start.
         model: The serialized SentencePiece model.
+        plain: Whether language tags and unknown tokens are what the SentencePiece model makes of
+            them, not what Marian's tools do.
     """
 
     pieces: list[str]
@@ -43,6 +45,7 @@ class Vocabulary:
     end: int
     suppressed: frozenset[int]
     model: bytes
+    plain: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +109,7 @@ def _rewrite_side(side, proto, extra):
     taken = {*SPECIAL, *side.pieces, *extra}
 
     def describe(piece):
-        if LANGUAGE_TAG.fullmatch(piece):
+        if LANGUAGE_TAG.fullmatch(piece) and not side.plain:
             return f"▁{piece}", 0.0, kinds.USER_DEFINED
         if piece in SPECIAL:  # such as an <s> that the model does not begin with
             while piece in taken:
@@ -126,6 +129,8 @@ def _rewrite_side(side, proto, extra):
     for piece, score, kind in described:
         proto.pieces.add(piece=piece, score=score, type=kind)
     _set_special_ids(proto)
+    if not side.plain:
+        proto.trainer_spec.unk_surface = ""  # Marian's decoders print nothing for it
     rows = [-1 if id is None else id for id in first] + rest + [side.unk] * len(extra)
     suppressed = np.isin(rows, list(side.suppressed))
     suppressed[[PAD, START]] = True
@@ -137,7 +142,6 @@ def _set_special_ids(proto):
     spec = proto.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, START, END
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL
-    spec.unk_surface = ""  # Marian's decoders print nothing for it
     spec.vocab_size = len(proto.pieces)
     proto.DiscardUnknownFields()  # such as ids that SentencePiece would compare when it is loaded
 
@@ -182,14 +186,32 @@ def read_vocabulary(path: Path) -> list[str]:
     return [piece for piece in pieces if piece is not None]
 
 
-def _read_yaml_lines(path):
-    """Reads `vocab.yml` by lines: YAML itself would read `no` and `1e3` as other than strings."""
+def read_lines(path: Path) -> list[str]:
+    """Reads the pieces of a vocabulary with one piece a line.
+
+    Raises:
+        ValueError: If the file is missing or corrupted, or a piece is there twice.
+    """
+    read_start(path)
+    lines = _read_text(path)
+    pieces = lines if lines[-1] else lines[:-1]
+    if len(set(pieces)) < len(pieces) or "" in pieces:
+        raise ValueError(f"{path} must have one piece a line, each once: copy it again.")
+    return pieces
+
+
+def _read_text(path):
     try:
         lines = read_bytes(path, MAX_BYTES).decode().split("\n")
     except UnicodeDecodeError:
         raise ValueError(f"{path} must be UTF-8: copy it again from its origin.") from None
+    return [line.rstrip("\r") for line in lines]
+
+
+def _read_yaml_lines(path):
+    """Reads `vocab.yml` by lines: YAML itself would read `no` and `1e3` as other than strings."""
     pairs, piece = [], None
-    for line in filter(None, (line.rstrip("\r") for line in lines)):
+    for line in filter(None, _read_text(path)):
         if line.startswith("? "):  # a long key; its id follows on the next line
             piece = line[2:]
             continue

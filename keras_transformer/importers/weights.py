@@ -1,6 +1,6 @@
 """Copies the tensors of another system into a `Transformer`.
 
-Marian's positional encodings are all sines, then all cosines; ours take turns. So the axis D of
+Their positional encodings are all sines, then all cosines; ours take turns. So the axis D of
 the residual stream is permuted, wherever it occurs; heads and the inner axis of the feed-forward
 networks are not. Layer normalization and the softmax do not depend on the order.
 """
@@ -83,8 +83,8 @@ class TensorReader:
                     )
             elif not any(self.are_equal(name, other) for other in read):
                 raise ValueError(
-                    f"{self._model.weights} has {name}, which Marian's Transformer does not have: "
-                    "such models are not supported."
+                    f"{self._model.weights} has {name}, which this package's Transformer "
+                    "does not have: such models are not supported."
                 )
 
 
@@ -124,7 +124,9 @@ def resolve_sharing(model: SourceModel) -> ModelConfig:
             f"the configuration says {words[said]}, but the tensors are {words[found]}: they "
             "decide."
         )
-    return dataclasses.replace(model.config, share_embeddings=found, output_bias=found != "none")
+    return dataclasses.replace(
+        model.config, share_embeddings=found, output_bias=bool(model.bias) and found != "none"
+    )
 
 
 def find_embedding(model: SourceModel, name: str) -> str:
@@ -151,12 +153,14 @@ def load_weights(
     for name in ("encoder", "decoder"):
         for index, layer in enumerate(getattr(transformer, name).layers):
             _load_layer(layer, _LayerReader(reader, model, name, index, order))
+        if norm := getattr(transformer, name).final_norm:
+            _load_norm("final", norm, _LayerReader(reader, model, name, 0, order))
     _load_embeddings(transformer, reader, model, (source, target), order)
     reader.check_unread()
 
 
 def residual_order(d_model: int) -> np.ndarray:
-    """Returns the index in Marian's residual stream of each of our D features."""
+    """Returns the index in their residual stream of each of our D features."""
     order = np.empty(d_model, np.int64)
     order[0::2] = np.arange(d_model // 2)
     order[1::2] = d_model // 2 + np.arange(d_model // 2)
@@ -233,9 +237,13 @@ def _load_embeddings(transformer, reader, model, sides, order):
         getattr(transformer, f"{side}_embedding").embeddings.assign(matrix)
         del matrix
     target, count = sides[1], len(model.target.pieces)
-    bias = _take_rows(reader.read(model.bias, (count,))[:, np.newaxis], target.rows, [0])[:, 0]
+    bias = np.zeros(count, np.float32)
+    if model.bias:
+        bias = reader.read(model.bias, (count,))
+    bias = _take_rows(bias[:, np.newaxis], target.rows, [0])[:, 0]
     if transformer.output_projection is None:
-        transformer.target_embedding.output_bias.assign(bias)
+        if model.bias:
+            transformer.target_embedding.output_bias.assign(bias)
     else:
         if model.output_kernel:
             matrix = reader.read(model.output_kernel, (d_model, count)).T

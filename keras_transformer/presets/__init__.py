@@ -179,9 +179,8 @@ class TrainConfig:
         """The search by default: that of an imported model, or greedy search."""
         if self.imported is None:
             return GREEDY
-        names = "beam_size", "length_penalty", "max_output_length"
-        options = {name: getattr(self.imported, name) for name in names}
-        return SearchConfig(**options, length_norm="length")
+        names = "beam_size", "length_penalty", "length_norm", "max_output_length"
+        return SearchConfig(**{name: getattr(self.imported, name) for name in names})
 
     def _check_data(self) -> None:
         """Raises if the data is given in two ways."""

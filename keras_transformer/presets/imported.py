@@ -2,7 +2,13 @@
 
 import dataclasses
 
-from keras_transformer.presets.options import COUNT, NOT_NEGATIVE, check_fields, option
+from keras_transformer.presets.options import (
+    COUNT,
+    LENGTH_NORMS,
+    NOT_NEGATIVE,
+    check_fields,
+    option,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +25,7 @@ class Imported:
     sha256: str = option("", "fingerprint of its weights")
     beam_size: int = option(1, "beam size of its own configuration, the default here", COUNT)
     length_penalty: float = option(1.0, "its length penalty, the default here", NOT_NEGATIVE)
+    length_norm: str = option("length", "how it ranks a beam, the default here", LENGTH_NORMS)
     max_output_length: int | None = option(None, "its maximum tokens of a translation", COUNT)
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ def fused_cross_entropy(
         weights: float32 `(N,)`; 0 for labels to ignore. Include any scale of the loss here: that
             saves passes over the gradients.
         label_smoothing: ε.
-        rdrop: α, used with two passes.
+        rdrop: α, above 0 with two passes.
 
     Returns:
         The sum of the weighted losses, a float32 scalar; its gradients with respect to states,
@@ -93,10 +93,10 @@ def fused_cross_entropy(
 
 
 def _softmax_terms(states, matrix, labels, weighted, rdrop):
-    """Returns, of each state, log-probability and rank of the label and the divergence from the
-    other pass; and the products of softmax with matrix and with `weighted`, float32.
+    """Returns predictions and the products of softmax with matrix and with `weighted`, float32.
 
-    With two passes, the products are those of the softmax plus the gradient of the divergence.
+    The predictions are, of each state, log-probability of the label, whether no id is more
+    probable, and the divergence from the other pass, whose gradient is added to the softmax.
     """
     passes, count = states.shape[0], tf.shape(states)[1]
     slices = -(-count * passes // SLICE_SIZE)
@@ -124,15 +124,20 @@ def _softmax_terms(states, matrix, labels, weighted, rdrop):
             lambda: tf.gather(tf.nn.log_softmax(logits), labels[index], batch_dims=1),
         )
         correct = label_probs >= tf.reduce_max(softmax, axis=-1)  # cheaper than argmax
-        divergences = tf.zeros_like(log_probs)
+        divergences, softmaxes, rows = tf.zeros_like(log_probs), [softmax], weighted[index]
         if passes > 1:
-            label_logits = tf.gather(logits, labels[index], batch_dims=1)
-            divergences, softmax, scale = _diverge(logits, label_logits - log_probs, softmax, rdrop)
+            totals = tf.gather(logits, labels[index], batch_dims=1) - log_probs
+            divergences, softmaxes = _diverge(logits, totals, softmax, rdrop)
+            rows *= rdrop / 2
 
-        softmax = tf.cast(softmax, matrix.dtype)
-        mean_rows = tf.cast(multiply(softmax, matrix), tf.float32)
-        product = multiply(tf.transpose(softmax), weighted[index])  # (V, D)
-        product = tf.cast(product, tf.float32)
+        softmaxes = [tf.cast(softmax, matrix.dtype) for softmax in softmaxes]
+        mean_rows = tf.concat([multiply(softmax, matrix) for softmax in softmaxes], axis=0)
+        mean_rows = tf.cast(mean_rows, tf.float32)
+        if passes > 1:
+            mean_rows *= rdrop / 2
+        pairs = zip(softmaxes, tf.split(rows, passes), strict=True)
+        products = [multiply(tf.transpose(softmax), rows) for softmax, rows in pairs]  # (V, D)
+        product = tf.add_n([tf.cast(product, tf.float32) for product in products])
         new = (log_probs, correct, divergences, mean_rows)
         results = [array.write(index, x) for array, x in zip(results, new, strict=True)]
         return index + 1, results, product if matrix_grad is None else matrix_grad + product
@@ -164,22 +169,28 @@ def _softmax_terms(states, matrix, labels, weighted, rdrop):
 
 
 def _diverge(logits, totals, softmax, rdrop):
-    """Returns KL(p‖q) and KL(q‖p), `(2·C,)`, and the softmaxes plus the gradient of R-Drop.
+    """Returns the divergences of two passes, and their softmaxes plus R-Drop's gradient over α/2.
 
-    The gradient of `½·α·(KL(p‖q) + KL(q‖p))` with respect to the logits of p is
-    `½·α·(p·(log p − log q − KL(p‖q)) + p − q)`.
+    The gradient of `α/2·(KL(p‖q) + KL(q‖p))` with respect to the logits of p is
+    `α/2·(p·(log p − log q − KL(p‖q)) + p − q)`.
 
     Args:
-        logits, softmax: Of two passes, one after the other, `(2·C, V)`.
+        logits, softmax: Those of the second pass after those of the first, `(2·C, V)`.
         totals: The logarithms of the softmaxes' denominators, `(2·C,)`.
         rdrop: α.
+
+    Returns:
+        KL(p‖q) and KL(q‖p), `(2·C,)`; and a list of two tensors `(C, V)`.
     """
-    (first, second), (total, other_total) = tf.split(logits, 2), tf.split(totals, 2)
-    log_ratio = first - second - (total - other_total)[:, tf.newaxis]
-    p, q = tf.split(softmax, 2)
-    divergences = tf.einsum("cv,cv->c", p, log_ratio), -tf.einsum("cv,cv->c", q, log_ratio)
-    scale = tf.constant(rdrop / 2)
-    # Few passes over memory: all but the sum of each is a factor of the softmax.
-    shifts = [(1 + 1 / scale - divergence)[:, tf.newaxis] for divergence in divergences]
-    sums = p * (shifts[0] + log_ratio) - q, q * (shifts[1] - log_ratio) - p
-    return tf.concat(divergences, axis=0), tf.concat(sums, axis=0), scale
+    (first, second), (p, q) = tf.split(logits, 2), tf.split(softmax, 2)
+    total, other_total = tf.split(totals, 2)
+    shift, log_ratio = total - other_total, first - second  # log p − log q, but for the shift
+    of_p = tf.einsum("cv,cv->c", p, log_ratio) - shift
+    of_q = shift - tf.einsum("cv,cv->c", q, log_ratio)
+    # As few operations as possible on tensors as wide as the vocabulary.
+    constant = 1 + 2 / rdrop
+    sums = [
+        p * (log_ratio + (constant - of_p - shift)[:, tf.newaxis]) - q,
+        q * ((constant - of_q + shift)[:, tf.newaxis] - log_ratio) - p,
+    ]
+    return tf.concat([of_p, of_q], axis=0), sums
