@@ -118,6 +118,7 @@ def rich_config(config):
         clip_norm=1.0,
         weight_decay=0.01,
         ema=0.8,
+        rdrop=1.0,
         subword_sampling=0.2,
         validate_by="bleu",
         keep_checkpoints=2,

@@ -50,7 +50,7 @@ def repeat(x: Nested, passes: int) -> Nested:
     """Repeats a batch as a whole, for several passes through different dropout masks."""
     if passes == 1:
         return x
-    return tf.nest.map_structure(lambda x: tf.concat([x] * passes, axis=0), x)
+    return tf.nest.map_structure(lambda x: x if x is None else tf.concat([x] * passes, axis=0), x)
 
 
 def divergence(y: Tensor, logits: Tensor, sample_weight: Tensor | None = None) -> Tensor:

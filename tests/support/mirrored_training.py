@@ -3,8 +3,8 @@
     python tests/support/mirrored_training.py '{"rows": [7, 4, 1], "precision": "float32", ...}'
 
 Options: `rows` of the batches; `precision`; `recipe`, "plain", "options" (gradients accumulated
-over parts and clipped, weight decay, the recipe's optimizer with its running mean) or "weights"
-(sample weights, which the fused loss does not take); `replicas`, list of numbers, 1 for a strategy
+over parts and clipped, weight decay, the recipe's optimizer with its running mean), "rdrop" or
+"weights" (sample weights, which the fused loss does not take); `replicas`, list of numbers, 1 for a strategy
 of one device; `built`, whether the model is built by hand. With "canary" instead, what Keras itself
 does with an odd batch.
 
@@ -22,6 +22,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
+from tests.support.two_masks import TwoMasks  # noqa: E402
 
 MOST_REPLICAS = 3
 ADAM = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
@@ -67,7 +68,8 @@ def run(replicas, rows, precision, recipe, built):
         else tf.distribute.OneDeviceStrategy(devices[0])
     )
     with strategy.scope():
-        model = kt.Transformer(
+        model_class = TwoMasks if recipe == "rdrop" else kt.Transformer
+        model = model_class(
             20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="target", dtype=precision
         )
         if built:
@@ -81,6 +83,7 @@ def run(replicas, rows, precision, recipe, built):
             **{"weighted_metrics" if recipe == "weights" else "metrics": [kt.MaskedAccuracy()]},
             jit_compile=False,
             **(dict(accumulation_steps=2, clip_norm=0.5) if recipe == "options" else {}),
+            rdrop=2.0 if recipe == "rdrop" else 0.0,
         )
     dataset = make_dataset(rows, recipe == "weights")
     # On its own and ahead of training: what `evaluate` builds must do for `fit` as well.

@@ -3,7 +3,7 @@
     python tests/support/workers_training.py '{"recipes": ["sgd"], "updates": 20, ...}'
 
 Options: `recipes`, some of "sgd", "adam" (at ε = 1, where rounding stays small) or "paper" (the
-recipe's optimizer), each maybe followed by a precision; `updates`; `points`, a directory to which
+recipe's optimizer) or "rdrop", each maybe followed by a precision; `updates`; `points`, a directory to which
 the last of them is saved every third update, or none; `die`, the number of the update after which
 this process kills itself, or none; `talk`, whether to print as well what workers tell each other.
 """
@@ -26,6 +26,7 @@ from keras_transformer.training.distribution import (
     check_equal,
     gather_from_workers,
 )  # noqa: E402
+from tests.support.two_masks import TwoMasks  # noqa: E402
 
 VOCABULARY = 30
 
@@ -47,7 +48,8 @@ def tokenizer(texts, end=False):
 
 
 def compiled(recipe, precision):
-    model = kt.Transformer(
+    model_class = TwoMasks if recipe == "rdrop" else kt.Transformer
+    model = model_class(
         *(VOCABULARY, VOCABULARY, 1, 16, 2, 32),
         dropout=0.0,
         share_embeddings="all",
@@ -63,11 +65,12 @@ def compiled(recipe, precision):
         ),
     }
     model.compile(
-        optimizers[recipe](),
+        optimizers["sgd" if recipe == "rdrop" else recipe](),
         kt.SmoothedCrossEntropy(0.1),
         metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
         jit_compile=False,
         **(dict(accumulation_steps=2, clip_norm=0.5) if recipe == "adam" else {}),
+        rdrop=2.0 if recipe == "rdrop" else 0.0,
     )
     return model
 

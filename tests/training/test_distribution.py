@@ -48,6 +48,7 @@ def case(rows, replicas, precision="float32", recipe="plain", built=False, slow=
     [
         case([1, 4], 2),
         case([7, 1], 3, "mixed_bfloat16", "options"),
+        case([7, 1], 2, recipe="rdrop"),
         case([2, 7, 1], 3, recipe="options", slow=True),
         case([3, 1], 2, "mixed_bfloat16", "options", slow=True),
         case([7, 1], 2, "mixed_float16", "options", slow=True),
@@ -289,7 +290,7 @@ def assert_equal(one, two, recipe):
 @pytest.mark.slow
 def test_two_workers_equal_one_device():
     """With accumulation, clipping, weight decay, a running mean and the fused loss; no dropout."""
-    recipes = ["sgd", "adam", "paper", "adam mixed_bfloat16", "adam mixed_float16"]
+    recipes = ["sgd", "rdrop", "adam", "paper", "adam mixed_bfloat16", "adam mixed_float16"]
     (alone,) = results(start({"recipes": recipes}, workers=1))
     (*chief, talk), (*other, same_talk) = results(start({"recipes": recipes, "talk": True}))
     for recipe, one, two, same in zip(recipes, alone, chief, other, strict=True):
