@@ -6,11 +6,12 @@ each other. Loss, optimizer, schedule, average of the weights and choice of the 
 of `train`; batches are padded to three lengths only, so that little has to be compiled.
 
     python -m benchmarks.recipes prepare DATA      # vocabularies and ids; needs TensorFlow
-    python -m benchmarks.recipes run DATA JOBS.json OUTPUT SECONDS PROCESSES
+    python -m benchmarks.recipes run DATA benchmarks/recipes.json OUTPUT SECONDS PROCESSES
     python -m benchmarks.recipes table OUTPUT
 
-JOBS.json is a list of `{"name", "vocabulary", "model": {...}, "steps", "variants": [...]}`; a variant
-has `seed` and, if they differ from the preset, `rdrop`, `learning_rate`, `weight_decay`, `ema`.
+recipes.json is a list of `{"name", "vocabulary", "model": {...}, "steps", "variants": [...]}`; a
+variant has `seed` and, if they differ from the preset, `rdrop`, `learning_rate`, `weight_decay`,
+`ema`. The GPU's machine needs JAX, Keras, sentencepiece and sacreBLEU, not TensorFlow.
 """
 
 import functools
@@ -202,7 +203,7 @@ class Trainer:
         return (losses * weights).sum() / weights.sum()
 
     def translate(self, name, weights, beams):
-        """Generates ids (variants, B, LIMIT) by beam search, or by greedy search if `beams` is 1."""
+        """Generates ids (variants, B, LIMIT) by beam search; by greedy search if `beams` is 1."""
         import jax
 
         if beams not in self._decoders:
@@ -239,7 +240,9 @@ class Trainer:
                 better = winner > best_score
                 best = jnp.where(better[:, None], complete, best)
                 best_score = jnp.maximum(winner, best_score)
-                total = scores[..., None] + logp.at[..., END].set(-jnp.inf).at[..., PAD].set(-jnp.inf)
+                total = scores[..., None] + logp.at[..., END].set(-jnp.inf).at[..., PAD].set(
+                    -jnp.inf
+                )
                 scores, flat = jax.lax.top_k(total.reshape(rows, -1), beams)
                 parent, ids = flat // size, flat % size
                 output = jnp.take_along_axis(output, parent[..., None], axis=1)
@@ -300,7 +303,10 @@ def train(job, data, deadline):
             scores = {name: round(data.bleu(name, ids[i]), 2) for name, ids in outputs.items()}
             result[str(budget)] = scores | {"step": chosen[i][1], "greedy": round(chosen[i][0], 2)}
             kept.append((scores["valid"], f"{job['name']}/{i}/{budget}", stacked[i]))
-    summary = {"parameters": trainer.parameters, "ms_per_step": seconds * 1000 / max(1, number - 100)}
+    summary = {
+        "parameters": trainer.parameters,
+        "ms_per_step": seconds * 1000 / max(1, number - 100),
+    }
     return {k: job[k] for k in ("name", "vocabulary", "model")} | summary | {
         "seconds": time.time() - started,
         "results": results,
@@ -349,7 +355,10 @@ def run(folder, jobs, output, seconds, processes):
             json.dump(done, file)
         for number in range(0, len(kept), 2):
             some = {key.replace("/", "|"): weights for _, key, weights in kept[number : number + 2]}
-            np.savez(f"{output}/weights{number // 2}.npz", **{k: v.astype("float16") for k, v in some.items()})
+            np.savez(
+                f"{output}/weights{number // 2}.npz",
+                **{k: v.astype("float16") for k, v in some.items()},
+            )
     table(output)
 
 
@@ -361,9 +370,7 @@ def table(output):
     print("|---|---|---|---|---|---|---|---|")
     for job in jobs:
         for result in job["results"]:
-            changes = " ".join(
-                f"{k}={result[k]}" for k, v in PRESET.items() if result[k] != v
-            )
+            changes = " ".join(f"{k}={result[k]}" for k, v in PRESET.items() if result[k] != v)
             for budget in [key for key in result if key.isdigit()]:
                 one = result[budget]
                 print(

@@ -1,6 +1,7 @@
 """Checks of a training or a preparation, before TensorFlow and the text are loaded."""
 
 import dataclasses
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from keras_transformer.tokenizers.vocabularies import read_pieces
 from keras_transformer.tokenizers.word_vectors import check_vectors
 from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.utils import Path
+
+logger = logging.getLogger(__name__)
 
 # Fields that may change when a run is resumed; text files may also be in another place.
 MUTABLE_FIELDS = (
@@ -75,6 +78,11 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     _check_files(config, run.path)
     if config.languages:
         parse_locales(config.languages)
+    if config.rdrop and not config.model.dropout:
+        logger.warning(
+            "--rdrop has no effect without dropout, but doubles the time: leave it out, or set "
+            "--dropout."
+        )
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics
 

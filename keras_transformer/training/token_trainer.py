@@ -155,9 +155,9 @@ class TokenTrainer(keras.Model):
                 )
         elif clip_norm is not None or accumulation_steps != 1 or fused_loss is True or rdrop:
             raise ValueError(
-                "clip_norm, accumulation_steps, fused_loss and rdrop need Keras' TensorFlow backend, "
-                f"this is {keras.backend.backend()}: omit them, or load a model that was trained "
-                "with them by load_model(path, compile=False)."
+                "clip_norm, accumulation_steps, fused_loss and rdrop need Keras' TensorFlow "
+                f"backend, this is {keras.backend.backend()}: omit them, or load a model that was "
+                "trained with them by load_model(path, compile=False)."
             )
         args, kwargs = replace_names((args, kwargs))
         if type(self).softmax_inputs_of is type(self).call:

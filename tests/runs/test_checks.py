@@ -229,3 +229,15 @@ def test_a_fine_tuned_run_may_have_another_dropout(tmp_path, text):
         begun, model=model, start_from=RUN, train_source=text, valid_source=text
     )
     check_training(config, Run(tmp_path / "new"))
+
+
+def test_rdrop_without_dropout_warns(text, tmp_path, caplog):
+    model = dataclasses.replace(kt.get_preset("tiny").model, dropout=0.0)
+    config = dataclasses.replace(
+        kt.get_preset("tiny"), train_source=text, valid_source=text, model=model, rdrop=1.0
+    )
+    check_training(config, Run(tmp_path / "run"))
+    assert "--rdrop has no effect without dropout" in caplog.text
+    assert len(caplog.records) == 1
+    with pytest.raises(ValueError, match="rdrop must be a number of at least 0"):
+        dataclasses.replace(config, rdrop=float("nan"))

@@ -4,9 +4,9 @@
 
 Options: `rows` of the batches; `precision`; `recipe`, "plain", "options" (gradients accumulated
 over parts and clipped, weight decay, the recipe's optimizer with its running mean), "rdrop" or
-"weights" (sample weights, which the fused loss does not take); `replicas`, list of numbers, 1 for a strategy
-of one device; `built`, whether the model is built by hand. With "canary" instead, what Keras itself
-does with an odd batch.
+"weights" (sample weights, which the fused loss does not take); `replicas`, list of numbers, 1 for a
+strategy of one device; `built`, whether the model is built by hand. With "canary" instead, what
+Keras itself does with an odd batch.
 
 A program of its own, because logical devices must be made before TensorFlow starts.
 """

@@ -2,10 +2,11 @@
 
     python tests/support/workers_training.py '{"recipes": ["sgd"], "updates": 20, ...}'
 
-Options: `recipes`, some of "sgd", "adam" (at ε = 1, where rounding stays small) or "paper" (the
-recipe's optimizer) or "rdrop", each maybe followed by a precision; `updates`; `points`, a directory to which
-the last of them is saved every third update, or none; `die`, the number of the update after which
-this process kills itself, or none; `talk`, whether to print as well what workers tell each other.
+Options: `recipes`, some of "sgd", "rdrop", "adam" (at ε = 1, where rounding stays small) or "paper"
+(the recipe's optimizer), each maybe followed by a precision; `updates`; `points`, a directory to
+which the last of them is saved every third update, or none; `die`, the number of the update after
+which this process kills itself, or none; `talk`, whether to print as well what workers tell each
+other.
 """
 
 import json
