@@ -8,6 +8,7 @@ tensorflow-text, pandas and pyarrow, not keras_transformer.
 """
 
 import functools
+import os
 import pickle
 import sys
 
@@ -57,6 +58,8 @@ def main() -> None:
         paths = shards.find_inputs(options)
     except ValueError as error:
         sys.exit(str(error))
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # without spark-submit: workers of this machine
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("keras-transformer").getOrCreate()
     spark.sparkContext.addPyFile(shards.__file__)  # workers do not have the module
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # of many rows each

@@ -185,7 +185,6 @@ def test_engines(program, toy_version, lines, tmp_path):
         pytest.skip(f"{ENGINES[program]} is not set: see `make ordeal`")
     write_texts(tmp_path / "in", lines)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["PYSPARK_PYTHON"] = python
     command = [
         python,
         EXPORT / "bulk" / program,
