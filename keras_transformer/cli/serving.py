@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from keras_transformer.presets import ExportConfig
+from keras_transformer.presets import GREEDY, ExportConfig
 
 if TYPE_CHECKING:
     from keras_transformer.serving.acceptance.trial import Finding
@@ -70,11 +70,9 @@ def _configure(path, options):
     """The `ExportConfig`; an imported model has the beam of its own configuration by default."""
     from keras_transformer.runs.run import CONFIG, Run
 
-    run, own = Run(path), {}
-    if run.has(CONFIG) and (config := run.read_config()).imported:
-        names = "beam_size", "length_penalty", "length_norm", "max_output_length"
-        own = {name: getattr(config.search, name) for name in names}
-    return ExportConfig(**{**own, **options})
+    run = Run(path)
+    search = run.read_config().search if run.has(CONFIG) else GREEDY
+    return ExportConfig.for_search(search, **options)
 
 
 def _read_examples(path, examples, target):

@@ -398,6 +398,13 @@ class ExportConfig:
         names = "beam_size", "length_penalty", "length_norm"
         return SearchConfig(**{name: getattr(self, name) for name in names})
 
+    @classmethod
+    def for_search(cls, search: SearchConfig, **options: Any) -> "ExportConfig":
+        """Creates the configuration whose signature `beam` has this search, unless it is greedy."""
+        names = ("beam_size", "length_penalty", "length_norm", "max_output_length")
+        own = {} if search == GREEDY else {name: getattr(search, name) for name in names}
+        return cls(**{**own, **options})
+
 
 # Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.
 dates = TrainConfig(

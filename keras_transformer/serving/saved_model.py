@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.presets import ExportConfig
+from keras_transformer.presets import GREEDY, ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
@@ -51,7 +51,6 @@ try:
 except ImportError:  # on Windows, where leftovers of killed exports stay
     fcntl = None  # type: ignore[assignment]
 
-DEFAULTS = ExportConfig()
 # Not the op registry, which also holds the ops of other libraries that this process has loaded.
 CORE_OPS = frozenset(vars(tf.raw_ops))
 PREFIX = ".tmp-"
@@ -67,7 +66,7 @@ def export(
     translator: Translator | tf.Module,
     base: Path,
     version: int | None = None,
-    config: ExportConfig = DEFAULTS,
+    config: ExportConfig | None = None,
     pairs: Pairs = (),
     report: Callable[[list[Finding]], None] | None = None,
     bleu_tokenize: str | None = None,
@@ -84,7 +83,7 @@ def export(
             and outputs of `serving_default`, which is then the only signature.
         base: path of the directory that holds all versions of the model; created if missing.
         version: a positive integer; by default the highest version in `base` plus one.
-        config: `ExportConfig`.
+        config: `ExportConfig`; by default that of the translator's `default_search`.
         pairs: pairs of strings, source and translation, best the validation set: for warm-up
             requests, the examples of the model card and, with less than float32, the comparison
             of translations.
@@ -101,6 +100,8 @@ def export(
     Example:
         >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1
     """
+    if config is None:
+        config = ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
     make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes

@@ -53,6 +53,7 @@ def test_its_own_search_is_the_default(imported):
     assert own == translator.translate(LINES) == translator.translate(LINES, search=search)
     assert greedy == translator.translate(LINES, search=SearchConfig(max_output_length=31))
     assert own != greedy
+    assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
     longer = dataclasses.replace(search, beam_size=6)
     assert translate(path, "--beam-size", "6") == translator.translate(LINES, search=longer)
     assert len(translate(path, "--sample", "--n-best", "2")) == 2 * len(LINES)
