@@ -160,6 +160,8 @@ def training(shape, options):
         f"cores apart or together, {shape}",
         [apart, together, script, bare, products, *peaks],
     )
+    twice = ours("float32", "R-Drop, as the command", apart=True, rdrop=1.0)
+    yield f"R-Drop, {shape}", [apart, twice]
 
 
 # What the command line sets before TensorFlow is imported.

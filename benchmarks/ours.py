@@ -35,14 +35,20 @@ def make_model(shape, precision="float32", **options):
 
 
 def training(
-    shape, precision="float32", jit_compile=False, apart=False, steps=1, positions="sinusoidal"
+    shape,
+    precision="float32",
+    jit_compile=False,
+    apart=False,
+    steps=1,
+    positions="sinusoidal",
+    rdrop=0.0,
 ):
     """Runs `steps` steps in one `model.fit`; `apart`: each core takes a slice of the batch."""
     shape = SHAPES[shape]
     parallel_microbatches = kt.configure_threads() if apart else 1
     model = make_model(shape, precision, positions=positions)
     model.parallel_microbatches = parallel_microbatches
-    how = dict(jit_compile=jit_compile, steps_per_execution=steps)
+    how = dict(jit_compile=jit_compile, steps_per_execution=steps, rdrop=rdrop)
     model.compile(kt.EMAAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
     dataset = shape.dataset(steps)
 

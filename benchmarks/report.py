@@ -34,6 +34,9 @@ def bars(results, shapes):
         lines += _training_bars(shape, _Found(results.get(f"training step, {shape}", ())))
         found = _Found(results.get(f"cores apart or together, {shape}", ()))
         lines += _cores_bars(shape, found)
+        found = _Found(results.get(f"R-Drop, {shape}", ()))  # twice the passes
+        apart, twice = "ours, float32, graph, as the command", "ours, float32, R-Drop"
+        lines += found.bar(f"train, {shape}, float32, R-Drop 1", apart, 0.48, twice)
         for rows in (1, 32):
             found = _Found(results.get(f"greedy, {shape}, batch {rows}", ()))
             lines += _decoding_bars(f"{shape}, batch {rows}", shape, rows, found)
