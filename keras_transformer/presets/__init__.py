@@ -491,11 +491,8 @@ def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
         config: `TrainConfig`.
         changes: Fields of `TrainConfig` and `ModelConfig` by their names, with their new values.
 
-    Returns:
-        Another `TrainConfig`.
-
     Raises:
-        ValueError: If it would be invalid.
+        ValueError: If the result would be invalid.
     """
     sizes = {name for name in changes if name in ModelConfig.__dataclass_fields__}
     model = dataclasses.replace(config.model, **{name: changes[name] for name in sizes})

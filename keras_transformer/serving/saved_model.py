@@ -83,12 +83,11 @@ def export(
             and outputs of `serving_default`, which is then the only signature.
         base: path of the directory that holds all versions of the model; created if missing.
         version: a positive integer; by default the highest version in `base` plus one.
-        config: `ExportConfig`; by default that of the translator's `default_search`.
-        pairs: pairs of strings, source and translation, best the validation set: for warm-up
-            requests, the examples of the model card and, with less than float32, the comparison
-            of translations.
+        config: `ExportConfig`; by default with the translator's `default_search`.
+        pairs: pairs of source and translation, best the validation set: for warm-up requests, the
+            model card and, with less than float32, the comparison of translations.
         report: function that is called with the `Finding`s, whether or not there are problems.
-        bleu_tokenize: sacreBLEU's tokenizer for that comparison; by default the run's, else 13a.
+        bleu_tokenize: sacreBLEU's tokenizer for that comparison; by default the run's, or 13a.
 
     Returns:
         The path of the published directory.
@@ -100,8 +99,7 @@ def export(
     Example:
         >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1
     """
-    if config is None:
-        config = ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
+    config = config or ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
     base = os.path.abspath(os.fspath(base))
     version = _free_version(base, version)
     make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes

@@ -136,28 +136,12 @@ class TokenTrainer(keras.Model):
             ValueError: If an argument is out of range or needs the TensorFlow backend, if a loss or
                 metric expects probabilities instead of logits, or if `rdrop` does not fit the loss.
         """
-        if clip_norm is not None and clip_norm <= 0:
-            raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
-        if accumulation_steps < 1:
+        self._check_options(clip_norm, accumulation_steps, fused_loss, rdrop)
+        replicas = self.distribute_strategy.num_replicas_in_sync if IS_TENSORFLOW else 1
+        if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
             raise ValueError(
-                f"accumulation_steps must be at least 1, received {accumulation_steps}."
-            )
-        if fused_loss not in ("auto", True, False):
-            raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
-        if not 0 <= rdrop < math.inf:
-            raise ValueError(f"rdrop must be a finite number, at least 0, received {rdrop}.")
-        if IS_TENSORFLOW:
-            replicas = self.distribute_strategy.num_replicas_in_sync
-            if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
-                raise ValueError(
-                    f"Keras does not support steps_per_execution={kwargs['steps_per_execution']} "
-                    f"on {replicas} replicas: omit it."
-                )
-        elif clip_norm is not None or accumulation_steps != 1 or fused_loss is True or rdrop:
-            raise ValueError(
-                "clip_norm, accumulation_steps, fused_loss and rdrop need Keras' TensorFlow "
-                f"backend, this is {keras.backend.backend()}: omit them, or load a model that was "
-                "trained with them by load_model(path, compile=False)."
+                f"Keras does not support steps_per_execution={kwargs['steps_per_execution']} "
+                f"on {replicas} replicas: omit it."
             )
         args, kwargs = replace_names((args, kwargs))
         if type(self).softmax_inputs_of is type(self).call:
@@ -175,6 +159,26 @@ class TokenTrainer(keras.Model):
         self.accumulation_steps = accumulation_steps
         self.fused_loss = fused_loss
         self.rdrop = rdrop
+
+    def _check_options(self, clip_norm, accumulation_steps, fused_loss, rdrop):
+        """Raises if an option of `compile` is out of range, or needs the TensorFlow backend."""
+        if clip_norm is not None and clip_norm <= 0:
+            raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
+        if accumulation_steps < 1:
+            raise ValueError(
+                f"accumulation_steps must be at least 1, received {accumulation_steps}."
+            )
+        if fused_loss not in ("auto", True, False):
+            raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
+        if not 0 <= rdrop < math.inf:
+            raise ValueError(f"rdrop must be a finite number, at least 0, received {rdrop}.")
+        needs_tensorflow = clip_norm is not None or accumulation_steps != 1 or rdrop
+        if not IS_TENSORFLOW and (needs_tensorflow or fused_loss is True):
+            raise ValueError(
+                "clip_norm, accumulation_steps, fused_loss and rdrop need Keras' TensorFlow "
+                f"backend, this is {keras.backend.backend()}: omit them, or load a model that was "
+                "trained with them by load_model(path, compile=False)."
+            )
 
     def get_compile_config(self) -> Config | None:
         config = super().get_compile_config()

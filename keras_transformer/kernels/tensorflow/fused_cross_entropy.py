@@ -1,5 +1,9 @@
 """Softmax and smoothed cross-entropy in one, without the logits of a whole batch.
 
+With two passes through different dropout masks, the loss of a token is the mean of both, plus the
+divergence of their softmaxes p and q, `α/4·(KL(p‖q) + KL(q‖p))`: R-Drop (Wu et al., 2021,
+arXiv:2106.14448), half of equation 4, so that α = 0 is the mean loss.
+
 Shapes: P passes, N positions, C positions of a slice, D width, V vocabulary.
 """
 
@@ -33,33 +37,26 @@ def fused_cross_entropy(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], TokenPredictions]:
     """Computes `SmoothedCrossEntropy` of the logits `states · matrixᵀ`, summed, not averaged.
 
-    Gradients are computed together with the loss, slice by slice, so that the logits, by far the
-    largest tensor of a training step, exist for one slice at a time and are read as rarely as
-    possible.
+    Gradients are computed together with the loss, slice by slice: the logits, by far the largest
+    tensor of a training step, exist for one slice at a time and are read as rarely as possible.
 
     With p the softmax, w the weights, y the labels, X the states and E the matrix:
     `dL/dX = w·(p E − (1 − ε) E[y] − ε mean(E))`, and `dL/dE` likewise: only the terms with p
     are as wide as the vocabulary. The term with y has few rows of E: adding it to the others would
     copy all of them, so it is returned separately, as the gradient of `E[y]`.
 
-    With two passes through different dropout masks, the loss of a token is the mean of both, plus
-    the divergence of their softmaxes p and q, `α/4·(KL(p‖q) + KL(q‖p))`: R-Drop (Wu et al., 2021,
-    arXiv:2106.14448), half of equation 4, so that α = 0 is the mean loss.
-
     Args:
         states: Float tensor `(P, N, D)`, P passes, 1 or 2; products are computed in its dtype.
         matrix: Float tensor `(V, D)`, preferably in the dtype of its variable.
         labels: int32 `(N,)`, each below V.
-        weights: float32 `(N,)`; 0 for labels to ignore. Include any scale of the loss here: that
-            saves passes over the gradients.
+        weights: float32 `(N,)`; 0 for labels to ignore. They include any scale of the loss.
         label_smoothing: ε.
-        rdrop: α, above 0 with two passes.
+        rdrop: α of R-Drop, above 0 with two passes.
 
     Returns:
         The sum of the weighted losses, a float32 scalar; its gradients with respect to states,
         matrix (without the next) and the labels' rows of the matrix `(N, D)`, in the dtypes of
-        states and matrix; and `TokenPredictions` of shape `(N,)`, those of the first pass. None of
-        them is differentiable.
+        states and matrix; and `TokenPredictions` `(N,)` of the first pass. No tape sees any of it.
     """
     states, matrix = tf.stop_gradient(states), tf.stop_gradient(matrix)
     states32, factor = tf.cast(states, tf.float32), tf.cast(matrix, states.dtype)
@@ -81,8 +78,8 @@ def fused_cross_entropy(
     pull = (1 - label_smoothing) * label_rows + label_smoothing * mean_rows[0, -1]
     states_grad = weights * (mean_rows[:, :-1] - pull)
     rows_grad = (label_smoothing - 1) * tf.reduce_sum(weighted, axis=0)
-    losses = tf.reduce_sum(states32 * (label_rows - pull), axis=2) - log_probs
-    losses += rdrop / 2 * divergences
+    losses = tf.reduce_sum(states32 * (label_rows - pull), axis=2)
+    losses += rdrop / 2 * divergences - log_probs
     gradients = (
         tf.cast(states_grad, states.dtype),
         tf.cast(matrix_grad, matrix.dtype),
@@ -102,16 +99,8 @@ def _softmax_terms(states, matrix, labels, weighted, rdrop):
     slices = -(-count * passes // SLICE_SIZE)
     size = -(-count // slices)  # equal slices, for little padding
 
-    def cut_slices(x):
-        """Cuts `(P, N, ...)` into slices `(P·C, ...)`, pass by pass."""
-        x = tf.pad(x, [[0, 0], [0, slices * size - count], *[[0, 0]] * (len(x.shape) - 2)])
-        x = tf.reshape(x, tf.concat([[passes, slices, size], tf.shape(x)[2:]], axis=0))
-        if passes > 1:
-            x = tf.transpose(x, [1, 0, 2, *range(3, len(x.shape))])
-        return tf.reshape(x, tf.concat([[slices, passes * size], tf.shape(x)[3:]], axis=0))
-
     labels = tf.tile(labels[tf.newaxis], [passes, 1])
-    states, labels, weighted = cut_slices(states), cut_slices(labels), cut_slices(weighted)
+    states, labels, weighted = (_cut(x, slices, size) for x in (states, labels, weighted))
 
     def compute(index, results, matrix_grad=None):
         logits = tf.cast(multiply(states[index], matrix, transpose_y=True), tf.float32)
@@ -152,20 +141,32 @@ def _softmax_terms(states, matrix, labels, weighted, rdrop):
         compute(tf.constant(0), empty),
         parallel_iterations=1,
     )
-
-    def join_slices(x):
-        """Returns `(P, N, ...)`, the inverse of `cut_slices`."""
-        if passes > 1:
-            x = tf.reshape(x, tf.concat([[slices, passes, size], tf.shape(x)[2:]], axis=0))
-            x = tf.transpose(x, [1, 0, 2, *range(3, len(x.shape))])
-        shape = tf.concat([[passes, slices * size], tf.shape(x)[2 + (passes > 1) :]], axis=0)
-        return tf.reshape(x, shape)[:, :count]
-
-    *predictions, mean_rows = (join_slices(array.stack()) for array in results)
+    *predictions, mean_rows = (_join(array.stack(), passes, count) for array in results)
     # Compute the gradient of the matrix now: since only the optimizer needs it, TensorFlow might
     # compute it last of all, on one core.
     mean_rows, matrix_grad = tf.tuple([mean_rows, matrix_grad])
     return predictions, mean_rows, matrix_grad
+
+
+def _cut(x, slices, size):
+    """Cuts `(P, N, ...)` into slices `(P·C, ...)`, the passes one after the other in each."""
+    passes, rest = x.shape[0], tf.shape(x)[2:]
+    x = tf.pad(x, [[0, 0], [0, slices * size - tf.shape(x)[1]], *[[0, 0]] * (len(x.shape) - 2)])
+    x = tf.reshape(x, tf.concat([[passes, slices, size], rest], axis=0))
+    x = _swap(x) if passes > 1 else x
+    return tf.reshape(x, tf.concat([[slices, passes * size], rest], axis=0))
+
+
+def _join(x, passes, count):
+    """Joins slices to `(P, N, ...)`: the inverse of `_cut`."""
+    slices, rest = tf.shape(x)[0], tf.shape(x)[2:]
+    x = tf.reshape(x, tf.concat([[slices, passes, -1], rest], axis=0))
+    x = _swap(x) if passes > 1 else x
+    return tf.reshape(x, tf.concat([[passes, -1], rest], axis=0))[:, :count]
+
+
+def _swap(x):
+    return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def _diverge(logits, totals, softmax, rdrop):
