@@ -158,7 +158,7 @@ def name_tensor(norm: str, stack: str, layer: int, part: str, sublayer: str, wei
 
 
 def _find_configuration(folder):
-    """The path and the options of the only YAML file with vocabularies."""
+    """Returns path and options of the only YAML file with vocabularies."""
     found = []
     for name in sorted(os.listdir(folder)):
         if name.endswith((".yml", ".yaml")):
@@ -195,7 +195,7 @@ def _check_version(folder, names):
 
 
 def _find_run(folder, options):
-    """The directory with model_description.py: the folder, or its model_dir."""
+    """Returns the directory with model_description.py: the folder, or its model_dir."""
     name = os.path.basename(os.path.normpath(str(options.get("model_dir") or ".")))
     for place in (folder, os.path.join(folder, name)):
         if os.path.exists(os.path.join(place, DESCRIPTION)):
@@ -206,7 +206,7 @@ def _find_run(folder, options):
 
 
 def _find_file(path, run, value):
-    """A file that the configuration names: in the run directory, or beside the configuration."""
+    """Finds a file that the configuration names: in the run directory, or beside itself."""
     if not isinstance(value, str):
         raise ValueError(f"{path} must name a file, received {value!r:.40}.")
     inside = not os.path.isabs(value) and ".." not in value.replace("\\", "/").split("/")
@@ -219,7 +219,7 @@ def _find_file(path, run, value):
 
 
 def _read_vocabulary(path, run, data, side):
-    """The vocabulary of one side."""
+    """Reads the vocabulary of one side."""
     tokenizer = data.get(f"{side}_tokenization")
     if isinstance(tokenizer, str):
         place = _find_file(path, run, tokenizer)
@@ -253,7 +253,7 @@ def _read_source_end(path, data):
 
 
 def _read_search(path, options, params):
-    """The search, and notes."""
+    """Returns the search, and notes."""
     automatic = options.get("auto_config") is True
     notes = []
     if "beam_width" not in params and not automatic:
@@ -319,7 +319,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def _walk(tree):
-    """Pairs of a node and the name of the base class of the class that it is in."""
+    """Returns pairs of a node and the name of the base class of the class that it is in."""
     inside = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -328,7 +328,7 @@ def _walk(tree):
 
 
 def _as_transformer(pair):
-    """Name of a model and the call that has its arguments, if a node is one; else None."""
+    """Returns name and call of a model if a node creates one, else None."""
     node, base = pair
     if not isinstance(node, ast.Call):
         if isinstance(node, ast.Assign) and _last_name(node.targets[0]) == "model":
@@ -345,7 +345,7 @@ def _as_transformer(pair):
 
 
 def _last_name(node):
-    """The last name of a dotted one, `Transformer` of `onmt.models.Transformer`; else ""."""
+    """Returns the last part of a dotted name, `Transformer` of `onmt.models.Transformer`."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -366,7 +366,7 @@ def _read_value(path, name, node):
 
 
 def _read_config(path, arguments, tensors, longest):
-    """The architecture; its sizes are those of the tensors."""
+    """Returns the architecture; its sizes are those of the tensors."""
     depths = {
         stack: len({x.split("/")[2] for x in tensors if x.startswith(f"{stack}/layers/")})
         for stack in ("encoder", "decoder")
@@ -405,7 +405,7 @@ def _read_config(path, arguments, tensors, longest):
 
 
 def _find_checkpoint(run):
-    """The prefix of the files of the averaged checkpoint, or of the latest one."""
+    """Returns the prefix of the files of the averaged checkpoint, or of the latest one."""
     for place in (os.path.join(run, AVERAGE), run):
         names = os.listdir(place) if os.path.isdir(place) else []
         found = [x for x in map(CHECKPOINT.fullmatch, names) if x]

@@ -29,8 +29,8 @@ class SourceModel:
         tensors: {name: `StoredTensor`}.
         name_tensor: Function from the stack, `"encoder"` or `"decoder"`, the layer's index, the
             part, `"self"`, `"cross"`, `"feed_forward"` or, for the last normalization of pre-norm
-            stacks, `"final"`, the sublayer, such as `"query"`, and the
-            weight, such as `"kernel"`, to the name of the tensor.
+            stacks, `"final"`, the sublayer, such as `"query"`, and the weight, such as `"kernel"`,
+            to the name of the tensor.
         transposed: Whether kernels are stored as (outputs, inputs).
         embeddings: Names that the matrices of `source`, `target` and `output` may have, the best
             first; those of the output projection are (V, D) too.

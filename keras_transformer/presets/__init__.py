@@ -104,7 +104,7 @@ class TrainConfig:
         None, "gradient accumulation in parallel: slices; none: cores, up to 8", COUNT
     )
     label_smoothing: float = option(0.1, "probability spread over the vocabulary", SHARE)
-    rdrop: float = option(0.0, "R-Drop alpha, in twice the time; 0: off", NOT_NEGATIVE)
+    rdrop: float = option(0.0, "R-Drop alpha, in over twice the time; 0: off", NOT_NEGATIVE)
     learning_rate: float | None = option(
         None, "peak learning rate; none: (d_model * warmup_steps)^-0.5", POSITIVE
     )

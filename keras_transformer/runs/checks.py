@@ -80,8 +80,8 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
         parse_locales(config.languages)
     if config.rdrop and not config.model.dropout:
         logger.warning(
-            "--rdrop has no effect without dropout, but doubles the time: leave it out, or set "
-            "--dropout."
+            "--rdrop has no effect without dropout, but doubles the time: leave it out, or set a "
+            "--dropout above 0."
         )
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics

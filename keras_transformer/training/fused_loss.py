@@ -46,15 +46,15 @@ def reason_for_logits(
     return None
 
 
-def repeat(x: Nested, passes: int) -> Nested:
-    """Repeats a batch as a whole, for several passes through different dropout masks."""
+def repeat_batch(x: Nested, passes: int) -> Nested:
+    """Repeats a batch as a whole, for passes through different dropout masks."""
     if passes == 1:
         return x
     return tf.nest.map_structure(lambda x: x if x is None else tf.concat([x] * passes, axis=0), x)
 
 
-def divergence(y: Tensor, logits: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-    """Computes the term of R-Drop from logits (arXiv:2106.14448, equation 4, halved).
+def rdrop_term(y: Tensor, logits: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+    """Computes R-Drop's term of the loss over α from logits (arXiv:2106.14448, half of equation 4).
 
     Args:
         y: Labels `(B, T)`.
@@ -86,7 +86,7 @@ def fused_gradients(
     """
     passes = 2 if model.rdrop else 1
     with tf.GradientTape(persistent=True) as tape:
-        states, matrix = model.softmax_inputs(repeat(x, passes), training=True)
+        states, matrix = model.softmax_inputs(repeat_batch(x, passes), training=True)
         rows = tf.shape(states)[0] // passes
         ids, weights = read_labels(y, states[:rows], matrix.shape[0])
         labels = tf.reshape(ids, [-1])

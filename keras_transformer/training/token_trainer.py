@@ -28,10 +28,10 @@ if IS_TENSORFLOW:
         watch_workers,
     )
     from keras_transformer.training.fused_loss import (
-        divergence,
         fused_gradients,
+        rdrop_term,
         reason_for_logits,
-        repeat,
+        repeat_batch,
     )
     from keras_transformer.training.keras_workarounds import sum_over_replicas
     from keras_transformer.training.slices import (
@@ -130,7 +130,7 @@ class TokenTrainer(keras.Model):
                 through different dropout masks, and the loss of a target token is the mean of both
                 cross-entropies plus `α/4·(KL(p‖q) + KL(q‖p))`, where p and q are the predictions.
                 This is half of the paper's equation 4, so that α = 0 is the loss without R-Drop. It
-                takes twice the time. The loss must be `SmoothedCrossEntropy`.
+                takes more than twice the time. The loss must be `SmoothedCrossEntropy`.
 
         Raises:
             ValueError: If an argument is out of range or needs the TensorFlow backend, if a loss or
@@ -335,14 +335,14 @@ class TokenTrainer(keras.Model):
     def _compute_plain_gradients(self, x, y, sample_weight, share):
         """Computes loss, logits and gradients as Keras does; see `fused_gradients`."""
         passes = 2 if self.rdrop else 1
-        batch = repeat((x, y, sample_weight), passes)
+        batch = repeat_batch((x, y, sample_weight), passes)
         with tf.GradientTape() as tape:
             logits = self(batch[0], training=True)
             loss = self.compute_loss(batch[0], batch[1], logits, batch[2], training=True)
             # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
             loss *= tf.distribute.get_replica_context().num_replicas_in_sync
             if passes > 1:
-                loss += self.rdrop * divergence(y, logits, sample_weight)
+                loss += self.rdrop * rdrop_term(y, logits, sample_weight)
                 logits = tf.split(logits, passes)[0]  # for the metrics
             scaled = self.optimizer.scale_loss(loss * share)
         return loss, logits, [tape.gradient(scaled, self.trainable_variables)]

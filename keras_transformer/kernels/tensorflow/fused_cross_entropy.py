@@ -116,7 +116,7 @@ def _softmax_terms(states, matrix, labels, weighted, rdrop):
         divergences, softmaxes, rows = tf.zeros_like(log_probs), [softmax], weighted[index]
         if passes > 1:
             totals = tf.gather(logits, labels[index], batch_dims=1) - log_probs
-            divergences, softmaxes = _diverge(logits, totals, softmax, rdrop)
+            divergences, softmaxes = _add_rdrop(logits, totals, softmax, rdrop)
             rows *= rdrop / 2
 
         softmaxes = [tf.cast(softmax, matrix.dtype) for softmax in softmaxes]
@@ -169,7 +169,7 @@ def _swap(x):
     return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
-def _diverge(logits, totals, softmax, rdrop):
+def _add_rdrop(logits, totals, softmax, rdrop):
     """Returns the divergences of two passes, and their softmaxes plus R-Drop's gradient over α/2.
 
     The gradient of `α/2·(KL(p‖q) + KL(q‖p))` with respect to the logits of p is
