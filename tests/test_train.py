@@ -14,7 +14,7 @@ from keras_transformer.presets import change
 from keras_transformer.runs.models import average
 from keras_transformer.runs.run import Run
 from keras_transformer.tokenizers import saved
-from keras_transformer.train import train
+from keras_transformer.train import _compile_model, train
 from tests.support.command_line import run
 from tests.support.reversed_text import config_of
 
@@ -130,6 +130,16 @@ def rich_config(config):
 def rich(rich_config, tmp_path_factory):
     output = tmp_path_factory.mktemp("runs") / "rich"
     return output, train(rich_config, output)
+
+
+def test_options_reach_compile(rich_config):
+    model = kt.Transformer(30, 30, 1, 16, 2, 32)
+    _compile_model(model, rich_config, total_steps=36)
+    assert (model.rdrop, model.clip_norm, model.accumulation_steps) == (1.0, 1.0, 2)
+    assert (model.optimizer.weight_decay, model.optimizer.get_config()["ema_momentum"]) == (
+        0.01,
+        0.8,
+    )
 
 
 def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
