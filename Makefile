@@ -1,7 +1,8 @@
 # Each target creates the virtual environment that it needs.
 PYTHON ?= python3
-# The version used for all measurements; setup.cfg also allows another one.
+# The versions used for all measurements; setup.cfg also allows others. Babel decides the dates.
 TENSORFLOW ?= 2.20
+BABEL ?= 2.18
 BIN := .venv/bin
 OTHER := .venv-other/bin/python
 RUN := runs/demo
@@ -18,7 +19,7 @@ BENCH ?=
 .venv/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[all]" \
-	    "tensorflow==$(TENSORFLOW).*"
+	    "tensorflow==$(TENSORFLOW).*" "babel==$(BABEL).*"
 	touch $@
 
 # Additional packages for tests.

@@ -33,7 +33,7 @@ LANGUAGES = (
 )
 
 # Further locales, without territories, to add to LANGUAGES, one or all of them: they have their own
-# formats, and no month name or string of one has a different meaning in another. The list has only
+# month names, and no month name or string of one has a different meaning in another. The list has only
 # one of several locales that print all dates alike, and one of two that contradict each other.
 MORE_LANGUAGES = tuple(
     """
@@ -80,7 +80,7 @@ def dates(
         A `Corpus`. The group of a pair is its language.
 
     Raises:
-        ValueError: If a language is unknown, is repeated or has no date formats of its own; if
+        ValueError: If a language is unknown, is repeated or has no month names of its own; if
             two languages write different dates alike; or if a size is out of range.
 
     Example:
@@ -106,27 +106,20 @@ def dates(
 
 
 def falls_back_to_root(language: str) -> bool:
-    """Returns whether a locale lacks date formats or month names of its own.
+    """Returns whether a locale lacks month names of its own.
 
-    If CLDR has no data for a locale, it inherits those of the root, and 4 March 2011 is printed as
-    `2011 M03 4`. A locale whose own pattern equals the root's cannot be distinguished from one that
-    inherits it, and is treated like it.
+    If CLDR has no month names for a locale, it inherits those of the root: `2011 M03 4`.
 
     Args:
         language: One of Babel's locale identifiers.
 
     Returns:
-        True if one of the three formats has the root's pattern or the root's month names.
+        True if one of the three formats prints the root's month names.
     """
     locale, root = Locale.parse(language), Locale.parse("root")
-    for style in STYLES:
-        pattern = get_date_format(style, locale=locale).pattern
-        if pattern == get_date_format(style, locale=root).pattern:
-            return True
-        field = _month_name_field(pattern)
-        if field and _month_names(field, locale) == _month_names(field, root):
-            return True
-    return False
+    patterns = [get_date_format(style, locale=locale).pattern for style in STYLES]
+    fields = filter(None, map(_month_name_field, patterns))
+    return any(_month_names(field, locale) == _month_names(field, root) for field in fields)
 
 
 def _month_name_field(pattern: str) -> str | None:
@@ -209,7 +202,7 @@ def _parse_locale(language: str) -> Locale:
     if falls_back_to_root(language):
         example = format_date(datetime.date(2011, 3, 4), "long", locale=locale)
         raise ValueError(
-            f"The locale {language!r} has no date formats of its own: it writes 2011-03-04 as "
+            f"The locale {language!r} has no month names of its own: it writes 2011-03-04 as "
             f"{example!r}, by CLDR's root; {advice}."
         )
     return locale

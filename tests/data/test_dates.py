@@ -136,8 +136,8 @@ def test_no_listed_language_falls_back_to_root(corpus):
 
 def test_falls_back_to_root_finds_what_is_inherited():
     assert falls_back_to_root("nv")  # Everything: 1998 M05 9.
-    assert falls_back_to_root("nso")  # The patterns, but not the names: 1998 Mei 9.
-    assert falls_back_to_root("km")  # The abbreviated names, but not the patterns: 9 M05 1998.
+    assert falls_back_to_root("sid")  # The names, but not the patterns: 09 M05 1998.
+    assert not falls_back_to_root("nso")  # The patterns, but not the names: 1998 Mei 9.
 
 
 def test_no_month_name_of_a_listed_language_means_another_month():
@@ -247,7 +247,7 @@ def test_corpus_is_the_one_published_results_are_for(corpus):
         (["pt-BR"], "'pt-BR' is not a locale of Babel, .* 'pt_BR'"),
         ([""], "'' is not a locale of Babel"),
         ([None], "None is not a locale of Babel"),
-        (["fr", "nv"], "'nv' has no date formats of its own: it writes .* '2011 M03 4', by"),
+        (["fr", "nv"], "'nv' has no month names of its own: it writes .* '2011 M03 4', by"),
         (["es", "dua"], r"'.* may \d{4}' is .* in '(es|dua)' but .* in '(es|dua)': omit one"),
     ],
 )
