@@ -2,7 +2,8 @@
 
 Trains short runs that share one budget, differing in one ingredient each, and prints a Markdown
 table of their BLEU on the validation set. Runs that are there already are not trained again, and
-those cut off go on; nothing else should run beside it.
+those cut off go on; nothing else should run beside it. `RECIPE="--epochs 8"` gives them half of the
+full budget instead of an eighth.
 
     python -m benchmarks.ablations CORPUS RUNS [option of keras-transformer train ...]
 """
@@ -22,9 +23,18 @@ VARIANTS = {
     "no label smoothing": ["--label-smoothing", "0"],
     "no weight decay": ["--weight-decay", "0"],
     # Half as large each: as many embeddings.
-    "separate vocabularies": ["--share-embeddings", "target", "--vocabulary-size", "4950"],
+    "separate vocabularies": ["--share-embeddings", "target", "--vocabulary-size", "3000"],
     "with BPE-dropout 0.1": ["--subword-sampling", "0.1"],
     "pre-norm": ["--norm", "pre"],
+    "sinusoidal positions": ["--positions", "sinusoidal"],
+    "relative positions": ["--positions", "relative"],
+    # About as many weights: what the embeddings do not need goes into the depth.
+    "9,900 tokens, 4 layers": ["--vocabulary-size", "9900", "--num-layers", "4"],
+    "4,000 tokens, 6 layers": ["--vocabulary-size", "4000", "--num-layers", "6"],
+    "2,000 tokens, 7 layers": ["--vocabulary-size", "2000", "--num-layers", "7"],
+    "dropout 0.2": ["--dropout", "0.2"],
+    "dropout 0.4": ["--dropout", "0.4"],
+    **{f"R-Drop, alpha {alpha}": ["--rdrop", alpha] for alpha in ("0.5", "1", "3", "5")},
 }
 
 

@@ -33,8 +33,8 @@ LANGUAGES = (
 )
 
 # Further locales, without territories, to add to LANGUAGES, one or all of them: they have their own
-# month names, and no month name or string of one has a different meaning in another. The list has only
-# one of several locales that print all dates alike, and one of two that contradict each other.
+# month names, and no month name or string of one has a different meaning in another. The list has
+# only one of several locales that print all dates alike, and one of two that contradict each other.
 MORE_LANGUAGES = tuple(
     """
     aa ab af agq ak an as asa ast az az_Cyrl bal bal_Latn be bem bew bg blo bm bo br brx bs

@@ -1,0 +1,87 @@
+"""`benchmarks/recipes.py` on a toy corpus: it prepares, trains with JAX, translates and reports."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import recipes
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+# Without dropout the two passes are equal, and R-Drop adds nothing to the loss.
+LOSS = """
+import json, sys
+import numpy as np
+from benchmarks import recipes
+import keras_transformer as kt
+
+folder, job = sys.argv[1], json.loads(sys.argv[2])
+trainer = recipes.Trainer(job, recipes.Data(folder, job["vocabulary"]))
+length, rows = next(trainer.data.batches(1))
+ids = [trainer.ids[f"train_{side}"][rows, :length] for side in ("source", "target")]
+source, target = map(np.asarray, ids)
+given = np.pad(target, [(0, 0), (1, 0)], constant_values=recipes.START)[:, :-1]
+expected = []
+for theta in trainer.state["theta"]:
+    weights = zip(trainer.model.trainable_variables, trainer.unravel(theta), strict=True)
+    for variable, value in weights:
+        variable.assign(value)
+    logits = np.asarray(trainer.model((source, given), training=False), "float64")
+    log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    label = np.take_along_axis(log, target[..., None], -1)[..., 0]
+    losses = -0.9 * label - 0.1 * log.mean(-1)
+    expected.append(losses[target != recipes.PAD].mean())
+np.testing.assert_allclose(trainer.step(0, length, rows), expected, rtol=1e-5)
+assert expected[0] != expected[1]
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A prepared corpus with a vocabulary of 272 tokens."""
+    corpus, folder = tmp_path_factory.mktemp("corpus"), tmp_path_factory.mktemp("data")
+    for part in recipes.PARTS.values():
+        for language in ("en", "de"):
+            with gzip.open(corpus / f"{part}.lc.norm.tok.{language}.gz", "wt") as file:
+                file.writelines(f"{language} {chr(97 + i % 5) * (1 + i % 3)}\n" for i in range(20))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "CORPUS", str(corpus))
+        patch.setattr(recipes, "VOCABULARIES", (272,))
+        recipes.prepare(folder)
+    return folder
+
+
+def job(**model):
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 8, "dtype": "float32"}
+    variants = [{"seed": 1}, {"seed": 2, "rdrop": 1.0}]
+    return {"name": "toy", "vocabulary": 272, "model": sizes | model, "steps": 2} | {
+        "variants": variants
+    }
+
+
+def python(*arguments):
+    """Runs Python with Keras' JAX backend; returns what it prints."""
+    environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_loss_without_dropout_is_the_smoothed_cross_entropy_per_target_token(data):
+    python("-c", LOSS, data, json.dumps(job(dropout=0.0)))
+
+
+def test_jobs_are_trained_and_reported(data, tmp_path):
+    (tmp_path / "jobs.json").write_text(json.dumps([job()]))
+    run = ["-m", "benchmarks.recipes", "run", data, tmp_path / "jobs.json", tmp_path / "out"]
+    printed = python(*run, 500, 1)
+    assert "| toy  | 3,408 | 1 | 2 of 2 |" in printed and "| toy rdrop=1.0 | " in printed
+    (result,) = json.loads((tmp_path / "out/results.json").read_text())
+    assert [one["2"]["step"] for one in result["results"]] == [2, 2]
+    assert python("-m", "benchmarks.recipes", "table", tmp_path / "out") in printed
