@@ -146,7 +146,11 @@ def test_a_log_of_the_training(origin):
     steps = [match for line in lines if (match := re.fullmatch(pattern, line))]
     assert [int(match[1]) for match in steps] == list(range(2, 26))
     assert re.match(
-        r"epoch 1 of 1: 25 steps in \d+ s, validation in \d+ s, 0 s left; .*loss ", lines[-1]
+        r"epoch 1 of 1: 25 steps in \d+ s, validation in \d+ s, 0 s left; .*loss ", lines[-2]
+    )
+    assert re.fullmatch(
+        r"best epoch 1, val_loss [\d.]+; to use it: keras-transformer translate .*/origin < FILE",
+        lines[-1],
     )
     with open(folder / "origin" / "data.json") as file:
         assert json.load(file)["train"]["pairs"] + 0 < 200

@@ -53,6 +53,8 @@ def test_the_summary_of_a_training(config, tmp_path):
     assert rows["epochs"] == "2 epochs of 7 steps, 512 tokens per batch"
     assert rows["validation"].endswith("30 pairs, best selected by loss, patience 1 epoch")
     assert rows["output"] == "runs/new"
+    short = summarize_training(config, data, model, 5, "runs/new")
+    assert "warm-up 10 steps (the training has 10), label" in short
 
 
 @pytest.fixture(scope="module")

@@ -234,20 +234,21 @@ class Progress(keras.callbacks.Callback):
         config: `TrainConfig`, for `epochs` and `log_every`.
         log: `LineLogger`.
         run: `Run`; scalars of every tenth step are written to its `logs/steps`.
-        resume: The callback that knows the number of skipped steps.
+        checkpoint: The run's `RunCheckpoint`.
     """
 
     STEPS_PER_POINT = 10  # of TensorBoard's curves
 
     def __init__(
-        self, steps: int, config: TrainConfig, log: LineLogger, run: Run, resume: ResumeTraining
+        self, steps: int, config: TrainConfig, log: LineLogger, run: Run, checkpoint: RunCheckpoint
     ) -> None:
         super().__init__()
         self.steps = steps
         self.epochs = config.epochs
         self.log = log
         self.every = config.log_every
-        self.resume = resume
+        self.run = run
+        self.checkpoint = checkpoint
         self.quiet = sys.stderr.isatty()
         self.board = tf.summary.create_file_writer(run.file(LOGS, "steps"))
         self._traced = False
@@ -260,7 +261,7 @@ class Progress(keras.callbacks.Callback):
         self._timed = self._began, 0  # time and number of steps at which timing starts
         self._ended: float | None = None
         self._for_line, self._for_board = _Interval(), _Interval()
-        self._skipped = self.resume.skipped  # completed by another process
+        self._skipped = self.checkpoint.skipped  # completed by another process
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Logs a line if it is due; `batch` counts from 0 in every epoch."""
@@ -312,6 +313,14 @@ class Progress(keras.callbacks.Callback):
             self.quiet,
         )
         self.board.flush()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Logs which epoch is the best, and how to use it."""
+        state = self.checkpoint.state
+        best = rank(state)[0]["epoch"]
+        score = state["history"][best - 1][state["monitor"]]
+        command = f"keras-transformer translate {self.run} < FILE"
+        self.log(f"best epoch {best}, {state['monitor']} {score:.4g}; to use it: {command}")
 
     def _seconds_left(self, done, now):
         """Estimates the remaining seconds from this epoch and the last validation."""

@@ -51,7 +51,7 @@ def summarize_training(
         "vocabulary": _describe_vocabulary(config, data),
         "model": ", ".join(_describe_model(config)),
         "parameters": f"{model.count_params():,}",
-        "optimizer": ", ".join(_describe_optimizer(config)),
+        "optimizer": ", ".join(_describe_optimizer(config, steps * config.epochs)),
         "epochs": _join(
             f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
             f"{config.tokens_per_batch:,} tokens per batch",
@@ -90,10 +90,11 @@ def _describe_model(config: TrainConfig) -> Iterator[str]:
         yield f"frozen: {' '.join(config.freeze)}"
 
 
-def _describe_optimizer(config: TrainConfig) -> Iterator[str]:
+def _describe_optimizer(config: TrainConfig, total_steps: int) -> Iterator[str]:
     """Describes Adam, its schedule, and the options that are not off."""
     rate = "the paper's" if config.learning_rate is None else f"{config.learning_rate:g}"
-    yield f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}"
+    short = f" (the training has {total_steps:,})" if total_steps <= config.warmup_steps else ""
+    yield f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}{short}"
     options: dict[str, Any] = {
         "cooldown steps": config.cooldown_steps,
         "label smoothing": config.label_smoothing,
