@@ -84,7 +84,7 @@ def test_sealed_flips_of_a_corpus_give_pairs_or_a_sentence(count, tmp_path):
     "kind, count",
     [
         ("run", 2),
-        ("export", 9),
+        ("export", 5),
         pytest.param("run", 100, marks=pytest.mark.ordeal),
         pytest.param("export", 100, marks=pytest.mark.ordeal),
     ],
