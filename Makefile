@@ -69,7 +69,7 @@ multi30k multi30k-cased: .venv/installed
 	    --source $(CORPUS)/test_2016_flickr$(KIND).en.gz \
 	    --target $(CORPUS)/test_2016_flickr$(KIND).de.gz
 
-# An ablation study of that recipe with short trainings: an hour and a half on two cores.
+# An ablation study of that recipe with short trainings: about five hours on two cores.
 ablations: .venv/installed
 	$(BIN)/python -m benchmarks.ablations $(TOK) runs/ablations $(RECIPE)
 

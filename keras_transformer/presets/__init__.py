@@ -416,7 +416,8 @@ dates = TrainConfig(
 
 # 2.4 M weights: "Transformer-Tiny" of Wu et al. (ACL 2021) for Multi30k, but with rotary positions
 # and a fifth layer instead of 3,900 tokens. Their recipe, but half the warm-up, larger batches, an
-# average (EMA) of the weights instead of one of checkpoints, and weight decay.
+# average (EMA) of the weights instead of one of checkpoints, weight decay, and R-Drop, which takes
+# 1.8 times as long and is better at equal time, too.
 tiny = TrainConfig(
     vocabulary_size=6000,
     model=ModelConfig(
@@ -433,6 +434,7 @@ tiny = TrainConfig(
     learning_rate=5e-3,
     warmup_steps=1000,
     weight_decay=0.1,
+    rdrop=1.0,
     ema=0.998,
     validate_by="bleu",
     keep_checkpoints=10,
