@@ -149,7 +149,7 @@ def test_a_log_of_the_training(origin):
         r"epoch 1 of 1: 25 steps in \d+ s, validation in \d+ s, 0 s left; .*loss ", lines[-2]
     )
     assert re.fullmatch(
-        r"best epoch 1, val_loss [\d.]+; to use it: keras-transformer translate .*/origin < FILE",
+        r"best epoch 1, val_loss [\d.]+; to translate: keras-transformer translate .*origin < FILE",
         lines[-1],
     )
     with open(folder / "origin" / "data.json") as file:

@@ -258,7 +258,7 @@ def test_training_ends_when_patience_does(config, tmp_path, capsys):
     stubborn = dataclasses.replace(config, epochs=9, learning_rate=1e-30, patience=2)
     history = train(stubborn, tmp_path / "run")
     assert len(history["loss"]) == 3
-    capsys.readouterr()
+    assert "best epoch 1, val_loss" in capsys.readouterr().err
     assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
     said = "run was stopped by --patience 2 after epoch 3 of 9: to continue, --resume with a larger"
     assert said in capsys.readouterr().err

@@ -100,7 +100,7 @@ class TrainConfig:
         None, "gradient accumulation in parallel: slices; none: cores, up to 8", COUNT
     )
     label_smoothing: float = option(0.1, "probability spread over the vocabulary", SHARE)
-    rdrop: float = option(0.0, "R-Drop alpha, in over twice the time; 0: off", NOT_NEGATIVE)
+    rdrop: float = option(0.0, "R-Drop alpha, in about twice the time; 0: off", NOT_NEGATIVE)
     learning_rate: float | None = option(
         None, "peak learning rate; none: (d_model * warmup_steps)^-0.5", POSITIVE
     )
@@ -416,8 +416,8 @@ dates = TrainConfig(
 
 # 2.4 M weights: "Transformer-Tiny" of Wu et al. (ACL 2021) for Multi30k, but with rotary positions
 # and a fifth layer instead of 3,900 tokens. Their recipe, but half the warm-up, larger batches, an
-# average (EMA) of the weights instead of one of checkpoints, weight decay, and R-Drop, which takes
-# 1.8 times as long and is better at equal time, too.
+# average (EMA) of the weights instead of one of checkpoints, weight decay, and R-Drop: it takes 1.8
+# times as long, and is as good at equal time and better after it.
 tiny = TrainConfig(
     vocabulary_size=6000,
     model=ModelConfig(

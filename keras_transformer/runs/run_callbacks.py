@@ -315,12 +315,12 @@ class Progress(keras.callbacks.Callback):
         self.board.flush()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Logs which epoch is the best, and how to use it."""
+        """Logs which epoch is the best, and the command that translates with the model."""
         state = self.checkpoint.state
         best = rank(state)[0]["epoch"]
         score = state["history"][best - 1][state["monitor"]]
         command = f"keras-transformer translate {self.run} < FILE"
-        self.log(f"best epoch {best}, {state['monitor']} {score:.4g}; to use it: {command}")
+        self.log(f"best epoch {best}, {state['monitor']} {score:.4g}; to translate: {command}")
 
     def _seconds_left(self, done, now):
         """Estimates the remaining seconds from this epoch and the last validation."""

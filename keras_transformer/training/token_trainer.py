@@ -130,7 +130,7 @@ class TokenTrainer(keras.Model):
                 through different dropout masks, and the loss of a target token is the mean of both
                 cross-entropies plus `α/4·(KL(p‖q) + KL(q‖p))`, where p and q are the predictions.
                 This is half of the paper's equation 4, so that α = 0 is the loss without R-Drop. It
-                takes more than twice the time. The loss must be `SmoothedCrossEntropy`.
+                takes about twice the time. The loss must be `SmoothedCrossEntropy`.
 
         Raises:
             ValueError: If an argument is out of range or needs the TensorFlow backend, if a loss or
