@@ -8,14 +8,19 @@ of `train`; batches are padded to three lengths only, so that little has to be c
     python -m benchmarks.recipes prepare DATA      # vocabularies and ids; needs TensorFlow
     python -m benchmarks.recipes run DATA benchmarks/recipes.json OUTPUT SECONDS PROCESSES
     python -m benchmarks.recipes table OUTPUT
+    python -m benchmarks.recipes translate DATA OUTPUT  # the stored models, by `Translator`
 
-recipes.json is a list of `{"name", "vocabulary", "model": {...}, "steps", "variants": [...]}`; a
-variant has `seed` and, if they differ from the preset, `rdrop`, `learning_rate`, `weight_decay`,
-`ema`. The GPU's machine needs JAX, Keras, sentencepiece and sacreBLEU, not TensorFlow.
+recipes.json is a list of `{"name", "vocabulary", "model": {...}, "steps", "variants": [...]}`. With
+`"sampled": true`, texts are segmented with BPE-dropout; the first `"bidirectional_steps"` have
+pairs in both directions (BiT, arXiv:2109.07780). A variant has `seed` and, if they differ from
+`PRESET`, the other options there. The GPU's machine needs JAX, Keras, sentencepiece and sacreBLEU,
+not TensorFlow.
 """
 
 import functools
+import glob
 import gzip
+import itertools
 import json
 import multiprocessing
 import os
@@ -27,6 +32,8 @@ import numpy as np
 CORPUS = "../shared/data/multi30k/tok"
 PARTS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 VOCABULARIES = (9900, 6000, 4000, 2000)
+SAMPLED = (6000,)  # vocabularies with BPE-dropout
+DROPPED, SAMPLES = 0.05, 16  # probability, and passes that are stored
 LENGTHS = (16, 24, 72)  # that batches are padded to
 TOKENS = 9600  # of a batch, with padding: as many target tokens as with finer buckets
 EVERY = 500  # steps between validations
@@ -34,11 +41,13 @@ FIRST = 1000  # step of the first validation
 BUDGET = 5000  # steps of the preset
 LIMIT = 64  # output tokens
 BEAMS, ALPHA = 5, 1.4
+ALPHAS = (1.4, 0.6)  # of `translate`
 PAD, START, END = 0, 2, 3
-SMOOTHING, WARMUP = 0.1, 1000
+WARMUP = 1000
 PRESET = {"rdrop": 0.0, "learning_rate": 5e-3, "weight_decay": 0.1, "ema": 0.998}
+PRESET |= {"label_smoothing": 0.1, "cooldown_steps": 0}
 MODEL = {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3}
-WEIGHTS_KEPT = 8  # models whose weights are stored
+WEIGHTS_KEPT = 21  # models whose weights are stored
 
 
 def prepare(folder):
@@ -54,13 +63,22 @@ def prepare(folder):
         arrays = {"model": np.frombuffer(tokenizer.model, "uint8")}
         for name, sides in texts.items():
             for side, lines in zip(("source", "target"), sides, strict=True):
-                rows = [[*row, END] for row in tokenizer(lines).to_list()]
-                width = max(map(len, rows))
-                rows = [[*row, *[PAD] * (width - len(row))] for row in rows]
-                arrays[f"{name}_{side}"] = np.asarray(rows, "uint16")
+                arrays[f"{name}_{side}"] = _padded(tokenizer(lines))
             if name != "train":
                 arrays[f"{name}_text"] = np.frombuffer("\n".join(sides[1]).encode(), "uint8")
         np.savez_compressed(f"{folder}/{size}.npz", **arrays)
+        if size in SAMPLED:
+            for side, lines in zip(("source", "target"), texts["train"], strict=True):
+                ids = tokenizer.sample(list(lines) * SAMPLES, DROPPED, seed=1)
+                arrays[f"train_{side}"] = _padded(ids)
+            np.savez_compressed(f"{folder}/{size}-sampled.npz", **arrays)
+
+
+def _padded(ids):
+    """Returns ragged ids with END and padding."""
+    rows = [[*row, END] for row in ids.to_list()]
+    width = max(map(len, rows))
+    return np.asarray([[*row, *[PAD] * (width - len(row))] for row in rows], "uint16")
 
 
 def _lines(part, language):
@@ -71,15 +89,20 @@ def _lines(part, language):
 class Data:
     """The ids of one vocabulary."""
 
-    def __init__(self, folder, size):
+    def __init__(self, folder, size, sampled=False, bidirectional_steps=0):
         import sentencepiece
 
-        arrays = np.load(f"{folder}/{size}.npz")
+        arrays = np.load(f"{folder}/{size}{'-sampled' * sampled}.npz")
+        self.passes = SAMPLES if sampled else 1
+        self.bidirectional_steps = bidirectional_steps
         self.ids = {name: arrays[name] for name in arrays.files if name.endswith(("rce", "get"))}
-        for name in ("train_source", "train_target"):
-            ids = self.ids[name]
-            # The last row: no sentence.
-            self.ids[name] = np.pad(ids, [(0, 1), (0, LENGTHS[-1] - ids.shape[1])])
+        sides = [self.ids[f"train_{side}"][:, : LENGTHS[-1]] for side in ("source", "target")]
+        sides = [np.pad(ids, [(0, 0), (0, LENGTHS[-1] - ids.shape[1])]) for ids in sides]
+        self.pairs = len(sides[0])
+        if bidirectional_steps:
+            sides = [np.concatenate(both) for both in (sides, sides[::-1])]
+        for side, ids in zip(("source", "target"), sides, strict=True):
+            self.ids[f"train_{side}"] = np.pad(ids, [(0, 1), (0, 0)])  # the last row: no sentence
         self.texts = {
             name: bytes(arrays[f"{name}_text"]).decode().split("\n") for name in ("valid", "test")
         }
@@ -88,15 +111,23 @@ class Data:
     def batches(self, seed):
         """Yields (length, numbers of rows), pass after pass; short batches end with empty rows."""
         rng = np.random.default_rng(seed)
-        sides = [(self.ids[f"train_{side}"] != PAD).sum(1)[:-1] for side in ("source", "target")]
-        bucket = np.searchsorted(LENGTHS, np.maximum(*sides))
-        while True:
+        sides = [self.ids[f"train_{side}"][:-1] for side in ("source", "target")]
+        bucket = np.searchsorted(LENGTHS, np.maximum(*((ids != PAD).sum(1) for ids in sides)))
+        # Longer sentences are left out: they have no END.
+        bucket[(sides[0][:, -1] > END) | (sides[1][:, -1] > END)] = len(LENGTHS)
+        numbers, steps = np.arange(len(bucket)), 0
+        passes = numbers % self.pairs * self.passes // self.pairs
+        for pass_number in itertools.count():
             plan = []
+            chosen = passes == pass_number % self.passes
+            if steps >= self.bidirectional_steps:
+                chosen &= numbers < self.pairs
             for number, length in enumerate(LENGTHS):
-                rows = rng.permutation(np.flatnonzero(bucket == number))
-                size = TOKENS // length
+                rows = rng.permutation(np.flatnonzero(chosen & (bucket == number)))
+                size = max(1, min(TOKENS // length, len(rows)))
                 rows = np.pad(rows, (0, -len(rows) % size), constant_values=len(bucket))
                 plan += [(length, some) for some in rows.reshape(-1, size)]
+            steps += len(plan)
             yield from (plan[i] for i in rng.permutation(len(plan)))
 
     def bleu(self, name, ids):
@@ -109,6 +140,15 @@ class Data:
         return sacrebleu.corpus_bleu(text, [self.texts[name]], tokenize="none", force=True).score
 
 
+def _build(job, dtype="mixed_bfloat16"):
+    from keras_transformer.transformer import Transformer
+
+    config = MODEL | {"share_embeddings": "all", "dtype": dtype} | job["model"]
+    model = Transformer(job["vocabulary"], job["vocabulary"], **config)
+    model.build()
+    return model
+
+
 class Trainer:
     """Trains the variants of one architecture at once: every array has an axis of variants."""
 
@@ -117,17 +157,12 @@ class Trainer:
         import keras
         from jax.flatten_util import ravel_pytree
 
-        from keras_transformer.transformer import Transformer
-
         self.variants = [PRESET | variant for variant in job["variants"]]
         self.data = data
-        size = job["vocabulary"]
-        config = MODEL | {"share_embeddings": "all", "dtype": "mixed_bfloat16"} | job["model"]
         start = []
         for variant in self.variants:
             keras.utils.set_random_seed(variant["seed"])
-            self.model = Transformer(size, size, **config)
-            self.model.build()
+            self.model = _build(job)
             start.append([np.asarray(v.value) for v in self.model.trainable_variables])
         _, self.unravel = ravel_pytree(start[0])
         theta = jax.numpy.asarray([ravel_pytree(weights)[0] for weights in start])
@@ -139,8 +174,9 @@ class Trainer:
         self.parameters = theta.shape[1]
         self.state = {"theta": theta, "m": theta * 0, "v": theta * 0, "ema": theta * 1}
         self.rdrop = any(variant["rdrop"] for variant in self.variants)
-        names = ("rdrop", "learning_rate", "weight_decay", "ema", "seed")
+        names = [*PRESET, "seed"]
         self.hyper = {n: jax.numpy.asarray([v[n] for v in self.variants]) for n in names}
+        self.steps = job["steps"]
         self.ids = {name: jax.numpy.asarray(ids, "int32") for name, ids in data.ids.items()}
         axes = (0, 0, None, None, None)
         self._step = jax.jit(
@@ -164,11 +200,13 @@ class Trainer:
         source, target = (self.ids[f"train_{s}"][rows, :length] for s in ("source", "target"))
         key = jax.random.fold_in(jax.random.key(hyper["seed"]), step)
         loss, gradient = jax.value_and_grad(self._loss)(
-            state["theta"], key, source, target, hyper["rdrop"]
+            state["theta"], key, source, target, hyper
         )
         t = step + 1.0
         share = t / WARMUP
         rate = hyper["learning_rate"] * jnp.minimum(share, jax.lax.rsqrt(share))
+        left = (self.steps - step) / jnp.maximum(hyper["cooldown_steps"], 1)
+        rate *= jnp.where(hyper["cooldown_steps"] > 0, jnp.minimum(left, 1), 1)
         m = 0.9 * state["m"] + 0.1 * gradient
         v = 0.98 * state["v"] + 0.02 * gradient**2
         corrected = rate * jnp.sqrt(1 - 0.98**t) / (1 - 0.9**t)
@@ -178,7 +216,7 @@ class Trainer:
         ema = momentum * state["ema"] + (1 - momentum) * theta
         return {"theta": theta, "m": m, "v": v, "ema": ema}, loss
 
-    def _loss(self, theta, key, source, target, rdrop):
+    def _loss(self, theta, key, source, target, hyper):
         """The mean loss per target token: R-Drop (arXiv:2106.14448, equation 4, halved)."""
         import jax
         from jax import numpy as jnp
@@ -193,12 +231,13 @@ class Trainer:
         total = jax.nn.logsumexp(logits, axis=-1)
         is_label = jnp.arange(logits.shape[-1]) == target[None, ..., None]  # no gather: it fuses
         label = jnp.where(is_label, logits, 0).sum(-1)
-        losses = total - (1 - SMOOTHING) * label - SMOOTHING * logits.mean(-1)
+        smoothing = hyper["label_smoothing"]
+        losses = total - (1 - smoothing) * label - smoothing * logits.mean(-1)
         losses = losses.mean(0)
         if passes == 2:
             p, q = logits - total[..., None]
             divergence = ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
-            losses += rdrop / 4 * divergence
+            losses += hyper["rdrop"] / 4 * divergence
         weights = target != PAD
         return (losses * weights).sum() / weights.sum()
 
@@ -289,7 +328,7 @@ def train(job, data, deadline):
             for i, result in enumerate(results):
                 bleu = data.bleu("valid", outputs[i])
                 result["history"].append([number, round(float(losses[i]), 3), round(bleu, 2)])
-                for budget in (BUDGET, job["steps"]):
+                for budget in {min(BUDGET, job["steps"]), job["steps"]}:
                     if number <= budget and bleu > best.get((i, budget), (-1,))[0]:
                         best[i, budget] = bleu, number, weights[i]
             print(job["name"], number, [r["history"][-1][1:] for r in results], flush=True)
@@ -319,7 +358,9 @@ def _work(folder, queue, deadline, answers):
         if job is None or time.time() > deadline - 60:
             break
         try:
-            answers.put(train(job, Data(folder, job["vocabulary"]), deadline))
+            changes = {k: job[k] for k in ("sampled", "bidirectional_steps") if k in job}
+            data = Data(folder, job["vocabulary"], **changes)
+            answers.put(train(job, data, deadline))
         except Exception as error:
             print(job["name"], "failed:", repr(error)[:500], flush=True)
     answers.put(None)
@@ -353,34 +394,72 @@ def run(folder, jobs, output, seconds, processes):
         kept = sorted([*kept, *answer[1]], key=lambda one: -one[0])[:WEIGHTS_KEPT]
         with open(f"{output}/results.json", "w") as file:
             json.dump(done, file)
-        for number in range(0, len(kept), 2):
-            some = {key.replace("/", "|"): weights for _, key, weights in kept[number : number + 2]}
+        for number in range(0, len(kept), 3):
+            some = {key.replace("/", "|"): weights for _, key, weights in kept[number : number + 3]}
             np.savez(
-                f"{output}/weights{number // 2}.npz",
+                f"{output}/weights{number // 3}.npz",
                 **{k: v.astype("float16") for k, v in some.items()},
             )
     table(output)
 
 
 def table(output):
-    """Prints a Markdown table of all results."""
-    with open(f"{output}/results.json") as file:
-        jobs = json.load(file)
-    print("| recipe | weights | seed | steps | validation: greedy | beam 5 | test | ms |")
-    print("|---|---|---|---|---|---|---|---|")
-    for job in jobs:
+    """Prints a Markdown table of all results; greedy BLEU on the validation set by steps."""
+    print("| recipe | weights | seed | 1,000 | 2,500 | best | step | beam 5 | test | ms |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for job in _results(output):
         for result in job["results"]:
             changes = " ".join(f"{k}={result[k]}" for k, v in PRESET.items() if result[k] != v)
+            history = {step: bleu for step, _, bleu in result["history"]}
             for budget in [key for key in result if key.isdigit()]:
                 one = result[budget]
                 print(
                     f"| {job['name']} {changes} | {job['parameters']:,} | {result['seed']} | "
-                    f"{one['step']} of {budget} | {one['greedy']} | {one['valid']} | "
-                    f"{one['test']} | {job['ms_per_step']:.1f} |"
+                    f"{history.get(1000, '')} | {history.get(2500, '')} | {one['greedy']} | "
+                    f"{one['step']} of {budget} | {one['valid']} | {one['test']} | "
+                    f"{job['ms_per_step']:.1f} |"
                 )
     sys.stdout.flush()
 
 
+def _results(output):
+    with open(f"{output}/results.json") as file:
+        return json.load(file)
+
+
+def translate(folder, output):
+    """Prints BLEU of the stored models, whose translations are `Translator`'s, for two α."""
+    from keras_transformer.translation.corpus_scores import corpus_scores
+
+    jobs = {job["name"]: job for job in _results(output)}
+    texts = [[_lines(PARTS[part], side) for side in ("en", "de")] for part in ("valid", "test")]
+    search = {"beam_size": BEAMS, "beam_patience": float("inf"), "max_output_length": LIMIT}
+    print("| recipe, variant, budget | length penalty | validation | test |")
+    print("|---|---|---|---|")
+    for path in sorted(glob.glob(f"{output}/weights*.npz")):
+        for key, weights in np.load(path).items():
+            translator = _translator(folder, jobs[key.rsplit("|", 2)[0]], weights)
+            for alpha in ALPHAS:
+                scores = []
+                for source, target in texts:
+                    answers = translator.translate(source, length_penalty=alpha, **search)
+                    scores.append(corpus_scores(answers, target, "none")["bleu"])
+                name = key.replace("|", ", ")
+                print(f"| {name} | {alpha} | {scores[0]:.2f} | {scores[1]:.2f} |", flush=True)
+
+
+def _translator(folder, job, weights):
+    from keras_transformer import SubwordTokenizer, Translator
+
+    model = _build(job, "float32")
+    variables = model.trainable_variables
+    ends = np.cumsum([np.prod(variable.shape) for variable in variables])
+    for variable, value in zip(variables, np.split(weights, ends[:-1]), strict=True):
+        variable.assign(value.reshape(variable.shape))
+    tokenizer = SubwordTokenizer(bytes(np.load(f"{folder}/{job['vocabulary']}.npz")["model"]))
+    return Translator(model, tokenizer, tokenizer)
+
+
 if __name__ == "__main__":
-    commands = {"prepare": prepare, "run": run, "table": table}
+    commands = {"prepare": prepare, "run": run, "table": table, "translate": translate}
     commands[sys.argv[1]](*sys.argv[2:])

@@ -1,11 +1,13 @@
 """`benchmarks/recipes.py` on a toy corpus: it prepares, trains with JAX, translates and reports."""
 
 import gzip
+import itertools
 import json
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks import recipes
@@ -43,17 +45,19 @@ assert expected[0] != expected[1]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A prepared corpus with a vocabulary of 272 tokens."""
+    """A prepared corpus with a vocabulary of 272 tokens, also with BPE-dropout."""
     corpus, folder = tmp_path_factory.mktemp("corpus"), tmp_path_factory.mktemp("data")
     for part in recipes.PARTS.values():
         for language in ("en", "de"):
             with gzip.open(corpus / f"{part}.lc.norm.tok.{language}.gz", "wt") as file:
-                file.writelines(f"{language} {chr(97 + i % 5) * (1 + i % 3)}\n" for i in range(20))
+                words = [[language, "and", chr(97 + i % 5) * (1 + i % 3), "again"] for i in range(20)]
+                file.writelines(" ".join(some) + "\n" for some in words)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipes, "CORPUS", str(corpus))
         patch.setattr(recipes, "VOCABULARIES", (272,))
+        patch.setattr(recipes, "SAMPLED", (272,))
         recipes.prepare(folder)
-    return folder
+        yield folder
 
 
 def job(**model):
@@ -77,11 +81,46 @@ def test_loss_without_dropout_is_the_smoothed_cross_entropy_per_target_token(dat
     python("-c", LOSS, data, json.dumps(job(dropout=0.0)))
 
 
-def test_jobs_are_trained_and_reported(data, tmp_path):
-    (tmp_path / "jobs.json").write_text(json.dumps([job()]))
+def test_jobs_are_trained_and_reported(data, tmp_path, capsys):
+    common = {"learning_rate": 0.03, "ema": 0.9}
+    variants = [{"seed": 1} | common, {"seed": 2, "rdrop": 1.0} | common]
+    toy = job(d_model=32, dropout=0.0) | {"steps": 300, "variants": variants}
+    (tmp_path / "jobs.json").write_text(json.dumps([toy]))
     run = ["-m", "benchmarks.recipes", "run", data, tmp_path / "jobs.json", tmp_path / "out"]
     printed = python(*run, 500, 1)
-    assert "| toy  | 3,408 | 1 | 2 of 2 |" in printed and "| toy rdrop=1.0 | " in printed
+    assert "| toy learning_rate=0.03 ema=0.9 | 22,800 | 1 |" in printed
+    assert "| toy rdrop=1.0 learning_rate=0.03 ema=0.9 | 22,800 | 2 |" in printed
     (result,) = json.loads((tmp_path / "out/results.json").read_text())
-    assert [one["2"]["step"] for one in result["results"]] == [2, 2]
+    assert [one["300"]["step"] for one in result["results"]] == [300, 300]
+    assert all(one["300"]["valid"] > 20 for one in result["results"])
     assert python("-m", "benchmarks.recipes", "table", tmp_path / "out") in printed
+    # `Translator` finds the translations that the program's own beam search has found.
+    recipes.translate(data, tmp_path / "out")
+    rows = [line.split(" | ")[1:] for line in capsys.readouterr().out.splitlines()[2:]]
+    found = {tuple(row[1:]) for row in rows if row[0] == "1.4"}
+    assert len(rows) == 4
+    scores = [[f"{one['300'][part]:.2f}" for part in ("valid", "test")] for one in result["results"]]
+    assert found == {(valid, f"{test} |") for valid, test in scores}
+
+
+def batches(data, count, **options):
+    """The batches of a corpus, as pairs of ids, and its arrays."""
+    corpus = recipes.Data(data, 272, **options)
+    source, target = (corpus.ids[f"train_{side}"] for side in ("source", "target"))
+    rows = [rows for _, rows in itertools.islice(corpus.batches(1), count)]
+    return [(source[some], target[some]) for some in rows], source, target
+
+
+def test_first_steps_have_both_directions(data):
+    found, source, target = batches(data, 2, bidirectional_steps=1)
+    assert len(source) == 41
+    np.testing.assert_array_equal(source[:20], target[20:40])
+    np.testing.assert_array_equal(target[:20], source[20:40])
+    assert [np.count_nonzero(ids[:, 0]) for ids, _ in found] == [40, 20]
+
+
+def test_sampled_passes_differ(data):
+    found, source, _ = batches(data, 17, sampled=True)
+    assert len(source) == 20 * recipes.SAMPLES + 1
+    lengths = [np.count_nonzero(ids) for ids, _ in found]
+    assert len(set(lengths)) > 1 and lengths[0] == lengths[16]
