@@ -199,9 +199,7 @@ class Trainer:
 
         source, target = (self.ids[f"train_{s}"][rows, :length] for s in ("source", "target"))
         key = jax.random.fold_in(jax.random.key(hyper["seed"]), step)
-        loss, gradient = jax.value_and_grad(self._loss)(
-            state["theta"], key, source, target, hyper
-        )
+        loss, gradient = jax.value_and_grad(self._loss)(state["theta"], key, source, target, hyper)
         t = step + 1.0
         share = t / WARMUP
         rate = hyper["learning_rate"] * jnp.minimum(share, jax.lax.rsqrt(share))
