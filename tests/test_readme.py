@@ -1,8 +1,6 @@
-"""README's Python blocks run as they stand, and the page stays short."""
+"""README's layer runs as it stands, its script too, as the guide's; and the page stays short."""
 
 import re
-
-import pytest
 
 from tests.support.paths import ROOT
 
@@ -23,7 +21,7 @@ def test_layer_in_another_model(tmp_path, monkeypatch):
     assert (tmp_path / "classifier.keras").exists()
 
 
-@pytest.mark.slow
-def test_train_and_translate(capsys):
-    exec(TRAINING, {})
-    assert capsys.readouterr().out.splitlines()[-1] == "['1998-05-09']"
+def test_the_guide_starts_with_the_same_script():
+    """It is run there: tests/test_guide.py."""
+    guide = (ROOT / "docs/getting-started.md").read_text(encoding="utf-8")
+    assert guide.index(f"```python\n{TRAINING}```\n") == guide.index("```python")

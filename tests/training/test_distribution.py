@@ -50,15 +50,12 @@ def case(rows, replicas, precision="float32", recipe="plain", built=False, slow=
         case([7, 1], 3, "mixed_bfloat16", "options"),
         case([7, 1], 2, recipe="rdrop"),
         case([2, 7, 1], 3, recipe="options", slow=True),
-        case([3, 1], 2, "mixed_bfloat16", "options", slow=True),
-        case([7, 1], 2, "mixed_float16", "options", slow=True),
         case([23, 2, 1], 3, recipe="weights", slow=True),
-        # Ten steps of both recipes, of a model that was built by hand.
-        case(ROWS, 2, built=True, slow=True),
+        # Ten steps of a model that was built by hand.
         case(ROWS, 2, recipe="options", built=True, slow=True),
         case([23, 2], 3, "mixed_float16", "options", slow=True),
-        case([7, 2], 3, "mixed_bfloat16", slow=True),
-        *(case([rows, 1], n, slow=True) for rows, n in [(2, 2), (3, 3), (7, 2), (23, 3), (1, 3)]),
+        case([7, 2], 2, "mixed_bfloat16", slow=True),
+        case([1, 3], 3, slow=True),
     ],
 )
 def test_replicas_equal_one_device(options):

@@ -28,6 +28,10 @@ def sequences(rows, transform, seed):
     return (source, target_in), target_out
 
 
+def reverse(digits):
+    return digits[::-1]
+
+
 def small_model(**options):
     keras.utils.set_random_seed(1)
     sizes = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.0)
@@ -45,29 +49,25 @@ def compile_model(model, label_smoothing, **cooldown):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize(
-    "name, transform, steps",
-    [("copy", lambda digits: digits, 600), ("reverse", lambda digits: digits[::-1], 800)],
-)
-def test_task_is_learned(name, transform, steps, norm):
+def test_reversal_is_learned(norm, steps=800):
     model = small_model(norm=norm, share_embeddings="all")
     # Without a cooldown, how much is right depends on the moment at which the training stops.
     compile_model(model, 0.0, cooldown_steps=steps // 2, total_steps=steps)
-    inputs, target_out = sequences(128 * steps, transform, seed=1)
+    inputs, target_out = sequences(128 * steps, reverse, seed=1)
     model.fit(inputs, target_out, batch_size=128, verbose=0)
 
-    (source, _), expected = sequences(500, transform, seed=2)
+    (source, _), expected = sequences(500, reverse, seed=2)
     search = tf.function(lambda ids: kt.greedy_search(model.step, model.initial_state(ids), 500, 9))
     tokens = np.pad(search(tf.constant(source))[0].numpy(), ((0, 0), (0, 9)))[:, :9]
     right = np.mean(np.all(tokens == expected, axis=1))
-    assert right >= 0.99, f"{name}: {100 * right:.1f} % of the sequences"
+    assert right >= 0.99, f"{100 * right:.1f} % of the sequences"
 
 
 def test_one_batch_is_learned_by_heart():
     """The loss falls to its floor, which label smoothing sets: the smoothed labels' entropy."""
     model = small_model(share_embeddings="target")
     compile_model(model, 0.1)
-    batch = sequences(16, lambda digits: digits[::-1], seed=3)
+    batch = sequences(16, reverse, seed=3)
     dataset = tf.data.Dataset.from_tensors(batch).repeat(300)
     model.fit(dataset, shuffle=False, verbose=0)
     loss = model.evaluate(*batch, verbose=0)
