@@ -11,10 +11,10 @@ of `train`; batches are padded to three lengths only, so that little has to be c
     python -m benchmarks.recipes translate DATA OUTPUT  # the stored models, by `Translator`
 
 recipes.json is a list of `{"name", "vocabulary", "model": {...}, "steps", "variants": [...]}`. With
-`"sampled": true`, texts are segmented with BPE-dropout; the first `"bidirectional_steps"` have
-pairs in both directions (BiT, arXiv:2109.07780). A variant has `seed` and, if they differ from
-`PRESET`, the other options there. The GPU's machine needs JAX, Keras, sentencepiece and sacreBLEU,
-not TensorFlow.
+`"data": "6000-sampled"`, texts are segmented with BPE-dropout; those of `"6000-raw"` are cased and
+not tokenized. The first `"bidirectional_steps"` have pairs in both directions (BiT,
+arXiv:2109.07780). A variant has `seed` and, if they differ from `PRESET`, the other options there.
+The GPU's machine needs JAX, Keras, sentencepiece and sacreBLEU, not TensorFlow.
 """
 
 import functools
@@ -29,9 +29,10 @@ import time
 
 import numpy as np
 
-CORPUS = "../shared/data/multi30k/tok"
+CORPUS = "../shared/data/multi30k"
 PARTS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
-VOCABULARIES = (9900, 6000, 4000, 2000)
+VOCABULARIES = {"tok": (9900, 6000, 4000, 2000), "raw": (6000,)}
+ENDINGS, BLEU_TOKENIZE = {"tok": ".lc.norm.tok", "raw": ""}, {"tok": "none", "raw": "13a"}
 SAMPLED = (6000,)  # vocabularies with BPE-dropout
 DROPPED, SAMPLES = 0.05, 16  # probability, and passes that are stored
 LENGTHS = (16, 24, 72)  # that batches are padded to
@@ -52,26 +53,35 @@ WEIGHTS_KEPT = 21  # models whose weights are stored
 
 def prepare(folder):
     """Learns the vocabularies and stores the ids of all texts."""
+    os.makedirs(folder, exist_ok=True)
+    for corpus, sizes in VOCABULARIES.items():
+        texts = {
+            name: [_lines(part, side, corpus) for side in ("en", "de")]
+            for name, part in PARTS.items()
+        }
+        for size in sizes:
+            _prepare(folder, corpus, texts, size)
+
+
+def _prepare(folder, corpus, texts, size):
     from keras_transformer.presets import change, get_preset
     from keras_transformer.runs.training_data import train_tokenizers
 
-    os.makedirs(folder, exist_ok=True)
-    texts = {name: [_lines(part, side) for side in ("en", "de")] for name, part in PARTS.items()}
-    for size in VOCABULARIES:
-        config = change(get_preset("tiny"), {"vocabulary_size": size})
-        tokenizer, _ = train_tokenizers(config, list(zip(*texts["train"], strict=True)))
-        arrays = {"model": np.frombuffer(tokenizer.model, "uint8")}
-        for name, sides in texts.items():
-            for side, lines in zip(("source", "target"), sides, strict=True):
-                arrays[f"{name}_{side}"] = _padded(tokenizer(lines))
-            if name != "train":
-                arrays[f"{name}_text"] = np.frombuffer("\n".join(sides[1]).encode(), "uint8")
-        np.savez_compressed(f"{folder}/{size}.npz", **arrays)
-        if size in SAMPLED:
-            for side, lines in zip(("source", "target"), texts["train"], strict=True):
-                ids = tokenizer.sample(list(lines) * SAMPLES, DROPPED, seed=1)
-                arrays[f"train_{side}"] = _padded(ids)
-            np.savez_compressed(f"{folder}/{size}-sampled.npz", **arrays)
+    config = change(get_preset("tiny"), {"vocabulary_size": size})
+    tokenizer, _ = train_tokenizers(config, list(zip(*texts["train"], strict=True)))
+    arrays = {"model": np.frombuffer(tokenizer.model, "uint8"), "passes": 1}
+    arrays |= {"corpus": corpus, "bleu_tokenize": BLEU_TOKENIZE[corpus]}
+    for name, sides in texts.items():
+        for side, lines in zip(("source", "target"), sides, strict=True):
+            arrays[f"{name}_{side}"] = _padded(tokenizer(lines))
+        if name != "train":
+            arrays[f"{name}_text"] = np.frombuffer("\n".join(sides[1]).encode(), "uint8")
+    np.savez_compressed(f"{folder}/{size}{'-raw' * (corpus == 'raw')}.npz", **arrays)
+    if corpus == "tok" and size in SAMPLED:
+        for side, lines in zip(("source", "target"), texts["train"], strict=True):
+            ids = tokenizer.sample(list(lines) * SAMPLES, DROPPED, seed=1)
+            arrays[f"train_{side}"] = _padded(ids)
+        np.savez_compressed(f"{folder}/{size}-sampled.npz", **arrays | {"passes": SAMPLES})
 
 
 def _padded(ids):
@@ -81,19 +91,19 @@ def _padded(ids):
     return np.asarray([[*row, *[PAD] * (width - len(row))] for row in rows], "uint16")
 
 
-def _lines(part, language):
-    with gzip.open(f"{CORPUS}/{part}.lc.norm.tok.{language}.gz", "rt") as file:
+def _lines(part, language, corpus):
+    with gzip.open(f"{CORPUS}/{corpus}/{part}{ENDINGS[corpus]}.{language}.gz", "rt") as file:
         return file.read().splitlines()
 
 
 class Data:
-    """The ids of one vocabulary."""
+    """The ids of one vocabulary, `name`.npz."""
 
-    def __init__(self, folder, size, sampled=False, bidirectional_steps=0):
+    def __init__(self, folder, name, bidirectional_steps=0):
         import sentencepiece
 
-        arrays = np.load(f"{folder}/{size}{'-sampled' * sampled}.npz")
-        self.passes = SAMPLES if sampled else 1
+        arrays = np.load(f"{folder}/{name}.npz")
+        self.passes, self._bleu_tokenize = int(arrays["passes"]), str(arrays["bleu_tokenize"])
         self.bidirectional_steps = bidirectional_steps
         self.ids = {name: arrays[name] for name in arrays.files if name.endswith(("rce", "get"))}
         sides = [self.ids[f"train_{side}"][:, : LENGTHS[-1]] for side in ("source", "target")]
@@ -136,8 +146,8 @@ class Data:
 
         ends = [list(row).index(END) if END in row else len(row) for row in ids]
         rows = [[int(x) for x in row[:end]] for row, end in zip(ids, ends, strict=True)]
-        text = self._processor.decode(rows)
-        return sacrebleu.corpus_bleu(text, [self.texts[name]], tokenize="none", force=True).score
+        text, tokenize = self._processor.decode(rows), self._bleu_tokenize
+        return sacrebleu.corpus_bleu(text, [self.texts[name]], tokenize=tokenize, force=True).score
 
 
 def _build(job, dtype="mixed_bfloat16"):
@@ -344,7 +354,8 @@ def train(job, data, deadline):
         "parameters": trainer.parameters,
         "ms_per_step": seconds * 1000 / max(1, number - 100),
     }
-    return {k: job[k] for k in ("name", "vocabulary", "model")} | summary | {
+    names = ("name", "vocabulary", "data", "model")
+    return {k: job[k] for k in names if k in job} | summary | {
         "seconds": time.time() - started,
         "results": results,
     }, kept
@@ -356,8 +367,8 @@ def _work(folder, queue, deadline, answers):
         if job is None or time.time() > deadline - 60:
             break
         try:
-            changes = {k: job[k] for k in ("sampled", "bidirectional_steps") if k in job}
-            data = Data(folder, job["vocabulary"], **changes)
+            name = job.get("data", job["vocabulary"])
+            data = Data(folder, name, job.get("bidirectional_steps", 0))
             answers.put(train(job, data, deadline))
         except Exception as error:
             print(job["name"], "failed:", repr(error)[:500], flush=True)
@@ -430,23 +441,27 @@ def translate(folder, output):
     from keras_transformer.translation.corpus_scores import corpus_scores
 
     jobs = {job["name"]: job for job in _results(output)}
-    texts = [[_lines(PARTS[part], side) for side in ("en", "de")] for part in ("valid", "test")]
     search = {"beam_size": BEAMS, "beam_patience": float("inf"), "max_output_length": LIMIT}
     print("| recipe, variant, budget | length penalty | validation | test |")
     print("|---|---|---|---|")
     for path in sorted(glob.glob(f"{output}/weights*.npz")):
         for key, weights in np.load(path).items():
-            translator = _translator(folder, jobs[key.rsplit("|", 2)[0]], weights)
+            job = jobs[key.rsplit("|", 2)[0]]
+            arrays = np.load(f"{folder}/{job.get('data', job['vocabulary'])}.npz")
+            translator = _translator(job, weights, bytes(arrays["model"]))
             for alpha in ALPHAS:
                 scores = []
-                for source, target in texts:
+                for part in ("valid", "test"):
+                    source, target = (
+                        _lines(PARTS[part], side, str(arrays["corpus"])) for side in ("en", "de")
+                    )
                     answers = translator.translate(source, length_penalty=alpha, **search)
-                    scores.append(corpus_scores(answers, target, "none")["bleu"])
-                name = key.replace("|", ", ")
-                print(f"| {name} | {alpha} | {scores[0]:.2f} | {scores[1]:.2f} |", flush=True)
+                    scores.append(corpus_scores(answers, target, str(arrays["bleu_tokenize"])))
+                bleu = " | ".join(f"{score['bleu']:.2f}" for score in scores)
+                print(f"| {key.replace('|', ', ')} | {alpha} | {bleu} |", flush=True)
 
 
-def _translator(folder, job, weights):
+def _translator(job, weights, vocabulary):
     from keras_transformer import SubwordTokenizer, Translator
 
     model = _build(job, "float32")
@@ -454,7 +469,7 @@ def _translator(folder, job, weights):
     ends = np.cumsum([np.prod(variable.shape) for variable in variables])
     for variable, value in zip(variables, np.split(weights, ends[:-1]), strict=True):
         variable.assign(value.reshape(variable.shape))
-    tokenizer = SubwordTokenizer(bytes(np.load(f"{folder}/{job['vocabulary']}.npz")["model"]))
+    tokenizer = SubwordTokenizer(vocabulary)
     return Translator(model, tokenizer, tokenizer)
 
 

@@ -45,16 +45,17 @@ assert expected[0] != expected[1]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A prepared corpus with a vocabulary of 272 tokens, also with BPE-dropout."""
-    corpus, folder = tmp_path_factory.mktemp("corpus"), tmp_path_factory.mktemp("data")
-    for part in recipes.PARTS.values():
-        for language in ("en", "de"):
-            with gzip.open(corpus / f"{part}.lc.norm.tok.{language}.gz", "wt") as file:
+    """A prepared corpus with vocabularies of 272 tokens: of tokens, of raw text, and sampled."""
+    folder, corpora = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("corpora")
+    for name, ending in recipes.ENDINGS.items():
+        (corpora / name).mkdir()
+        for part, language in itertools.product(recipes.PARTS.values(), ("en", "de")):
+            with gzip.open(corpora / name / f"{part}{ending}.{language}.gz", "wt") as file:
                 words = [chr(97 + i % 5) * (1 + i % 3) for i in range(20)]
                 file.writelines(f"{language} and {word} again\n" for word in words)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes, "CORPUS", str(corpus))
-        patch.setattr(recipes, "VOCABULARIES", (272,))
+        patch.setattr(recipes, "CORPUS", str(corpora))
+        patch.setattr(recipes, "VOCABULARIES", {"tok": (272,), "raw": (272,)})
         patch.setattr(recipes, "SAMPLED", (272,))
         recipes.prepare(folder)
         yield folder
@@ -84,7 +85,7 @@ def test_loss_without_dropout_is_the_smoothed_cross_entropy_per_target_token(dat
 def test_jobs_are_trained_and_reported(data, tmp_path, capsys):
     common = {"learning_rate": 0.03, "ema": 0.9}
     variants = [{"seed": 1} | common, {"seed": 2, "rdrop": 1.0} | common]
-    toy = job(d_model=32, dropout=0.0) | {"steps": 300, "variants": variants}
+    toy = job(d_model=32, dropout=0.0) | {"steps": 300, "variants": variants, "data": "272-raw"}
     (tmp_path / "jobs.json").write_text(json.dumps([toy]))
     run = ["-m", "benchmarks.recipes", "run", data, tmp_path / "jobs.json", tmp_path / "out"]
     printed = python(*run, 500, 1)
@@ -103,16 +104,16 @@ def test_jobs_are_trained_and_reported(data, tmp_path, capsys):
     assert sorted(tuple(row[1:]) for row in rows[::2]) == found
 
 
-def batches(data, count, **options):
+def batches(data, count, *options):
     """The batches of a corpus, as pairs of ids, and its arrays."""
-    corpus = recipes.Data(data, 272, **options)
+    corpus = recipes.Data(data, *options)
     source, target = (corpus.ids[f"train_{side}"] for side in ("source", "target"))
     rows = [rows for _, rows in itertools.islice(corpus.batches(1), count)]
     return [(source[some], target[some]) for some in rows], source, target
 
 
 def test_first_steps_have_both_directions(data):
-    found, source, target = batches(data, 2, bidirectional_steps=1)
+    found, source, target = batches(data, 2, 272, 1)
     assert len(source) == 41
     np.testing.assert_array_equal(source[:20], target[20:40])
     np.testing.assert_array_equal(target[:20], source[20:40])
@@ -120,7 +121,7 @@ def test_first_steps_have_both_directions(data):
 
 
 def test_sampled_passes_differ(data):
-    found, source, _ = batches(data, 17, sampled=True)
+    found, source, _ = batches(data, 17, "272-sampled")
     assert len(source) == 20 * recipes.SAMPLES + 1
     lengths = [np.count_nonzero(ids) for ids, _ in found]
     assert len(set(lengths)) > 1 and lengths[0] == lengths[16]
