@@ -132,6 +132,13 @@ def rich(rich_config, tmp_path_factory):
     return output, train(rich_config, output)
 
 
+@pytest.fixture(scope="module")
+def half(rich_config, tmp_path_factory):
+    """The first half of it, before a cooldown has been decided upon."""
+    output = tmp_path_factory.mktemp("runs") / "half"
+    return output, train(dataclasses.replace(rich_config, epochs=2, cooldown_steps=0), output)
+
+
 def test_options_reach_compile(rich_config):
     model = kt.Transformer(30, 30, 1, 16, 2, 32)
     _compile_model(model, rich_config, total_steps=36)
@@ -142,14 +149,14 @@ def test_options_reach_compile(rich_config):
     )
 
 
-def test_rich_training_resumes_where_it_stopped(rich, rich_config, tmp_path):
+def test_rich_training_resumes_where_it_stopped(rich, half, rich_config, tmp_path):
     """Sampled subwords, the running mean and the checkpoints to average go on too.
 
     The cooldown may be decided upon when it begins.
     """
     whole, history = rich
-    output = tmp_path / "resumed"
-    first = train(dataclasses.replace(rich_config, epochs=2, cooldown_steps=0), output)
+    started, first = half
+    output = shutil.copytree(started, tmp_path / "resumed")
     rest = train(rich_config, output, resume=True)
     assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
     for name, values in history.items():
@@ -210,17 +217,15 @@ def test_average_of_a_run(rich, tmp_path, capsys, by, number):
         average(output, tmp_path / "mean", number, by)
 
 
-def test_a_training_that_diverges(rich, rich_config, tmp_path):
+def test_a_training_that_diverges(rich, half, rich_config, tmp_path):
     """It stops in an epoch's second step, whose first one had too large a learning rate.
 
     The run stays as the epoch before has left it: a smaller rate leads where it would have led.
     """
-    expected, history = rich
-    config = dataclasses.replace(rich_config, save_every=1)
-    output = tmp_path / "run"
-    train(dataclasses.replace(config, epochs=2, cooldown_steps=0), output)
+    expected, config = rich[0], rich_config
+    output = shutil.copytree(half[0], tmp_path / "run")
     options = ["--epochs", config.epochs, "--cooldown-steps", config.cooldown_steps, "--resume"]
-    options += ["--parallel-microbatches", config.parallel_microbatches]
+    options += ["--parallel-microbatches", config.parallel_microbatches, "--save-every", 1]
     options += ["--output", output, "--learning-rate"]
     before = {name: (output / name).read_bytes() for name in ("model.keras", "history.csv")}
     result = run("train", *options, "1e30")
