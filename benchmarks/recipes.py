@@ -12,9 +12,10 @@ of `train`; batches are padded to three lengths only, so that little has to be c
 
 recipes.json is a list of `{"name", "vocabulary", "model": {...}, "steps", "variants": [...]}`. With
 `"data": "6000-sampled"`, texts are segmented with BPE-dropout; those of `"6000-raw"` are cased and
-not tokenized. The first `"bidirectional_steps"` have pairs in both directions (BiT,
-arXiv:2109.07780). A variant has `seed` and, if they differ from `PRESET`, the other options there.
-The GPU's machine needs JAX, Keras, sentencepiece and sacreBLEU, not TensorFlow.
+not tokenized. The first `"bidirectional_steps"`, up to the end of a pass, have pairs in both
+directions (BiT, arXiv:2109.07780). A variant has `seed` and, if they differ from `PRESET`, the
+other options there. The GPU's machine needs JAX, Keras, sentencepiece and sacreBLEU, not
+TensorFlow.
 """
 
 import functools
@@ -48,7 +49,7 @@ WARMUP = 1000
 PRESET = {"rdrop": 0.0, "learning_rate": 5e-3, "weight_decay": 0.1, "ema": 0.998}
 PRESET |= {"label_smoothing": 0.1, "cooldown_steps": 0}
 MODEL = {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3}
-WEIGHTS_KEPT = 21  # models whose weights are stored
+WEIGHTS_KEPT = 12  # models whose weights are stored
 
 
 def prepare(folder):
@@ -85,7 +86,7 @@ def _prepare(folder, corpus, texts, size):
 
 
 def _padded(ids):
-    """Returns ragged ids with END and padding."""
+    """Adds END to ragged ids and pads them: uint16 `(B, T)`."""
     rows = [[*row, END] for row in ids.to_list()]
     width = max(map(len, rows))
     return np.asarray([[*row, *[PAD] * (width - len(row))] for row in rows], "uint16")
@@ -123,8 +124,9 @@ class Data:
         rng = np.random.default_rng(seed)
         sides = [self.ids[f"train_{side}"][:-1] for side in ("source", "target")]
         bucket = np.searchsorted(LENGTHS, np.maximum(*((ids != PAD).sum(1) for ids in sides)))
-        # Longer sentences are left out: they have no END.
-        bucket[(sides[0][:, -1] > END) | (sides[1][:, -1] > END)] = len(LENGTHS)
+        # Sentences that do not fit, and so have lost their END, are left out.
+        last = np.stack([ids[:, -1] for ids in sides])
+        bucket[((last != PAD) & (last != END)).any(axis=0)] = len(LENGTHS)
         numbers, steps = np.arange(len(bucket)), 0
         passes = numbers % self.pairs * self.passes // self.pairs
         for pass_number in itertools.count():

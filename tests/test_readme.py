@@ -1,4 +1,4 @@
-"""README's layer runs as it stands, its script too, as the guide's; and the page stays short."""
+"""README stays short, its layer runs, and its script is the one that the guide starts with."""
 
 import re
 

@@ -36,10 +36,18 @@ for theta in trainer.state["theta"]:
     logits = np.asarray(trainer.model((source, given), training=False), "float64")
     log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     label = np.take_along_axis(log, target[..., None], -1)[..., 0]
-    losses = -0.9 * label - 0.1 * log.mean(-1)
+    smoothing = trainer.variants[len(expected)]["label_smoothing"]
+    losses = (smoothing - 1) * label - smoothing * log.mean(-1)
     expected.append(losses[target != recipes.PAD].mean())
 np.testing.assert_allclose(trainer.step(0, length, rows), expected, rtol=1e-5)
-assert expected[0] != expected[1]
+assert len(set(expected)) == 3
+# The last variant is the first, but its learning rate falls to half in the second of two steps.
+before = np.asarray(trainer.state["theta"])
+np.testing.assert_array_equal(before[0], before[3])
+trainer.step(1, length, rows)
+change = np.asarray(trainer.state["theta"]) - before
+np.testing.assert_allclose(change[3], change[0] / 2, rtol=0, atol=1e-7)
+assert np.abs(change[0]).max() > 1e-6
 """
 
 
@@ -79,7 +87,9 @@ def python(*arguments):
 
 
 def test_loss_without_dropout_is_the_smoothed_cross_entropy_per_target_token(data):
-    python("-c", LOSS, data, json.dumps(job(dropout=0.0)))
+    variants = [{"seed": 1}, {"seed": 2, "rdrop": 1.0}, {"seed": 2, "label_smoothing": 0.3}]
+    variants.append({"seed": 1, "cooldown_steps": 2})
+    python("-c", LOSS, data, json.dumps(job(dropout=0.0) | {"variants": variants}))
 
 
 def test_jobs_are_trained_and_reported(data, tmp_path, capsys):

@@ -248,6 +248,8 @@ def test_every_command_takes_paths_that_look_like_patterns(reverse_run, tmp_path
     printed = shell(f"2>&- < {tmp_path}/in", *program, stdout=subprocess.PIPE).stdout.decode()
     assert json.loads((tmp_path / "ends").read_text()) == [0] * len(lines)
     assert f"{made}/models/1\n" in printed and "exact match: " in printed
+    for name in ("run/model.keras", "corpus", "mean/model.keras", "models/1", "map.png"):
+        assert (made / name).exists()
     assert list((made / "run" / "logs" / "train").glob("events*"))
     assert sorted(os.listdir(made / "models")) == ["1"]
 
