@@ -15,7 +15,7 @@ from keras import ops
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.kernels.dense import Dense
 from keras_transformer.layers import arguments, decoder_step
-from keras_transformer.layers.changes import CHANGES, apply_changes, find_changes
+from keras_transformer.layers.changes import CHANGES, KeepsChanges
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
@@ -60,7 +60,7 @@ _in_loss: contextvars.ContextVar[bool] = contextvars.ContextVar("in_loss", defau
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(BuiltWhenNeeded):
+class Transformer(KeepsChanges, BuiltWhenNeeded):
     """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:
@@ -186,7 +186,6 @@ class Transformer(BuiltWhenNeeded):
         self.suppressed = None
 
         self._create_layers()
-        self._propagate_trainable()
 
     def _create_layers(self) -> None:
         stack: Config = {
@@ -249,7 +248,6 @@ class Transformer(BuiltWhenNeeded):
                 shape, "zeros", "float32", trainable=False, autocast=False, name="suppressed"
             )
         self.built = True
-        self._propagate_trainable()
         if any(not layer.built for layer in self.layers):
             # Layers added by a subclass are built by a call.
             inputs = keras.tree.map_structure(
@@ -258,12 +256,6 @@ class Transformer(BuiltWhenNeeded):
             # A subclass may take different inputs: then its first call builds them.
             with contextlib.suppress(Exception):
                 self.compute_output_spec(*inputs)
-
-    def _propagate_trainable(self):
-        """Freezes the layers of a model created with `trainable=False`, which Keras does not."""
-        if not self.trainable:
-            for layer in self.layers:
-                layer.trainable = False
 
     # Computing.
 
@@ -442,22 +434,16 @@ class Transformer(BuiltWhenNeeded):
         config = super().get_config() | {"format": FORMAT}
         config |= {name: getattr(self, name) for name in ARGUMENTS}
         config["activation"] = keras.activations.serialize(self.activation)
-        self._propagate_trainable()  # to layers that a subclass has added
-        changes = find_changes(self)
-        return config | ({CHANGES: changes} if changes else {})
+        return config
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         config = dict(config)
         check_format("The model's file", config.pop("format", None))
-        changes = config.pop(CHANGES, None)
         if frozen := config.pop("frozen", None):  # earlier versions' key for frozen layers
             paths = [name.replace(".", "/") for name in frozen]
-            changes = {"parts": {path: {"trainable": False} for path in paths}}
-        model = super().from_config(config)
-        if changes:
-            apply_changes(model, changes)
-        return model
+            config[CHANGES] = {"parts": {path: {"trainable": False} for path in paths}}
+        return super().from_config(config)
 
     # Some positional encodings have no weights. A file names them, unless they are added to the
     # embeddings: otherwise a model with different ones could load it.

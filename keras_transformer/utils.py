@@ -85,47 +85,37 @@ def creating(output: Path) -> Iterator[str]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-class replacing:
+TEMPORARY = "tmp."  # a prefix, since the suffix tells Keras the format
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[str]:
     """Replaces a file atomically: yields a temporary name, which is renamed at the end.
 
     Raises:
         ValueError: If the file cannot be written. The previous file is then unchanged.
     """
-
-    PREFIX = "tmp."  # not a suffix, which tells Keras the format
-
-    def __init__(self, path: Path) -> None:
-        folder, name = os.path.split(path)
-        self.path = path
-        self.name = os.path.join(folder, f"{self.PREFIX}{name}")
-
-    def __enter__(self) -> str:
-        return self.name
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
-        try:
-            if error is None:
-                flush(self.name)
-                os.replace(self.name, self.path)
-                flush(os.path.dirname(os.path.abspath(self.path)))
-                return
-        except OSError as late:
-            error = late
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f"{TEMPORARY}{name}")
+    try:
+        yield temporary
+        flush(temporary)
+        os.replace(temporary, path)
+        flush(os.path.dirname(os.path.abspath(path)))
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written ({reason(error)}): try again after fixing the cause; an "
+            "existing file is unchanged."
+        ) from error
+    finally:
         with contextlib.suppress(OSError):
-            os.remove(self.name)  # frees the space on a full disk
-        if isinstance(error, OSError):
-            raise ValueError(
-                f"{self.path} cannot be written ({reason(error)}): try again after fixing the "
-                "cause; an existing file is unchanged."
-            ) from error
+            os.remove(temporary)  # frees the space on a full disk
 
 
 def remove_leftovers(folder: Path) -> None:
     """Removes the temporary files of killed processes from a directory."""
     for name in os.listdir(folder):
-        if name.startswith(replacing.PREFIX):
+        if name.startswith(TEMPORARY):
             os.remove(os.path.join(folder, name))
 
 

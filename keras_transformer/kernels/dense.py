@@ -40,6 +40,15 @@ class _SavesLora(keras.layers.Layer):
             for variable in self.variables:
                 variable.assign(store[variable.name])
 
+    def quantize(
+        self,
+        mode: str | None = None,
+        type_check: bool = True,
+        config: keras.quantizers.QuantizationConfig | None = None,
+    ) -> None:
+        # Keras does not quantize subclasses, which might compute something else. These do not.
+        super().quantize(mode, type_check=False, config=config)
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(_SavesLora, keras.layers.Dense):
@@ -59,15 +68,6 @@ class Dense(_SavesLora, keras.layers.Dense):
         y = y if self.activation is None else self.activation(y)
         return ops.reshape(y, (*ops.shape(inputs)[:-1], self.units))
 
-    def quantize(
-        self,
-        mode: str | None = None,
-        type_check: bool = True,
-        config: keras.quantizers.QuantizationConfig | None = None,
-    ) -> None:
-        # Keras does not quantize subclasses, which might compute something else. This one does not.
-        super().quantize(mode, type_check=False, config=config)
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EinsumDense(_SavesLora, keras.layers.EinsumDense):
@@ -86,14 +86,6 @@ class EinsumDense(_SavesLora, keras.layers.EinsumDense):
 
     def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         return previous_mask
-
-    def quantize(
-        self,
-        mode: str | None = None,
-        type_check: bool = True,
-        config: keras.quantizers.QuantizationConfig | None = None,
-    ) -> None:
-        super().quantize(mode, type_check=False, config=config)
 
 
 def matrix_and_bias(dense: Dense | EinsumDense) -> tuple[Tensor, Tensor | None]:

@@ -147,9 +147,6 @@ class DecoderLayer(ResidualBlock):
         x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
         return (x, *scores) if return_attention_scores else x
 
-    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
-        return tuple(x_shape)
-
     def get_config(self) -> Config:
         return super().get_config() | {"cross_attention": self.cross_attention is not None}
 
@@ -317,9 +314,6 @@ class Decoder(Stack):
             operations: Operations of attention that are faster in that loop.
         """
         return decoder_step.DecoderStep(self, loop, operations or AttentionOperations())
-
-    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
-        return tuple(x_shape)
 
     def get_config(self) -> Config:
         return super().get_config() | {"cross_attention": self.cross_attention}

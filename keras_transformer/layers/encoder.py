@@ -97,9 +97,6 @@ class EncoderLayer(ResidualBlock):
         x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
         return (x, scores) if return_attention_scores else x
 
-    def compute_output_shape(self, x_shape: Shape) -> Shape:
-        return tuple(x_shape)
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
@@ -163,6 +160,3 @@ class Encoder(Stack):
             scores.append(weights)
         x = self.apply_final_norm(x)
         return (x, scores) if return_attention_scores else x
-
-    def compute_output_shape(self, x_shape: Shape) -> Shape:
-        return tuple(x_shape)

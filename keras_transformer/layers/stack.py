@@ -153,6 +153,9 @@ class ResidualBlock(AttendingLayer):
         x = x + self.dropout_layer(output, training=training)
         return (x if self.norm == "pre" else norm(x)), extra
 
+    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
+        return tuple(x_shape)
+
     def get_config(self) -> Config:
         current = self._sublayer_ids()
         replaced = [name for name, created in self._created.items() if current[name] != created]
@@ -277,6 +280,9 @@ class Stack(AttendingLayer):
     def apply_final_norm(self, x: Tensor) -> Tensor:
         """Normalizes the output of the last layer if the layers are pre-norm."""
         return self.final_norm(x) if self.final_norm else x
+
+    def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
+        return tuple(x_shape)
 
     def get_config(self) -> Config:
         first = self.layers[0].get_config()

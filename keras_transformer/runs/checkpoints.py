@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.inspection.files import digest
-from keras_transformer.utils import Path, reason, replacing
+from keras_transformer.utils import TEMPORARY, Path, reason, replacing
 
 try:
     import fcntl
@@ -62,7 +62,7 @@ class Checkpoints:
         self.folder = os.fspath(folder)
         self.entries: list[dict[str, Any]] = []
         names = "|".join(filter(None, (self.ARRAYS_PATTERN, owned)))
-        self._owned = re.compile(rf"({re.escape(replacing.PREFIX)}.*|{names})")
+        self._owned = re.compile(rf"({re.escape(TEMPORARY)}.*|{names})")
 
     # --- one training at a time ---
 

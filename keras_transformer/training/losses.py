@@ -103,10 +103,12 @@ class TokenMetric(keras.metrics.Mean):
         sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
     """
 
+    default_name: str | None = None
+
     def __init__(
         self, name: str | None = None, dtype: str | keras.DTypePolicy | None = None
     ) -> None:
-        super().__init__(name=name, dtype=dtype or sum_dtype())
+        super().__init__(name=name or self.default_name, dtype=dtype or sum_dtype())
 
     def update_state(
         self,
@@ -147,12 +149,8 @@ class MaskedAccuracy(TokenMetric):
     1.0
     """
 
+    default_name = "accuracy"
     _direction = "up"  # read by Keras' EarlyStopping and ModelCheckpoint
-
-    def __init__(
-        self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None
-    ) -> None:
-        super().__init__(name=name, dtype=dtype)
 
     def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
         return ops.equal(ops.argmax(logits, axis=-1), ids)
@@ -173,12 +171,8 @@ class Perplexity(TokenMetric):
     50.0
     """
 
+    default_name = "perplexity"
     _direction = "down"
-
-    def __init__(
-        self, name: str = "perplexity", dtype: str | keras.DTypePolicy | None = None
-    ) -> None:
-        super().__init__(name=name, dtype=dtype)
 
     def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
         label_logits = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
