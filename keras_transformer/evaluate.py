@@ -34,9 +34,6 @@ def open_system(path: Path, **options: Any) -> System:
 
     Returns:
         A function from sentences to translations, or the translations in the file.
-
-    Raises:
-        ValueError: If `path` is none of these.
     """
     from keras_transformer.data.text_files import read_lines
     from keras_transformer.runs.models import open_translator
@@ -162,9 +159,6 @@ def score_translations(
         target, translation, chrf). With `compare` also `comparison`: a dict of the same scores and
         intervals of the other system, with `bleu_p_value` and `chrf_p_value`, the probabilities of
         a difference at least as large by chance, 1 for equal scores.
-
-    Raises:
-        ValueError: See `evaluate`.
     """
     systems = [outputs] if compare is None else [outputs, compare]
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))

@@ -64,11 +64,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 @contextlib.contextmanager
 def creating(output: Path) -> Iterator[str]:
-    """Creates a directory atomically: yields a temporary one, which is renamed at the end.
-
-    Raises:
-        ValueError: If a file or directory cannot be created.
-    """
+    """Creates a directory atomically: yields a temporary one, which is renamed at the end."""
     temporary = f"{os.fspath(output).rstrip('/')}.tmp"
     try:
         shutil.rmtree(temporary, ignore_errors=True)  # from a killed process
@@ -90,11 +86,7 @@ TEMPORARY = "tmp."  # a prefix, since the suffix tells Keras the format
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[str]:
-    """Replaces a file atomically: yields a temporary name, which is renamed at the end.
-
-    Raises:
-        ValueError: If the file cannot be written. The previous file is then unchanged.
-    """
+    """Replaces a file atomically: yields a temporary name, which is renamed at the end."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{TEMPORARY}{name}")
     try:

@@ -47,9 +47,6 @@ class BatchStream:
             batch moves it behind that batch; one that is discarded before does not. (A strategy
             takes a few batches in advance: `fit` would start the second pass that much too late,
             unless a callback sets the position in `on_train_begin`.)
-
-    Raises:
-        ValueError: If all pairs of a corpus are dropped.
     """
 
     def __init__(

@@ -25,9 +25,6 @@ def load_corpus(config: TrainConfig) -> Corpus:
 
     Returns:
         `Corpus`; for text files, its `test` is empty.
-
-    Raises:
-        ValueError: If files are missing or invalid, or options are missing.
     """
     check_data_options(config)
     if config.train_source is None:
@@ -41,22 +38,14 @@ def load_corpus(config: TrainConfig) -> Corpus:
 
 
 def load_valid(config: TrainConfig) -> list[Pair]:
-    """Reads the validation pairs; the training pairs too only if necessary.
-
-    Raises:
-        ValueError: If files are missing or invalid.
-    """
+    """Reads the validation pairs; the training pairs too only if necessary."""
     if config.valid_source is None:
         return load_corpus(config).valid
     return read_pairs(config.valid_source, config.valid_target)
 
 
 def check_data_options(config: TrainConfig) -> None:
-    """Checks that the data options of a configuration are complete.
-
-    Raises:
-        ValueError: If one is missing.
-    """
+    """Checks that the data options of a configuration are complete."""
     if config.corpus:
         return
     if config.train_source is None:
@@ -83,9 +72,6 @@ def split_validation(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pai
 
     Returns:
         The training pairs and the validation pairs, in their order.
-
-    Raises:
-        ValueError: If there are fewer than two distinct sources.
     """
     sources = [pair[0].encode(errors="replace") for pair in pairs]
     split = ValidationSplit(fraction, seed, [sources] if sources else [])
@@ -106,9 +92,6 @@ class ValidationSplit:
         fraction: Share of the distinct sources, above 0 and below 1.
         seed: Non-negative int.
         blocks: The corpus, read once: iterable of lists of sources, UTF-8.
-
-    Raises:
-        ValueError: If there are fewer than two distinct sources.
     """
 
     def __init__(self, fraction: float, seed: int, blocks: Iterable[Sequence[bytes]]) -> None:
@@ -162,9 +145,6 @@ class TrainingText:
     Attributes:
         fingerprint: Of the training pairs; see `data.pairs.fingerprint`.
         valid: List of `Pair` held out.
-
-    Raises:
-        ValueError: If files are missing or invalid, or no validation set can be split off.
     """
 
     def __init__(self, text: ParallelText, valid_fraction: float | None, seed: int) -> None:

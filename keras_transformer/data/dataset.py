@@ -122,10 +122,6 @@ def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
 
     Returns:
         The corpora and their weights.
-
-    Raises:
-        ValueError: If one cannot be opened or has other vocabularies than the first, or a weight is
-            not positive.
     """
     if isinstance(corpora, PreparedCorpus | str | os.PathLike):
         corpora = [(corpora, 1.0)]

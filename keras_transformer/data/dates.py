@@ -171,9 +171,6 @@ def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
 
     Returns:
         The locale of each, in the order given.
-
-    Raises:
-        ValueError: If one is unknown or repeated, or `languages` is empty.
     """
     if isinstance(languages, str):
         raise ValueError(

@@ -99,9 +99,6 @@ class EncodedPairs:
 
     Args:
         source, target: `Sentences`, as many of both.
-
-    Raises:
-        ValueError: If their numbers differ.
     """
 
     def __init__(self, source: Sentences, target: Sentences) -> None:

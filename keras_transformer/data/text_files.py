@@ -77,12 +77,6 @@ class ParallelText:
 
     Attributes:
         files: List of (source file, target file), the latter None for a table.
-
-    Raises:
-        ValueError: If a pattern matches nothing, the numbers of files differ, a file without a
-            target is not a table, or one with a target is. While reading, if a file is missing,
-            empty or not UTF-8, two parallel files differ in length, or a row of a table does not
-            have two columns.
     """
 
     def __init__(
@@ -185,9 +179,6 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
 
     Yields:
         Lists of lines without their ends, valid UTF-8, about a megabyte each.
-
-    Raises:
-        ValueError: If the file is missing, empty, corrupted or not UTF-8.
     """
     count = 0
     with _open_text(path) as file:

@@ -21,10 +21,6 @@ def check_arguments(
 
     Args:
         state, batch_size, max_length, prefix: See `greedy_search`.
-
-    Raises:
-        ValueError: If `max_length` is not positive or more than the state has room for; the state
-            does not have B rows; or the prefix is not B rows of at most `max_length` ids.
     """
     steps, rows = _static_value(max_length), _static_value(batch_size)
     if steps is not None and steps < 1:
@@ -49,11 +45,7 @@ def check_arguments(
 
 
 def check_ids(prefix: Tensor, vocabulary_size: int | None) -> None:
-    """Checks that the ids of a prefix are in the vocabulary.
-
-    Raises:
-        ValueError: If one is negative, or V or more.
-    """
+    """Checks that the ids of a prefix are in the vocabulary."""
     ids = _static_value(tf.convert_to_tensor(prefix))
     if ids is None or not ids.size or vocabulary_size is None:
         return

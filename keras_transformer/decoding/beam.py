@@ -100,11 +100,7 @@ def beam_search(
 
 
 def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
-    """Checks that a beam is not wider than the vocabulary.
-
-    Raises:
-        ValueError: If it is.
-    """
+    """Checks that a beam is not wider than the vocabulary."""
     if beam_size > vocabulary_size:
         raise ValueError(
             f"A beam of {beam_size} is wider than the vocabulary of {vocabulary_size} ids: use a "

@@ -134,9 +134,6 @@ def decode_tokens(
     Returns:
         `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, see
         `greedy_search`.
-
-    Raises:
-        ValueError: See `check_arguments`.
     """
     check_arguments(state, batch_size, max_length, prefix)
     constraint = prefix_constraint(prefix)

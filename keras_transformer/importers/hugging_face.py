@@ -55,11 +55,7 @@ KINDS = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}
 
 
 def read_hugging_face(folder: Path) -> SourceModel:
-    """Reads a folder with config.json, weights and vocabularies.
-
-    Raises:
-        ValueError: If a file is missing or corrupted, or the model is not supported.
-    """
+    """Reads a folder with config.json, weights and vocabularies."""
     folder = os.fspath(folder)
     path = os.path.join(folder, CONFIG)
     options = read_json(path)

@@ -99,9 +99,6 @@ def read_source(folder: Path, path: Path | None = None) -> SourceModel:
     Args:
         folder: The folder.
         path: What errors name instead.
-
-    Raises:
-        ValueError: If it is not a supported model.
     """
     names = os.listdir(folder)
     if CONFIG in names:

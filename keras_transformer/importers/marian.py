@@ -73,11 +73,7 @@ LETTERS = {"query": "q", "key": "k", "value": "v", "output": "o", "inner": "1", 
 
 
 def read_marian(folder: Path) -> SourceModel:
-    """Reads a folder with an `.npz`, vocabularies and, mostly, `decoder.yml`.
-
-    Raises:
-        ValueError: If a file is missing or corrupted, or the model is not supported.
-    """
+    """Reads a folder with an `.npz`, vocabularies and, mostly, `decoder.yml`."""
     folder = os.fspath(folder)
     decoder = _read_decoder(folder)
     weights = _find_weights(folder, decoder)

@@ -108,11 +108,7 @@ def is_opennmt_tf(folder: Path) -> bool:
 
 
 def read_opennmt_tf(folder: Path) -> SourceModel:
-    """Reads a run directory with its configuration, or the folder that both are in.
-
-    Raises:
-        ValueError: If a file is missing or corrupted, or the model is not supported.
-    """
+    """Reads a run directory with its configuration, or the folder that both are in."""
     folder = os.fspath(folder)
     _check_version(folder, os.listdir(folder))
     path, options = _find_configuration(folder)
@@ -287,9 +283,6 @@ def read_description(path: Path) -> dict[str, Any]:
 
     Returns:
         {name: value}; of a function, a class or a member of an enumeration its name.
-
-    Raises:
-        ValueError: If there is no Transformer or several, or an argument is computed.
     """
     read_start(path)
     try:
@@ -428,9 +421,6 @@ def read_checkpoint(prefix: Path) -> dict[str, StoredTensor]:
 
     Returns:
         {name: `StoredTensor`}.
-
-    Raises:
-        ValueError: If it is missing or corrupted, or claims more than its size.
     """
     import tensorflow as tf
 

@@ -68,9 +68,6 @@ def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
     Args:
         path: Name of the file, for errors.
         content: What it contains.
-
-    Raises:
-        ValueError: If it is not YAML, or does not hold options.
     """
     import yaml
 
@@ -90,9 +87,6 @@ def read_size(path: Path, options: Mapping[str, Any], *names: str) -> int:
         path: Name of the file, for errors.
         options: What it contains.
         *names: Names of the option.
-
-    Raises:
-        ValueError: If one is missing or not a positive integer, or they differ.
     """
     values: list[int] = []
     for name in names:
@@ -117,9 +111,6 @@ def check_options(
         path: Name of the file, for errors.
         options: What it contains.
         allowed: {name: values that the Transformer of this package can have}.
-
-    Raises:
-        ValueError: If a value is not allowed.
     """
     for name, values in allowed.items():
         if name in options and not any(
@@ -137,11 +128,7 @@ def _show(value):
 
 
 def read_activation(path: Path, options: Mapping[str, Any], name: str) -> str:
-    """Returns Keras' name of the activation.
-
-    Raises:
-        ValueError: If it is not swish or relu.
-    """
+    """Returns Keras' name of the activation."""
     check_options(path, {name: options.get(name)}, {name: ACTIVATIONS})
     return ACTIVATIONS[options[name]]
 

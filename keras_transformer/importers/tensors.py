@@ -47,9 +47,6 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
 
     Returns:
         {name: `StoredTensor`}.
-
-    Raises:
-        ValueError: If it is none of these, is corrupted, or contains anything but tensors.
     """
     start = read_start(path)
     try:
@@ -73,11 +70,7 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_start(path: Path) -> bytes:
-    """Returns the first bytes of a file.
-
-    Raises:
-        ValueError: If the file is missing or cannot be read, or is a pointer of Git LFS.
-    """
+    """Returns the first bytes of a file."""
     if not os.path.isfile(path):
         raise ValueError(f"{path} is missing: copy all files of the model from its origin.")
     try:

@@ -150,11 +150,7 @@ def _set_special_ids(proto):
 
 
 def read_model(path: Path) -> bytes:
-    """Reads a SentencePiece model.
-
-    Raises:
-        ValueError: If it is missing or corrupted.
-    """
+    """Reads a SentencePiece model."""
     read_start(path)
     model = read_bytes(path, MAX_BYTES)
     try:
@@ -165,11 +161,7 @@ def read_model(path: Path) -> bytes:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Reads the pieces of `vocab.json` or of Marian's `vocab.yml`, by their ids.
-
-    Raises:
-        ValueError: If the file is missing or corrupted, or an id is missing or there twice.
-    """
+    """Reads the pieces of `vocab.json` or of Marian's `vocab.yml`, by their ids."""
     read_start(path)
     if os.fspath(path).endswith(".json"):
         pairs: Sequence[tuple[str, Any]] = list(read_json(path).items())
@@ -187,11 +179,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Reads the pieces of a vocabulary with one piece a line.
-
-    Raises:
-        ValueError: If the file is missing or corrupted, or a piece is there twice.
-    """
+    """Reads the pieces of a vocabulary with one piece a line."""
     read_start(path)
     lines = _read_text(path)
     pieces = lines if lines[-1] else lines[:-1]
@@ -238,11 +226,7 @@ def _unquote(key):
 
 
 def find_piece(path: Path, pieces: list[str], piece: str) -> int:
-    """Returns the id of a piece.
-
-    Raises:
-        ValueError: If the vocabulary lacks it.
-    """
+    """Returns the id of a piece."""
     if piece not in pieces:
         raise ValueError(f"{path} has no {piece}, which every vocabulary of Marian has.")
     return pieces.index(piece)

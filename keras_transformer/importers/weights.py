@@ -35,9 +35,6 @@ class TensorReader:
         Args:
             name: Its name.
             shape: Its shape; in the file there may be an axis of size 1 before it.
-
-        Raises:
-            ValueError: If it is missing, has another shape or a value that is not finite.
         """
         stored, path = self._model.tensors.get(name), self._model.weights
         if stored is None:
@@ -68,11 +65,7 @@ class TensorReader:
         return one.shape == two.shape and np.array_equal(one.read(), two.read())
 
     def check_unread(self) -> None:
-        """Checks the tensors that were not read: copies of others, or tables of positions.
-
-        Raises:
-            ValueError: If one is neither.
-        """
+        """Checks the tensors that were not read: copies of others, or tables of positions."""
         read = [name for name in self._model.tensors if name not in self._unread]
         for name in sorted(self._unread):
             if name in self._model.tables:
@@ -144,9 +137,6 @@ def load_weights(
         transformer: The `Transformer`.
         model: `SourceModel`.
         source, target: The vocabularies.
-
-    Raises:
-        ValueError: If a tensor is missing, left over, of the wrong shape or not finite.
     """
     reader = TensorReader(model)
     order = residual_order(transformer.d_model)

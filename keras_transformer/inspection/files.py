@@ -20,11 +20,7 @@ BLANK = f'"{SEAL}": ""'  # stands in its place while it is computed
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Reads a file of limited size.
-
-    Raises:
-        ValueError: If it cannot be read, is a device or a pipe, or is larger.
-    """
+    """Reads a file of limited size."""
     try:
         # Opening a pipe would wait for ever, and a device never ends.
         if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
@@ -42,11 +38,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def parse_json(path: Path, content: bytes) -> dict[str, Any]:
-    """Parses the content of a JSON file that holds an object; errors name it by its path.
-
-    Raises:
-        ValueError: If it is not JSON, or not an object.
-    """
+    """Parses the content of a JSON file that holds an object; errors name it by its path."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -59,11 +51,7 @@ def parse_json(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Reads a JSON object from a file of limited size.
-
-    Raises:
-        ValueError: As `read_bytes` and `parse_json` do.
-    """
+    """Reads a JSON object from a file of limited size."""
     return parse_json(path, read_bytes(path, most))
 
 
@@ -74,9 +62,6 @@ def check_types(path: Path, value: dict[str, Any], kinds: dict[str, type]) -> No
         path: Name of the file, for errors.
         value: The object.
         kinds: {name of a value: its type}, of those that may be there.
-
-    Raises:
-        ValueError: If a value has another type.
     """
     for name, kind in kinds.items():
         if name in value and not isinstance(value[name], kind):
@@ -125,9 +110,6 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
     Returns:
         The object, without its own checksum.
-
-    Raises:
-        ValueError: If it is not a JSON object, or not what was written.
     """
     content = read_bytes(path, MAX_JSON_BYTES)
     fields = parse_json(path, content)
@@ -153,9 +135,6 @@ def check_files(
         fields: What `read_sealed` has returned.
         source: Name of the file that it comes from.
         expected: Names of files that must be among those described.
-
-    Raises:
-        ValueError: If one is missing, not described, or not what was written.
     """
     if FILES not in fields:
         logging.getLogger(__name__).warning(

@@ -20,12 +20,7 @@ KINDS = "fiub"  # of the arrays that are weights: NumPy's letters
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
-    """Opens a `.keras` file after a check of its members.
-
-    Raises:
-        ValueError: If it is corrupted, holds other members than Keras writes, or these are
-            compressed or too large: what is stored as it is takes no more than the file has.
-    """
+    """Opens a `.keras` file after a check of its members."""
     try:
         archive = zipfile.ZipFile(path)
         names = sorted(info.filename for info in archive.infolist())
@@ -116,10 +111,6 @@ def describe_weights(path: Path, file: io.RawIOBase | None = None) -> dict[str, 
 
     Returns:
         {name: shape}.
-
-    Raises:
-        ValueError: If it cannot be read, or holds links, other objects than arrays of numbers, or
-            arrays that are not in it as they are: compressed, elsewhere, or all in one place.
     """
     try:
         if file is None and not os.path.isfile(path):

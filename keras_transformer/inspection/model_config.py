@@ -79,9 +79,6 @@ def read_model_config(path: Path, content: str) -> dict[str, Any]:
 
     Returns:
         The configuration as Keras would read it.
-
-    Raises:
-        ValueError: If it is not JSON, names what it may not, or a size is out of its bounds.
     """
     try:
         config = json.loads(content)
@@ -246,9 +243,6 @@ def check_weights(path: Path, config: dict[str, Any], weights: dict[str, list[in
         path: Its name, for errors.
         config: What `read_model_config` has returned.
         weights: What `describe_weights` has returned.
-
-    Raises:
-        ValueError: If it does, or lacks an argument.
     """
     if config["registered_name"] != MODEL:
         return

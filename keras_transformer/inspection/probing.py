@@ -69,11 +69,7 @@ class Probe:
         )
 
     def answers(self) -> list[dict[str, Any]]:
-        """Waits for what is said of the files, see `probe`.
-
-        Raises:
-            ValueError: If one cannot be loaded.
-        """
+        """Waits for what is said of the files, see `probe`."""
         try:
             output, _ = self._process.communicate(timeout=MAX_WAIT)
         except subprocess.TimeoutExpired:
@@ -93,11 +89,7 @@ class Probe:
 
 
 def probe(path: str) -> dict[str, Any]:
-    """Probes one file.
-
-    Raises:
-        ValueError: If it cannot be loaded.
-    """
+    """Probes one file."""
     from keras_transformer.inspection import keras_file  # HDF5, only in this process
 
     if path.endswith(".keras"):

@@ -33,9 +33,6 @@ def check_sentencepiece_model(model: bytes) -> int:
 
     Returns:
         The number of its pieces.
-
-    Raises:
-        ValueError: If they are not.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -90,9 +87,6 @@ def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
 
     Returns:
         The pieces, by their numbers in the file it is from, and whether text is lower-cased.
-
-    Raises:
-        ValueError: If it is not a sound WordPiece vocabulary.
     """
     try:
         content: Any = json.loads(model)
@@ -117,10 +111,6 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
     Args:
         pieces: The pieces, by their numbers in the file.
         where: What an error calls them.
-
-    Raises:
-        ValueError: If there is an empty piece, a longer one than 256 bytes, one twice, no `[UNK]`,
-            or nothing else.
     """
     for number, piece in enumerate(pieces, start=1):
         if not piece.strip():

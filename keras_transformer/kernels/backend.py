@@ -26,9 +26,6 @@ def require_tensorflow(feature: str) -> None:
 
     Args:
         feature: The name of the feature that needs it.
-
-    Raises:
-        ValueError: If Keras uses another backend.
     """
     if not IS_TENSORFLOW:
         raise ValueError(

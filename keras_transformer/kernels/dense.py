@@ -126,9 +126,6 @@ def projection(
     Returns:
         Function from a tensor of shape `(..., D)`, in `"xla"` `(N, D)`, in the kernel's dtype to
         one of `(..., D')`.
-
-    Raises:
-        ValueError: If `loop` is unknown.
     """
     if loop not in (None, "graph", "xla"):
         raise ValueError(f'loop must be None, "graph" or "xla", received {loop!r}.')

@@ -29,9 +29,6 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Returns:
         Tensor of the same shape, in the compute dtype.
-
-    Raises:
-        ValueError: If `epsilon` is not a number above 0.
     """
 
     def __init__(self, epsilon: float = EPSILON, **kwargs: Any) -> None:

@@ -22,11 +22,7 @@ UNSUPPORTED = {
 
 
 def check_sizes(**sizes: Any) -> list[int]:
-    """Reads sizes, which may be NumPy integers.
-
-    Raises:
-        ValueError: If one is not a positive integer.
-    """
+    """Reads sizes, which may be NumPy integers."""
     for name, size in sizes.items():
         if not isinstance(size, numbers.Integral) or size < 1:
             raise ValueError(f"{name} must be a positive integer, received {size!r}.")
@@ -37,11 +33,7 @@ def check_sizes(**sizes: Any) -> list[int]:
 
 
 def as_ids(ids: Any) -> Tensor:
-    """Converts ids `(B, T)` to a tensor.
-
-    Raises:
-        ValueError: If the rows are ragged.
-    """
+    """Converts ids `(B, T)` to a tensor."""
     if hasattr(ids, "to_tensor") and hasattr(ids, "row_lengths"):
         raise ValueError(
             "Ids must be padded to one length, received a RaggedTensor: pass ids.to_tensor(), "
@@ -51,12 +43,7 @@ def as_ids(ids: Any) -> Tensor:
 
 
 def check_ids(ids: Tensor, vocabulary_size: int) -> None:
-    """Checks the shape of ids `(B, T)`, and their values where they are known.
-
-    Raises:
-        ValueError: If the shape does not have two axes, or an id is not an integer or not in the
-            vocabulary.
-    """
+    """Checks the shape of ids `(B, T)`, and their values where they are known."""
     if len(ids.shape) != 2:
         raise ValueError(
             f"Ids must have shape (batch, length), received {tuple(ids.shape)}: put a single "
@@ -83,9 +70,6 @@ def check_id_arrays(arrays: Any, vocabulary_sizes: Sequence[int]) -> None:
     Args:
         arrays: As many ids `(B, T)` as there are vocabularies; anything else is ignored.
         vocabulary_sizes: V of each.
-
-    Raises:
-        ValueError: See `check_ids`.
     """
     if isinstance(arrays, (tuple, list)) and len(arrays) == len(vocabulary_sizes):
         for ids, vocabulary_size in zip(arrays, vocabulary_sizes, strict=True):
@@ -111,9 +95,6 @@ def check_pair(inputs: Any, return_attention_scores: Any = False) -> Inputs:
 
     Returns:
         `inputs`.
-
-    Raises:
-        ValueError: If they are anything else.
     """
     if (
         not isinstance(inputs, (tuple, list))
@@ -136,11 +117,7 @@ def check_pair(inputs: Any, return_attention_scores: Any = False) -> Inputs:
 
 
 def check_rows(**tensors: Tensor) -> None:
-    """Checks that tensors have the same number of rows, as far as it is known.
-
-    Raises:
-        ValueError: If they differ.
-    """
+    """Checks that tensors have the same number of rows, as far as it is known."""
     rows = {name: x.shape[0] for name, x in tensors.items() if getattr(x, "shape", ())}
     rows = {name: number for name, number in rows.items() if number is not None}
     if len(set(rows.values())) > 1:
@@ -155,11 +132,7 @@ def check_rows(**tensors: Tensor) -> None:
 
 
 def check_named_arguments(layer: keras.layers.Layer) -> None:
-    """Checks that the `call` of a layer names its arguments: Keras finds masks by name.
-
-    Raises:
-        ValueError: If it takes `*args` or `**kwargs`.
-    """
+    """Checks that the `call` of a layer names its arguments: Keras finds masks by name."""
     kinds = {parameter.kind for parameter in inspect.signature(layer.call).parameters.values()}
     if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         raise ValueError(
@@ -169,11 +142,7 @@ def check_named_arguments(layer: keras.layers.Layer) -> None:
 
 
 def check_supported(**given: object) -> None:
-    """Checks the arguments in `UNSUPPORTED`.
-
-    Raises:
-        ValueError: If one is not a default of Keras.
-    """
+    """Checks the arguments in `UNSUPPORTED`."""
     for name, value in given.items():
         if value not in UNSUPPORTED[name]:
             raise ValueError(
@@ -183,11 +152,7 @@ def check_supported(**given: object) -> None:
 
 
 def parse_output_shape(output_shape: int | Sequence[int] | None) -> int | None:
-    """Reads `output_shape` in Keras' notation: None, an int, or a tuple of one int.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
+    """Reads `output_shape` in Keras' notation: None, an int, or a tuple of one int."""
     if output_shape is None:
         return None
     if isinstance(output_shape, numbers.Integral):
@@ -201,11 +166,7 @@ def parse_output_shape(output_shape: int | Sequence[int] | None) -> int | None:
 
 
 def check_lengths(value_shape: Shape, key_shape: Shape) -> None:
-    """Checks that values and keys have the same length, as far as it is known.
-
-    Raises:
-        ValueError: If the lengths differ.
-    """
+    """Checks that values and keys have the same length, as far as it is known."""
     values, keys = tuple(value_shape[1:-1]), tuple(key_shape[1:-1])
     known = None not in (*values, *keys)
     if len(values) != len(keys) or (known and values != keys):
@@ -216,11 +177,7 @@ def check_lengths(value_shape: Shape, key_shape: Shape) -> None:
 
 
 def check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Checks that the shapes of heads `(B, H, T, K)` match, as far as they are known.
-
-    Raises:
-        ValueError: If the batch sizes, or the lengths of keys and values, differ.
-    """
+    """Checks that the shapes of heads `(B, H, T, K)` match, as far as they are known."""
     if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
         raise ValueError(
             "There must be one value for each key, received "
@@ -235,11 +192,7 @@ def check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def check_mask(mask: Tensor, scores: Tensor) -> None:
-    """Checks that a mask broadcasts to scores `(B, H, T, S)`, as far as shapes are known.
-
-    Raises:
-        ValueError: If it does not.
-    """
+    """Checks that a mask broadcasts to scores `(B, H, T, S)`, as far as shapes are known."""
     expected = tuple(scores.shape)
     given = tuple(mask.shape)
     pairs = zip(reversed(given), reversed(expected), strict=False)
@@ -253,11 +206,7 @@ def check_mask(mask: Tensor, scores: Tensor) -> None:
 
 
 def check_padding_mask(mask: Tensor | None) -> None:
-    """Checks that a padding mask has the shape `(B, S)`.
-
-    Raises:
-        ValueError: If it does not have two axes.
-    """
+    """Checks that a padding mask has the shape `(B, S)`."""
     if mask is not None and len(mask.shape) != 2:
         raise ValueError(
             f"A padding mask must have shape (batch, length), received {tuple(mask.shape)}: pass "
@@ -269,11 +218,7 @@ def check_padding_mask(mask: Tensor | None) -> None:
 
 
 def check_encoder_mask(mask: Tensor, x: Tensor) -> None:
-    """Checks that a mask has the shape `(B, S)` of inputs `(B, S, D)`, as far as it is known.
-
-    Raises:
-        ValueError: If it has another shape than `(B, S)`.
-    """
+    """Checks that a mask has the shape `(B, S)` of inputs `(B, S, D)`, as far as it is known."""
     pairs = zip(mask.shape, x.shape[:2], strict=False)
     if len(mask.shape) != 2 or any(None not in (m, n) and m not in (1, n) for m, n in pairs):
         raise ValueError(
@@ -288,11 +233,7 @@ def check_memory(
     memory: Tensor | None,
     x_mask: Tensor | None = None,
 ) -> None:
-    """Checks that a decoder receives the encoder's output if and only if it has cross-attention.
-
-    Raises:
-        ValueError: If the memory is missing or unexpected.
-    """
+    """Checks that a decoder receives the encoder's output if and only if it has cross-attention."""
     if cross_attention and memory is None:
         raise ValueError(
             f"{layer.name!r} has cross-attention but received no memory: call it with (x, memory), "
@@ -311,9 +252,6 @@ def check_inherits_call(layer: keras.layers.Layer, base: type[keras.layers.Layer
     Args:
         layer: The decoder or one of its sublayers.
         base: The class whose `call` decoding reproduces.
-
-    Raises:
-        ValueError: If the layer is not a `base`, or overrides `call`.
     """
     if not isinstance(layer, base) or type(layer).call is not base.call:
         method = "attend" if hasattr(base, "attend") else "make_attention"

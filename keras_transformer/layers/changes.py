@@ -108,11 +108,7 @@ def _builds_itself(root):
 
 
 def apply_changes(root: keras.layers.Layer, changes: Config) -> None:
-    """Builds a layer and applies the changes that `find_changes` returned for another one.
-
-    Raises:
-        ValueError: If a changed sublayer or variable is missing, or a change cannot be applied.
-    """
+    """Builds a layer and applies the changes that `find_changes` returned for another one."""
     if _builds_itself(root):
         root.build_if_needed()
     elif not root.built:

@@ -88,9 +88,6 @@ def as_boolean(mask: Tensor) -> Tensor:
 
     Returns:
         Boolean tensor of the same shape.
-
-    Raises:
-        ValueError: If it holds other floats, or floats whose values are unknown.
     """
     mask = mask if isinstance(mask, keras.KerasTensor) else ops.convert_to_tensor(mask)
     if keras.backend.is_float_dtype(mask.dtype):
@@ -132,9 +129,6 @@ def join_masks(
 
     Returns:
         Boolean tensor that broadcasts to `(B, H, T, S)`, or None if no mask was given.
-
-    Raises:
-        ValueError: If the shapes do not broadcast together, as far as they are known.
     """
     for given in (query_mask, value_mask, key_mask):
         check_padding_mask(given)

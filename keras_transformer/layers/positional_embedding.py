@@ -295,11 +295,7 @@ class PositionalEmbedding(KeepsChanges):
         return x + ops.expand_dims(nan_unless(valid), -1)
 
     def _check_width(self, x):
-        """Checks that logits can be computed from a tensor.
-
-        Raises:
-            ValueError: If its width is not that of the embedding.
-        """
+        """Checks that logits can be computed from a tensor."""
         if len(x.shape) == 2 or x.shape[-1] != self.d_model:
             raise ValueError(
                 f"Logits need a tensor (batch, length, d_model={self.d_model}), received "

@@ -176,9 +176,6 @@ def buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndar
 
     Returns:
         int32 `(2 max_distance + 1,)`, for the distances -max_distance … max_distance.
-
-    Raises:
-        ValueError: See `BucketedPositions`.
     """
     directions = 2 if bidirectional else 1
     per_direction, remainder = divmod(num_buckets, directions)
@@ -451,9 +448,6 @@ def make_positions(
 
     Returns:
         A `Positions`; None if `positions` does not change attention.
-
-    Raises:
-        ValueError: If the name is unknown, or an argument is invalid for the scheme.
     """
     scheme: Any = deserialize_shared(positions) if isinstance(positions, dict) else positions
     if scheme is None or isinstance(scheme, Positions):

@@ -331,9 +331,6 @@ def resolve_search(
     search: SearchConfig | None, options: Mapping[str, Any], default: SearchConfig = GREEDY
 ) -> SearchConfig:
     """Returns the search options of a call: a configuration, or fields that replace the default's.
-
-    Raises:
-        ValueError: If both are given, or an option is unknown or invalid.
     """
     if not options:
         return search or default

@@ -13,11 +13,7 @@ from keras_transformer.presets.options import (
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """The origin of a run that `import_model` has made, and of what is fine-tuned from it.
-
-    Raises:
-        ValueError: If a value is invalid.
-    """
+    """The origin of a run that `import_model` has made, and of what is fine-tuned from it."""
 
     source: str = option("", "name of the model")
     kind: str = option("", "what made it")

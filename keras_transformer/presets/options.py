@@ -76,11 +76,7 @@ def help_of(field: "dataclasses.Field[Any]") -> str:
 
 
 def check_fields(config: Any) -> None:
-    """Checks each field of a configuration separately.
-
-    Raises:
-        ValueError: If a number is out of its range, or a string is not one of the choices.
-    """
+    """Checks each field of a configuration separately."""
     for field in dataclasses.fields(config):
         value, allowed = getattr(config, field.name), field.metadata.get("allowed")
         if value is not None and allowed is not None:
@@ -94,9 +90,6 @@ def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None
         name: Its name, for the error.
         value: The value.
         allowed: The range of a number, or the choices of a string.
-
-    Raises:
-        ValueError: If it is not in the range, or not one of the choices.
     """
     if isinstance(allowed, Range):
         try:
@@ -115,9 +108,6 @@ def check_format(name: str, received: int | None) -> None:
     Args:
         name: Name of the file.
         received: The version in the file; None: older than the first one.
-
-    Raises:
-        ValueError: If it is not `FORMAT`.
     """
     if received != FORMAT:
         raise ValueError(
@@ -129,11 +119,7 @@ def check_format(name: str, received: int | None) -> None:
 def check_sharing(
     share_embeddings: str, source_vocabulary_size: int, target_vocabulary_size: int
 ) -> None:
-    """Checks `share_embeddings` against the sizes of the vocabularies.
-
-    Raises:
-        ValueError: If it is unknown, or is "all" with two sizes.
-    """
+    """Checks `share_embeddings` against the sizes of the vocabularies."""
     if share_embeddings not in SHARED:
         raise ValueError(
             f'share_embeddings must be "none", "target" or "all", received {share_embeddings!r}.'
@@ -147,11 +133,7 @@ def check_sharing(
 
 
 def check_output_bias(output_bias: bool, share_embeddings: str) -> None:
-    """Checks that a softmax bias is not asked for beside an output projection, which has one.
-
-    Raises:
-        ValueError: If it is.
-    """
+    """Checks that a softmax bias is not asked for beside an output projection, which has one."""
     if output_bias and share_embeddings == "none":
         raise ValueError(
             'output_bias is for share_embeddings="target" or "all", received "none", whose output '
@@ -160,11 +142,7 @@ def check_output_bias(output_bias: bool, share_embeddings: str) -> None:
 
 
 def check_precision(precision: str | None) -> None:
-    """Checks that a precision is None or one of `PRECISIONS`.
-
-    Raises:
-        ValueError: If it is unknown.
-    """
+    """Checks that a precision is None or one of `PRECISIONS`."""
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(
             f"precision must be one of {', '.join(PRECISIONS)}, received {precision!r}."
@@ -172,11 +150,7 @@ def check_precision(precision: str | None) -> None:
 
 
 def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
-    """Checks the type and the size of a vocabulary.
-
-    Raises:
-        ValueError: If the type is unknown, or the size too small or missing.
-    """
+    """Checks the type and the size of a vocabulary."""
     if model_type not in MODEL_TYPES:
         raise ValueError(
             f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
@@ -204,11 +178,7 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
 
 
 def check_frozen_vectors(side: str, share_embeddings: str) -> None:
-    """Checks that frozen embeddings do not share their matrix with the softmax.
-
-    Raises:
-        ValueError: If they do.
-    """
+    """Checks that frozen embeddings do not share their matrix with the softmax."""
     if share_embeddings == "all" or (side, share_embeddings) == ("target", "target"):
         separate = "target" if side == "source" else "none"
         raise ValueError(
@@ -224,9 +194,6 @@ def check_vocabularies(config: Any, joint: bool, separate: str) -> None:
         config: `TrainConfig` or `PrepareConfig`.
         joint: Whether both sides share one vocabulary.
         separate: The option that gives each side its own vocabulary.
-
-    Raises:
-        ValueError: If they are not.
     """
     files = (config.source_vocabulary, config.target_vocabulary)
     sizes = (config.source_vocabulary_size, config.target_vocabulary_size)
@@ -257,9 +224,6 @@ def check_validation(config: Any) -> None:
 
     Args:
         config: `TrainConfig` or `PrepareConfig`.
-
-    Raises:
-        ValueError: If it is not.
     """
     if config.valid_target is not None and config.valid_source is None:
         raise ValueError("--valid-source is missing: give it together with --valid-target.")
@@ -282,9 +246,6 @@ def check_positions(
         positions: One of `POSITIONS`.
         max_distance: None for the default in `MAX_DISTANCES`.
         d_model, num_heads: Sizes of the model, if known.
-
-    Raises:
-        ValueError: If the name is unknown, or a size does not fit.
     """
     if positions not in POSITIONS:
         raise ValueError(
@@ -308,9 +269,6 @@ def check_sinusoids(positions: str, frequencies: str, first_position: int) -> No
         positions: One of `POSITIONS`.
         frequencies: One of `FREQUENCIES`.
         first_position: 0 or 1.
-
-    Raises:
-        ValueError: If one is unknown, or other than the default without sinusoidal positions.
     """
     check_value("frequencies", frequencies, FREQUENCIES)
     check_value("first_position", first_position, BIT)
@@ -338,11 +296,7 @@ def _check_max_distance(positions, max_distance):
 
 
 def check_rotary(key_dim: int) -> None:
-    """Checks that the dimension of a head is even, for rotary positions.
-
-    Raises:
-        ValueError: If it is odd.
-    """
+    """Checks that the dimension of a head is even, for rotary positions."""
     if key_dim % 2:
         raise ValueError(
             f"key_dim must be even for rotary positions, received {key_dim}: choose num_heads and "

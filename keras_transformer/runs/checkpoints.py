@@ -67,11 +67,7 @@ class Checkpoints:
     # --- one training at a time ---
 
     def lock(self) -> None:
-        """Creates the directory if necessary, and locks it against other processes.
-
-        Raises:
-            ValueError: If another process holds the lock, or the directory cannot be written.
-        """
+        """Creates the directory if necessary, and locks it against other processes."""
         if not self.writes:
             return
         name = os.path.realpath(os.path.join(self.folder, LOCK))
@@ -111,11 +107,7 @@ class Checkpoints:
     # --- reading ---
 
     def read(self) -> list[dict[str, Any]]:
-        """Reads `resume.json`, but not the other files.
-
-        Raises:
-            ValueError: If `resume.json` is corrupted, or missing although checkpoints exist.
-        """
+        """Reads `resume.json`, but not the other files."""
         name = os.path.join(self.folder, STATE)
         remedy = "restore it from a copy, or train again into another directory"
         try:
@@ -144,9 +136,6 @@ class Checkpoints:
 
         Returns:
             The state and the arrays that were passed to `write`, or None before the first one.
-
-        Raises:
-            ValueError: If all checkpoints are corrupted, or `read` raises.
         """
         problems: list[str] = []
         for entry in reversed(self.read()):
@@ -189,9 +178,6 @@ class Checkpoints:
             state: A state that JSON can represent.
             arrays: {name: array} of numbers or booleans.
             files: {name: checksum} of other files in the directory that belong to the checkpoint.
-
-        Raises:
-            ValueError: If a file cannot be written; earlier checkpoints stay valid.
         """
         if not self.writes:
             return
@@ -251,11 +237,7 @@ class Checkpoints:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
-    """Writes arrays by name, atomically; returns the SHA-256 of the file.
-
-    Raises:
-        ValueError: If the file cannot be written.
-    """
+    """Writes arrays by name, atomically; returns the SHA-256 of the file."""
     header, end = {}, 0
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
@@ -275,11 +257,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def read_arrays(path: Path, checksum: str) -> dict[str, np.ndarray]:
-    """Reads the arrays of `write_arrays`, those of bfloat16 as uint16.
-
-    Raises:
-        ValueError: If the file cannot be read, or has another checksum.
-    """
+    """Reads the arrays of `write_arrays`, those of bfloat16 as uint16."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -298,11 +276,7 @@ def read_arrays(path: Path, checksum: str) -> dict[str, np.ndarray]:
 
 
 def file_checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
+    """Returns the SHA-256 of a file."""
     try:
         return digest(path)
     except OSError as error:
@@ -310,11 +284,7 @@ def file_checksum(path: Path) -> str:
 
 
 def check_checksum(path: Path, checksum: str) -> None:
-    """Checks the SHA-256 of a file.
-
-    Raises:
-        ValueError: If the file cannot be read, or its checksum differs.
-    """
+    """Checks the SHA-256 of a file."""
     if file_checksum(path) != checksum:
         raise _corrupted(path)
 

@@ -47,10 +47,6 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
         config: `TrainConfig`.
         run: The run to create or resume. `run.writes` is set to whether this process is the chief.
         resume: Whether to resume the run.
-
-    Raises:
-        ValueError: If a file is missing or invalid, the directory is not empty, or the
-            configuration contradicts the run that is resumed or fine-tuned.
     """
     if run.checked == (config, resume):
         return
@@ -104,9 +100,6 @@ def check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | No
     Args:
         config: The configuration.
         origin: The run or corpus whose vocabularies are used instead, or None.
-
-    Raises:
-        ValueError: If a file is not a vocabulary, or is given together with `origin`.
     """
     for name in VOCABULARIES:
         path = getattr(config, name)
@@ -212,9 +205,6 @@ def parse_corpora(corpora: Sequence[str]) -> list[tuple[str, float]]:
 
     Returns:
         List of paths and weights, by default 1.
-
-    Raises:
-        ValueError: If a weight is not positive.
     """
     return [_parse_corpus(corpus) for corpus in corpora]
 
@@ -233,11 +223,7 @@ def _parse_corpus(corpus):
 
 
 def vocabulary_options(path: Path) -> dict[str, Any]:
-    """Returns the `VOCABULARY_FIELDS` of a prepared corpus.
-
-    Raises:
-        ValueError: If `path` is not a prepared corpus.
-    """
+    """Returns the `VOCABULARY_FIELDS` of a prepared corpus."""
     options = read_manifest(path)["options"]
     return {name: options.get(name) for name in VOCABULARY_FIELDS}  # older versions had fewer
 

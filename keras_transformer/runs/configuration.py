@@ -63,10 +63,6 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
 
     Returns:
         `TrainConfig`.
-
-    Raises:
-        ValueError: If the file cannot be read or has another format, or a key or a value is
-            invalid.
     """
     values = {**(missing or {}), **read_values(path)}
     try:
@@ -76,12 +72,7 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Reads the values in a configuration file, for `presets.change`.
-
-    Raises:
-        ValueError: If the file cannot be read or has another format, a key is unknown, or a value
-            has the wrong type.
-    """
+    """Reads the values in a configuration file, for `presets.change`."""
     content = read_bytes(path, MAX_BYTES)
     try:
         fields = yaml.load(content.decode(), _PlainLoader)

@@ -106,9 +106,6 @@ def find_search(path: Path, options: Mapping[str, Any]) -> SearchConfig:
     Args:
         path: A run directory, or a SavedModel.
         options: Fields of `SearchConfig`.
-
-    Raises:
-        ValueError: If an option is invalid.
     """
     run = Run.from_path(path)
     own = run.read_config().search if run.has(CONFIG) else GREEDY
@@ -127,9 +124,6 @@ def open_model(
 
     Returns:
         `Translator`, or `ExportedTranslator`, which does not import TensorFlow.
-
-    Raises:
-        ValueError: If `path` is neither, or `precision` is given for a SavedModel.
     """
     # Errors come first, as importing TensorFlow takes seconds.
     if not os.path.isdir(path):
@@ -320,9 +314,6 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
         output: The directory to create, which can be used to translate, evaluate and export.
         number: Number of checkpoints, at most `keep_checkpoints`.
         by: `"best"` or `"last"`.
-
-    Raises:
-        ValueError: If there are fewer checkpoints, or `output` exists.
     """
     run = Run.from_path(path)
     state = run.read_state()

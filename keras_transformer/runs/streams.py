@@ -62,11 +62,7 @@ def open_standard_streams() -> None:
 
 
 def check_stdout() -> None:
-    """Checks that stdout is open, before the command computes anything.
-
-    Raises:
-        ValueError: If stdout is closed.
-    """
+    """Checks that stdout is open, before the command computes anything."""
     if not is_stdout_read():
         raise ValueError("stdout is closed: open it, since this command prints its results.")
 

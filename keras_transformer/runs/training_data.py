@@ -79,9 +79,6 @@ def open_data(
             `run.staged_corpus` before the run exists.
         resume: Whether to resume the run.
         accept_changed_text: Whether to read the text again if it is prepared already.
-
-    Raises:
-        ValueError: If the text or a corpus is invalid.
     """
     mix = _open_or_prepare_corpora(config, run, resume, accept_changed_text)
     corpus = None if mix else load_corpus(config)
@@ -109,11 +106,7 @@ def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, s
 
 
 def valid_pairs(run: Run) -> Sequence[Pair]:
-    """Reads the validation set of a run, from the paths in its configuration.
-
-    Raises:
-        ValueError: If the files are missing or their fingerprint has changed.
-    """
+    """Reads the validation set of a run, from the paths in its configuration."""
     config, known = run.read_config(), run.read_data().get("valid")
     if known is None:
         raise ValueError(f"the fingerprint of the validation set of {run} is missing.")
@@ -147,9 +140,6 @@ def load_word_vectors(
     Returns:
         Dict of `vectors`, for `data.json`: for each side with word vectors, its `Coverage` as a
         dict and the hash of the embeddings. Empty without word vectors.
-
-    Raises:
-        ValueError: If `initialize_embeddings` raises.
     """
     from keras_transformer.training.embedding_initialization import initialize_embeddings
 

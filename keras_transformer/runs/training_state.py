@@ -41,9 +41,6 @@ def write_variables(
         arrays: {name: array}; bfloat16 as uint16 of the same bytes.
         metrics: Whether to set the variables of metrics, or all others.
         source: Name of the checkpoint, for errors.
-
-    Raises:
-        ValueError: If the names or shapes differ.
     """
     variables = dict(_iterate_variables(model))
     known = {_strip_numbers(name): name for name in arrays if name.split("/")[0] in GROUPS}

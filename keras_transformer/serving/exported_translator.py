@@ -47,9 +47,6 @@ class ExportedTranslator:
         path: A version directory; or the one above, whose highest version is taken.
         allow_ops: Names of ops that its graph may hold besides those of this package's exports,
             such as those of a tokenizer of your own.
-
-    Raises:
-        ValueError: If there is no SavedModel, it is corrupted, or does more than translate.
     """
 
     def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
@@ -66,9 +63,6 @@ class ExportedTranslator:
 
         Returns:
             Name of the signature for this search.
-
-        Raises:
-            ValueError: If there is none.
         """
         name = "sample" if search.sample else DEFAULT if search.beam_size == 1 else "beam"
         self._check_signature(name)
@@ -108,9 +102,6 @@ class ExportedTranslator:
 
         Returns:
             List of strings, in the same order.
-
-        Raises:
-            ValueError: If the version cannot be loaded, or does not support the search.
         """
         n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
         return [hypotheses[0].text for hypotheses in n_best]
@@ -133,9 +124,6 @@ class ExportedTranslator:
 
         Returns:
             See `Translator.translate_n_best`.
-
-        Raises:
-            ValueError: See `translate`; or if `n_best` is larger than the beam.
         """
         search = resolve_search(search, options)
         n_best = check_n_best(n_best, search)
@@ -171,10 +159,6 @@ class ExportedTranslator:
 
         Returns:
             For each pair (log_prob, number of tokens).
-
-        Raises:
-            ValueError: If there are not as many targets as sources, the version cannot be loaded,
-                or has no signature `score`.
         """
         self._check_signature("score")
         inputs = {"source": as_bytes(sources), "target": as_bytes(targets)}
@@ -199,9 +183,6 @@ class ExportedTranslator:
 
         Returns:
             For each text (source pieces, target pieces, positions), see `Translator.align`.
-
-        Raises:
-            ValueError: If the version cannot be loaded, or has no signature `attention`.
         """
         if targets is not None:
             self._refuse("aligns its own translations, not given ones: leave out --target")
@@ -218,9 +199,6 @@ class ExportedTranslator:
 
         Returns:
             `AttentionMaps` for each text, with the one map that the signature returns.
-
-        Raises:
-            ValueError: If the version cannot be loaded, or has no signature `attention`.
         """
         self._check_signature("attention")
         answers = self._ask("attention", {"text": as_bytes(sources)}, batch_size)
@@ -321,9 +299,6 @@ class PersistentServer:
 
         Returns:
             List of what `ServerProcess.predict` returns.
-
-        Raises:
-            ValueError: If the version cannot be loaded, its process dies, or a batch fails.
         """
         if not requests:
             return []

@@ -173,9 +173,6 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
     Returns:
         A function from {name of an input: list} and a signature's name to {name of an output:
         nested lists}, strings as str.
-
-    Raises:
-        ValueError: if it cannot be loaded.
     """
     # Imported for its side effect: it registers the tokenizers' ops that the graph contains.
     from keras_transformer.tokenizers import text_ops  # noqa: F401
@@ -291,9 +288,6 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
     Args:
         base: The directory that holds all versions.
         version: Number of the new one.
-
-    Raises:
-        ValueError: If it cannot be created or written to.
     """
     existed = os.path.exists(base)
     try:

@@ -37,9 +37,6 @@ class StoredWeights(tf.Module):
     Args:
         model: A built Keras model.
         precision: `"float32"`, `"bfloat16"` or `"int8"`.
-
-    Raises:
-        ValueError: If the precision is unknown.
     """
 
     def __init__(self, model: keras.Model, precision: str = "float32") -> None:
@@ -95,10 +92,6 @@ class ServedTranslator(tf.Module):
     Args:
         translator: `Translator`.
         config: `ExportConfig`.
-
-    Raises:
-        ValueError: If a signature is unknown, the beam is wider than the target vocabulary, or the
-            weights are not finite.
     """
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
@@ -313,9 +306,6 @@ def functions_of(
 
     Returns:
         A tf.Module and {name of a signature: tf.function}.
-
-    Raises:
-        ValueError: If `translator` is neither; see `ServedTranslator`.
     """
     if hasattr(translator, "translate_batch"):
         served = ServedTranslator(translator, config)

@@ -106,9 +106,6 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
 
     Returns:
         Tuple of names.
-
-    Raises:
-        ValueError: If a name is unknown.
     """
     unknown = sorted(set(names) - set(SIGNATURES))
     if unknown:

@@ -34,11 +34,7 @@ def versions(base: Path) -> dict[int, str]:
 
 
 def version_dir(path: Path) -> Path:
-    """`path` itself when it holds a SavedModel, else its highest version.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """`path` itself when it holds a SavedModel, else its highest version."""
     candidates = [path]
     taken = versions(path)
     if taken:
@@ -53,11 +49,7 @@ def version_dir(path: Path) -> Path:
 
 
 def read_card(version_dir: Path) -> dict[str, Any]:
-    """Reads the model card of a version; an empty dict if it has none.
-
-    Raises:
-        ValueError: If the card is corrupted or invalid.
-    """
+    """Reads the model card of a version; an empty dict if it has none."""
     path = os.path.join(version_dir, CARD)
     if not os.path.exists(path):
         return {}

@@ -44,11 +44,7 @@ def paths(folder: Path) -> list[str]:
 
 
 def require_paths(folder: Path) -> list[str]:
-    """Returns the paths of the vocabularies of source and target.
-
-    Raises:
-        ValueError: If one is missing.
-    """
+    """Returns the paths of the vocabularies of source and target."""
     found = paths(folder)
     if len(found) < len(SIDES):
         raise ValueError(
@@ -59,11 +55,7 @@ def require_paths(folder: Path) -> list[str]:
 
 
 def read(folder: Path) -> tuple[bytes, bytes]:
-    """Returns the serialized vocabularies of source and target.
-
-    Raises:
-        ValueError: If one is missing or cannot be read.
-    """
+    """Returns the serialized vocabularies of source and target."""
     models = []
     for path in require_paths(folder):
         try:
@@ -88,11 +80,7 @@ def open_model(model: bytes) -> "Saved":
 
 
 def load(folder: Path) -> "tuple[Saved, Saved]":
-    """Loads the source and the target tokenizer: one object if they are equal.
-
-    Raises:
-        ValueError: If one is missing or corrupted.
-    """
+    """Loads the source and the target tokenizer: one object if they are equal."""
     source, target = (
         _get_class(os.path.splitext(path)[1]).load(path) for path in require_paths(folder)
     )

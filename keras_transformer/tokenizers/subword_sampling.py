@@ -35,9 +35,6 @@ def subword_sampler(model: bytes, strength: float) -> SubwordSampler:
     Returns:
         `BpeDropout` or `UnigramSampling`; for other types, whose texts have one segmentation, a
         function that returns its arguments.
-
-    Raises:
-        ValueError: If `strength` is out of range.
     """
     if not 0 < strength <= 1:
         raise ValueError(f"strength must be above 0 and at most 1, received {strength}.")
@@ -243,9 +240,6 @@ class BpeDropout:
     Args:
         vocabulary: `ModelPieces` of type bpe.
         dropout: Probability, from 0 to 1.
-
-    Raises:
-        ValueError: If pieces of the vocabulary are marked as unused.
     """
 
     def __init__(self, vocabulary: ModelPieces, dropout: float) -> None:

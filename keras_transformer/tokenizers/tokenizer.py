@@ -94,9 +94,6 @@ def check_tokenizer(side: str, tokenizer: Any, members: Iterable[str] = MEMBERS)
         side: `"source"` or `"target"`.
         tokenizer: The object.
         members: Names of the members that are needed.
-
-    Raises:
-        ValueError: If one of them is missing, or the call has no argument `end`.
     """
     missing = [name for name in members if not hasattr(tokenizer, name)]
     if not missing and "__call__" in members and not _takes_end(tokenizer):

@@ -62,9 +62,6 @@ def learn_vocabularies(
 
     Returns:
         Two serialized vocabularies, the same one twice if it is joint.
-
-    Raises:
-        ValueError: If a vocabulary cannot be learned or read.
     """
 
     def make(*sides, size=None, path=None):
@@ -104,10 +101,6 @@ def train_sentencepiece(
 
     Returns:
         The serialized model.
-
-    Raises:
-        ValueError: If the type is unknown, there is no text, or the vocabulary is larger than the
-            text allows.
     """
     check_text(lines, files)
     check_vocabulary(vocabulary_size, model_type)
@@ -204,10 +197,6 @@ def train_wordpiece(
 
     Returns:
         The serialized model.
-
-    Raises:
-        ValueError: If there is no text, or the vocabulary is larger than the text allows or too
-            small for its characters.
     """
     check_text(lines, files)
     check_vocabulary(vocabulary_size, "wordpiece")

@@ -30,11 +30,7 @@ class VocabularyTooLarge(ValueError):
 def check_text(
     lines: Iterable[str | bytes] | None, files: Sequence[str | os.PathLike[str]]
 ) -> None:
-    """Checks that either lines or files are given, several of them.
-
-    Raises:
-        ValueError: If both or neither are given, or one string instead of a list.
-    """
+    """Checks that either lines or files are given, several of them."""
     if isinstance(lines, (str, bytes, os.PathLike)):
         raise ValueError(
             f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
@@ -49,11 +45,7 @@ def check_text(
 
 
 def nonempty(lines: Iterable[str | bytes] | None) -> Iterator[bytes]:
-    """Yields the lines that are not empty, as UTF-8.
-
-    Raises:
-        ValueError: If all lines are empty, or one is not a string.
-    """
+    """Yields the lines that are not empty, as UTF-8."""
     empty = True
     for line in lines or ():
         if not isinstance(line, (str, bytes)):
@@ -78,10 +70,6 @@ def read_pieces(path: Path) -> list[str]:
 
     Returns:
         The pieces.
-
-    Raises:
-        ValueError: If the file cannot be read, is not UTF-8 or begins with a byte order mark; if a
-            piece is empty, longer than 256 bytes or repeated, or `[UNK]` is missing.
     """
     try:
         with open(path, "rb") as file:
@@ -110,11 +98,7 @@ def serialize_pieces(pieces: Sequence[str], lowercase: bool) -> bytes:
 
 
 def deserialize_pieces(model: bytes) -> tuple[list[str], bool]:
-    """Returns the pieces of a WordPiece model, in file order, and whether it is uncased.
-
-    Raises:
-        ValueError: If the bytes were not written by `serialize_pieces`.
-    """
+    """Returns the pieces of a WordPiece model, in file order, and whether it is uncased."""
     try:
         return read_wordpiece_model(model)
     except ValueError as error:

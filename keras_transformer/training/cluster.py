@@ -55,10 +55,6 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
 
     Returns:
         `Cluster`; None without TF_CONFIG.
-
-    Raises:
-        ValueError: If it is not valid JSON, its task is missing, or the task is not a training
-            worker.
     """
     text = (os.environ if environment is None else environment).get(TF_CONFIG, "")
     if not text.strip():
@@ -89,11 +85,7 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
 
 
 def joined_cluster() -> Cluster:
-    """Reads the cluster of a process that has joined it.
-
-    Raises:
-        ValueError: If TF_CONFIG has been unset since.
-    """
+    """Reads the cluster of a process that has joined it."""
     cluster = read_cluster()
     if cluster is None:
         raise ValueError("TF_CONFIG is missing: do not unset it after the workers have joined.")
@@ -101,11 +93,7 @@ def joined_cluster() -> Cluster:
 
 
 def cluster_for_strategy(strategy: str) -> Cluster | None:
-    """Returns the cluster that a strategy of this name joins, or None.
-
-    Raises:
-        ValueError: See `read_cluster`; also for "multiworker" without TF_CONFIG.
-    """
+    """Returns the cluster that a strategy of this name joins, or None."""
     if strategy not in ("auto", "multiworker"):
         return None
     cluster = read_cluster()
@@ -125,10 +113,6 @@ def wait_for_workers(cluster: Cluster, timeout: float = START_TIMEOUT) -> None:
     Args:
         cluster: `Cluster`.
         timeout: Seconds.
-
-    Raises:
-        ValueError: If one does not respond in time, naming it; or this process cannot listen at
-            its own address.
     """
     end = time.monotonic() + timeout
     missing = [index for index in range(len(cluster.addresses)) if index != cluster.index]

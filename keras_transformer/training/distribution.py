@@ -239,9 +239,6 @@ def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None
         strategy: The strategy of the model.
         what: The name of the value in the message, a plural.
         value: The value of this worker.
-
-    Raises:
-        ValueError: On all workers, if the value of one differs from the chief's.
     """
     if not is_multiworker(strategy):
         return
@@ -278,9 +275,6 @@ class WorkerWatch:
 
     Args:
         cluster: `Cluster`.
-
-    Raises:
-        WorkerLostError: On leaving the context, instead of TensorFlow's error, if a worker is lost.
     """
 
     def __init__(self, cluster: Cluster) -> None:

@@ -67,9 +67,6 @@ def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
         model: The model that is being trained.
         what: What is not finite.
         remedy: What to change.
-
-    Raises:
-        FloatingPointError: Always.
     """
     rate = float(model.optimizer.learning_rate)
     strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's
@@ -94,9 +91,6 @@ def check_weights(model: keras.Model, name: str) -> None:
     Args:
         model: A built model.
         name: Its name in the error message.
-
-    Raises:
-        ValueError: If a weight is not finite.
     """
     invalid = next((weight for weight in model.weights if not _is_finite(weight)), None)
     if invalid is not None:

@@ -36,9 +36,6 @@ def make_functional(model: keras.Model, base: type, args: tuple[Any, ...], kwarg
         model: A model that is about to be initialized.
         base: `TokenTrainer`.
         args, kwargs: Its arguments.
-
-    Raises:
-        TypeError: If the model is of the class `base` itself.
     """
     named = {"inputs", "outputs"} & kwargs.keys()
     if len(args) + len(named) != 2:
@@ -250,9 +247,6 @@ def check_left_over(model: keras.Model, store: Any) -> None:
     Args:
         model: The model that loads the file.
         store: The argument of `load_own_variables` of the whole model.
-
-    Raises:
-        ValueError: If it has any. Keras turns the error into a warning if `skip_mismatch=True`.
     """
     parts, saved = find_parts(model)
     weights = [path for path in saved if isinstance(parts[path], keras.Variable)]

@@ -38,9 +38,6 @@ def token_weights(
 
     Returns:
         Tensor `(B, T)`.
-
-    Raises:
-        ValueError: If the labels are not numbers, or `sample_weight` has another shape.
     """
     labels = _cast_labels(labels)
     weights = ops.cast(ops.greater(labels, PAD), dtype)
@@ -82,9 +79,6 @@ def read_labels(
     Returns:
         Ids, int32 `(B, T)`, PAD for labels that do not count, and their weights `(B, T)`. In a
         compiled function, which cannot raise, an invalid label has weight NaN.
-
-    Raises:
-        ValueError: If the labels are not one id of the vocabulary for each position.
     """
     labels, shape = _check_type(labels), ops.shape(outputs)[:-1]
     received, expected = _static_shape(labels), _static_shape(outputs)[:-1]
@@ -104,11 +98,7 @@ def read_labels(
 
 
 def check_label_array(labels: Any, vocabulary_size: int) -> None:
-    """Checks labels, if their values are known: not in a graph.
-
-    Raises:
-        ValueError: If one is not a whole number below `vocabulary_size`.
-    """
+    """Checks labels, if their values are known: not in a graph."""
     values = values_of(_check_type(labels))
     if values is None or not values.size:
         return

@@ -257,9 +257,6 @@ def refuse_probabilities(arguments: Nested) -> None:
 
     Args:
         arguments: Arguments of the `compile` of a model that returns logits, nested in any way.
-
-    Raises:
-        ValueError: If one of them has `from_logits=False`, which is Keras' default.
     """
     for leaf in keras.tree.flatten(arguments):
         found = leaf

@@ -34,10 +34,6 @@ def corpus_scores(
 
     Returns:
         Dict of `bleu`, `chrf` (both 0–100) and `signature` (sacreBLEU's, of both).
-
-    Raises:
-        ValueError: If there are none, the numbers of outputs and references differ, or the
-            tokenizer is unknown or not installed.
     """
     check_lengths(outputs, references)
     metrics = make_metrics(bleu_tokenize)
@@ -91,11 +87,7 @@ def score_systems(
 
 
 def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
-    """sacreBLEU's metrics by our names for them.
-
-    Raises:
-        ValueError: If the tokenizer is unknown or not installed.
-    """
+    """sacreBLEU's metrics by our names for them."""
     if bleu_tokenize not in sacrebleu.BLEU.TOKENIZERS:
         raise ValueError(
             f"sacreBLEU has no tokenizer {bleu_tokenize!r}: choose one of "
@@ -125,12 +117,7 @@ def _log_once(sentence):
 
 
 def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> None:
-    """Checks the numbers of outputs, references and bootstrap samples.
-
-    Raises:
-        ValueError: If there are no references, not one output for each, or a negative number of
-            bootstrap samples.
-    """
+    """Checks the numbers of outputs, references and bootstrap samples."""
     if not len(references):
         raise ValueError("Nothing to evaluate: received no sentence pairs.")
     if len(outputs) != len(references):

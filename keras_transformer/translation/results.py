@@ -86,9 +86,6 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
     Args:
         n_best: A number, or None: the beam size.
         search: `SearchConfig`. Sampling can return any number of samples.
-
-    Raises:
-        ValueError: If the search does not return that many.
     """
     if n_best is None:
         return search.beam_size

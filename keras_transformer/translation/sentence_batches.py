@@ -67,9 +67,6 @@ class IncomingLines:
 
         Returns:
             List of lines without their ends; empty at the end.
-
-        Raises:
-            ValueError: If they cannot be read.
         """
         taken: list[bytes] = []
         size, until = 0, 0.0
@@ -153,9 +150,6 @@ def translate_stream(
 
     Yields:
         Lists of what `translate` returns for each line.
-
-    Raises:
-        ValueError: If there are more lines than prefixes, or fewer.
     """
     number, size = first, FIRST_WINDOW
     while window := lines.take(size):
@@ -185,11 +179,7 @@ def _check_end(prefixes, count):
 
 
 def as_bytes(texts: Texts) -> list[bytes]:
-    """Texts, strings or byte strings, as a list of byte strings.
-
-    Raises:
-        ValueError: If `texts` is one string, or one of them is not a string.
-    """
+    """Texts, strings or byte strings, as a list of byte strings."""
     if isinstance(texts, (str, bytes)):
         raise ValueError("Expected a list of sentences, received one string: put it in a list.")
     rows = [to_bytes(text) for text in texts]
@@ -206,9 +196,6 @@ def check_count(name: str, texts: Sequence[object], count: int) -> None:
         name: Name of one of the texts in errors.
         texts: Of any kind.
         count: Number of sources.
-
-    Raises:
-        ValueError: If the numbers differ.
     """
     if len(texts) != count:
         raise ValueError(

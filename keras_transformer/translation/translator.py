@@ -382,9 +382,6 @@ def to_indices(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]
         name: "layer" or "head", for errors.
         numbers: Integers from 1 to `count`.
         count: How many the model has.
-
-    Raises:
-        ValueError: If there are no numbers, or one is out of range.
     """
     indices = []
     for number in numbers:

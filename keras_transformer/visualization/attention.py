@@ -93,11 +93,7 @@ def plot_attention(
 
 
 def _as_array(scores, num_queries, num_keys):
-    """Scores `(T, S)`, `(H, T, S)` or `(N, H, T, S)`.
-
-    Raises:
-        ValueError: If they are of another shape.
-    """
+    """Scores `(T, S)`, `(H, T, S)` or `(N, H, T, S)`."""
     if isinstance(scores, (list, tuple)):
         scores = np.stack([to_numpy(x) for x in scores])
     scores = to_numpy(scores)
@@ -148,10 +144,6 @@ def save_attention_plot(
 
     Returns:
         `output`.
-
-    Raises:
-        ValueError: If the text is empty, the kind, a layer or a head is unknown, an export is asked
-            for more than it answers, or the picture cannot be written.
 
     Example:
 
@@ -252,11 +244,7 @@ def plot_alignment(
 
 
 def _weights(alignment, sources, targets):
-    """Weights `(T, S)` from 0 to 1.
-
-    Raises:
-        ValueError: If the alignment has another shape or other values.
-    """
+    """Weights `(T, S)` from 0 to 1."""
     given = np.asarray(to_numpy(alignment))
     if given.ndim == 2 and given.shape == (targets, sources):
         if np.all((given >= 0) & (given <= 1.001)):

@@ -225,9 +225,6 @@ def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
 
     Returns:
         `output`.
-
-    Raises:
-        ValueError: If a run has no history or no validation, or the picture cannot be written.
     """
     names = [os.path.basename(os.path.abspath(path)) for path in paths]
     if len(set(names)) < len(names):

@@ -61,11 +61,7 @@ def colour(number: int) -> str:
 
 
 def check_output(output: Path) -> None:
-    """Refuses the name of a picture that could not be written, before anything is computed.
-
-    Raises:
-        ValueError: If its format is unknown, or its directory is missing.
-    """
+    """Refuses the name of a picture that could not be written, before anything is computed."""
     folder, name = os.path.split(output)
     ending = os.path.splitext(name)[1].lstrip(".").lower()
     known = FigureCanvasAgg.get_supported_filetypes()
@@ -87,9 +83,6 @@ def save_figure(figure: Figure, output: Path) -> Path:
 
     Returns:
         `output`.
-
-    Raises:
-        ValueError: If it cannot be written.
     """
     check_output(output)
     with replacing(output) as temporary:

@@ -164,9 +164,6 @@ def encode_blocks(
 
     Yields:
         Blocks and their ids, in order.
-
-    Raises:
-        ValueError: If one of the processes dies.
     """
     processes = processes or os.cpu_count() or 1
     if processes == 1:

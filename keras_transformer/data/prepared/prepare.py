@@ -197,9 +197,6 @@ def lock_output(output: Path) -> Iterator[None]:
 
     The lock is released even if the process is killed. If the directory remains empty, it is
     removed.
-
-    Raises:
-        ValueError: If another process is writing it.
     """
     folder = _unfinished_path(output)
     os.makedirs(folder, exist_ok=True)

@@ -141,9 +141,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
         Dict of `format`, `version` (of this package), `options`, `fingerprints` (of `train` and
         `valid`), `served` (the counts of `ServedIds`), `shards` (a dict each, of `pairs` and the
         names of `ids` and `offsets`) and `files`: {name: {"bytes": size, "crc32": checksum}}.
-
-    Raises:
-        ValueError: If it is missing, corrupted, or of another format.
     """
     name = os.path.join(path, MANIFEST)
     if not os.path.isfile(name):
@@ -197,11 +194,7 @@ def describe_file(path: Path, name: str) -> dict[str, int]:
 
 
 def check_files(path: Path, manifest: dict[str, Any]) -> None:
-    """Compares the files of a corpus with its manifest.
-
-    Raises:
-        ValueError: If one differs or cannot be read.
-    """
+    """Compares the files of a corpus with its manifest."""
     for name, described in manifest["files"].items():
         try:
             received = describe_file(path, name)

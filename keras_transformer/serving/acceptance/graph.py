@@ -66,11 +66,7 @@ INTEGERS = {3: "<i4", 9: "<i8"}  # DT_INT32, DT_INT64: NumPy's types
 
 
 def read_meta_graphs(version_dir: Path) -> list[meta_graph_pb2.MetaGraphDef]:
-    """Reads the graphs of a version directory.
-
-    Raises:
-        ValueError: If `saved_model.pb` is missing, too large, or cannot be parsed.
-    """
+    """Reads the graphs of a version directory."""
     path = os.path.join(version_dir, NAME)
     content = read_bytes(path, MAX_BYTES)
     try:

@@ -70,9 +70,6 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
 
     Returns:
         See `read_signatures`.
-
-    Raises:
-        ValueError: If it must not be loaded.
     """
     check_checksums(version_dir)
     allow = [f"--allow={','.join(allow_ops)}"] if allow_ops else []
@@ -99,11 +96,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
 
 
 def check_checksums(version_dir: Path) -> None:
-    """Refuses a version whose files have changed; without checksums, logs a warning.
-
-    Raises:
-        ValueError: If a file is missing, corrupted or unknown.
-    """
+    """Refuses a version whose files have changed; without checksums, logs a warning."""
     names = [NAME]
     for folder in LOADED:
         for place, _, found in os.walk(os.path.join(version_dir, folder)):

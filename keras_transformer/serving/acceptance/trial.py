@@ -97,9 +97,6 @@ def read_warm_up(version_dir: Path) -> list[tuple[str, dict[str, Any]]]:
 
     Returns:
         List of (signature's name, {input's name: nested lists}); empty without such a file.
-
-    Raises:
-        ValueError: If the file is corrupted or holds what a server would not run.
     """
     path = os.path.join(version_dir, WARM_UP)
     if not os.path.exists(path):

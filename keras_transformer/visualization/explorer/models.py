@@ -48,9 +48,6 @@ class ExportedModel:
 
         Returns:
             {name of an output: nested lists}.
-
-        Raises:
-            ValueError: If the version is missing, or cannot answer.
         """
         # The process may still answer, but a new one could not load the model.
         if not os.path.isfile(os.path.join(self._path, "saved_model.pb")):
@@ -104,11 +101,7 @@ class ModelInMemory:
         self._lock = threading.Lock()  # the first question of a kind traces a graph
 
     def ask(self, signature: str, inputs: dict[str, list[Any]]) -> dict[str, Any]:
-        """Asks a signature, see `ExportedModel.ask`.
-
-        Raises:
-            ValueError: If the run is missing.
-        """
+        """Asks a signature, see `ExportedModel.ask`."""
         from keras_transformer.serving.served_translator import run_signature
 
         if not self._run.has_model:

@@ -153,10 +153,6 @@ def answer(model: Model, question: str, request: object) -> dict[str, Any]:
 
     Returns:
         A dict that JSON can hold.
-
-    Raises:
-        InvalidRequest: If the request is invalid.
-        ValueError: If the model cannot answer.
     """
     if not isinstance(request, dict):
         raise InvalidRequest("Expected a JSON object.")

@@ -62,9 +62,6 @@ def listen(port: int = 0) -> socket.socket:
 
     Returns:
         A socket for `ExplorerServer`, to be closed by the caller.
-
-    Raises:
-        ValueError: If the number is invalid, or the port is in use.
     """
     if not 0 <= port <= MAX_PORT:
         raise ValueError(f"port must be from 0 to {MAX_PORT}, received {port}.")
@@ -90,9 +87,6 @@ def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
 
     Returns:
         `ExplorerServer`, which `run` starts.
-
-    Raises:
-        ValueError: If the model is missing or invalid.
     """
     opened = open_model(path)
     if isinstance(opened, ExportedTranslator):
