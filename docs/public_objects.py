@@ -73,11 +73,9 @@ def find(module, name):
 
 @functools.cache
 def public_objects():
-    """All `PublicObject`s, in the order of the package's own table."""
+    """All `PublicObject`s, in the order of the stub."""
     return [
-        PublicObject(name, *find(home, name))
-        for home, names in keras_transformer._HOMES.items()
-        for name in names
+        PublicObject(name, *find(home, name)) for name, home in keras_transformer._HOME_OF.items()
     ]
 
 

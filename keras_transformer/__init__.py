@@ -6,82 +6,21 @@ nor, with another Keras backend, TensorFlow.
 """
 
 import os as _os
+import re as _re
 import sys as _sys
 from importlib import import_module as _import_module
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "layers.attention": ("MultiHeadAttention",),
-    "layers.decoder": ("Decoder", "DecoderLayer"),
-    "layers.dot_product_attention": ("dot_product_attention",),
-    "layers.encoder": ("Encoder", "EncoderLayer"),
-    "layers.feed_forward": ("FeedForward",),
-    "layers.masks": ("causal_mask", "combine", "key_mask", "padding_mask"),
-    "layers.position_scheme": ("Positions",),
-    "layers.positional_embedding": ("PositionalEmbedding", "sinusoidal_encoding"),
-    "layers.positions": (
-        "AlibiPositions",
-        "BucketedPositions",
-        "DisentangledPositions",
-        "RelativePositions",
-        "RotaryPositions",
-    ),
-    "transformer": ("Transformer",),
-    "training.losses": (
-        "MaskedAccuracy",
-        "Perplexity",
-        "SmoothedCrossEntropy",
-        "TargetTokens",
-    ),
-    "training.token_trainer": ("TokenTrainer",),
-    "training.divergence": ("StopOnDivergence",),
-    "presets": (
-        "ExportConfig",
-        "ModelConfig",
-        "PRESETS",
-        "PrepareConfig",
-        "SearchConfig",
-        "TrainConfig",
-        "get_preset",
-    ),
-    "special_ids": ("END", "PAD", "START", "UNK"),
-    "decoding.beam": ("beam_search",),
-    "decoding.sampling": ("greedy_search", "sample"),
-    "decoding.search": ("search",),
-    "data.text_files": ("read_pairs",),
-    "training.embedding_initialization": ("Coverage", "initialize_embeddings"),
-    "tokenizers.subword": ("SubwordTokenizer",),
-    "tokenizers.tokenizer": ("Tokenizer",),
-    "tokenizers.wordpiece": ("WordPieceTokenizer",),
-    "data.dataset": ("make_dataset",),
-    "data.prepared.prepared_corpus": ("PreparedCorpus",),
-    "training.distribution": ("make_strategy",),
-    "kernels.tensorflow.machine": ("inter_op_threads", "configure_threads"),
-    "importers.importing": ("import_model",),
-    "runs.models": ("average_checkpoints", "load"),
-    "runs.resume_training": ("ResumeTraining",),
-    "runs.validation": ("EMAValidation", "TranslationScores", "ema_weights"),
-    "translation.translator": ("Translator",),
-    "runs.training_data": ("prepare",),
-    "serving.saved_model": ("export", "load_saved_model"),
-    "serving.acceptance.structure": ("check_structure",),
-    "serving.acceptance.trial": ("check",),
-    "serving.ctranslate2": ("export_ctranslate2",),
-    "training.optimizer": ("EMAAdam", "WarmupInverseSqrt"),
-    "translation.inspection": ("attention_maps", "token_probabilities"),
-    "visualization.attention": ("plot_alignment", "plot_attention"),
-    "visualization.token_probabilities": ("plot_token_probabilities",),
-    "visualization.curves": (
-        "plot_history",
-        "plot_learning_rate",
-        "plot_position_encoding",
-        "plot_run",
-        "plot_runs",
-        "save_run_plot",
-    ),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# The stub lists the public names for type checkers; the same lines tell where to import them from.
+_STUB = _os.path.join(_os.path.dirname(__file__), "__init__.pyi")
+with open(_STUB, encoding="utf-8") as _file:
+    _HOME_OF = {
+        name: home
+        for home, name in _re.findall(
+            r"^from keras_transformer\.([\w.]+) import \(?\s*(\w+) as", _file.read(), _re.MULTILINE
+        )
+    }
 
 __all__ = sorted(_HOME_OF)
 

@@ -330,7 +330,7 @@ GREEDY = SearchConfig()
 def resolve_search(
     search: SearchConfig | None, options: Mapping[str, Any], default: SearchConfig = GREEDY
 ) -> SearchConfig:
-    """Returns the search options of a call: a configuration, or fields that replace the default's."""
+    """Returns the options of a search: `search`, or `default` with the fields in `options`."""
     if not options:
         return search or default
     if search is not None:
