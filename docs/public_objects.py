@@ -19,8 +19,8 @@ class PublicObject:
     node: ast.AST  # its definition: a class, a function or an assignment
 
     @property
-    def room(self):
-        """The sub-package or module of the house that it belongs to."""
+    def subpackage(self):
+        """The top-level module or subpackage that it belongs to."""
         return self.module.partition(".")[0]
 
     @property

@@ -1,4 +1,4 @@
-"""The pages of the reference: every public name of the package, on the page of its room."""
+"""The pages of the reference: every public name of the package, by subpackage."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ import re
 from docs.pages import link_names, slug
 from docs.public_objects import docstring_of, public_objects
 
-# Rooms that share a page, by its title; any other room has a page with its own name for a title.
+# Subpackages that share a page, by its title; any other has a page of its own name.
 TITLES = {
     "Layers": ("layers",),
     "Model": ("transformer",),
@@ -22,17 +22,17 @@ TITLES = {
 }
 
 
-def title_of(room):
-    """The title of the page that a room is on."""
-    shared = [title for title, rooms in TITLES.items() if room in rooms]
-    return shared[0] if shared else room.replace("_", " ").capitalize()
+def title_of(subpackage):
+    """The title of the page that a subpackage is on."""
+    shared = [title for title, subpackages in TITLES.items() if subpackage in subpackages]
+    return shared[0] if shared else subpackage.replace("_", " ").capitalize()
 
 
 def pages():
     """Pairs of title and `PublicObject`s, in the order in which one meets them."""
     found = {title: [] for title in TITLES}
     for public in public_objects():
-        found.setdefault(title_of(public.room), []).append(public)
+        found.setdefault(title_of(public.subpackage), []).append(public)
     return [(title, publics) for title, publics in found.items() if publics]
 
 
@@ -42,9 +42,9 @@ def path_of(title):
 
 
 def text_of(title, publics):
-    """The page: what each room is for, a table of its names, then one after the other."""
-    rooms = dict.fromkeys(public.room for public in publics)
-    about = [with_code(docstring_of(room)) for room in rooms]
+    """The page: what each subpackage is for, a table of its names, then each of them."""
+    subpackages = dict.fromkeys(public.subpackage for public in publics)
+    about = [with_code(docstring_of(subpackage)) for subpackage in subpackages]
     rows = [f"| [`{p.name}`][keras_transformer.{p.name}] | {first_sentence(p)} |" for p in publics]
     items = [f"::: keras_transformer.{public.name}" for public in publics]
     table = "\n".join(["| name | what it is |", "|---|---|", *rows])

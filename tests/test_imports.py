@@ -1,4 +1,4 @@
-"""The rules of the house: what imports what, what is public, how long a file may be."""
+"""Conventions of the code: what imports what, what is public, how long a file may be."""
 
 import ast
 import importlib
@@ -47,9 +47,9 @@ def test_public_names():
             assert value.__name__ == name
 
 
-@pytest.mark.parametrize("room", ["layers", "decoding"])
-def test_rooms_export_what_they_say(room):
-    module = importlib.import_module(f"keras_transformer.{room}")
+@pytest.mark.parametrize("subpackage", ["layers", "decoding"])
+def test_subpackages_export_their_names(subpackage):
+    module = importlib.import_module(f"keras_transformer.{subpackage}")
     assert sorted(module.__all__) == module.__all__
     for name in module.__all__:
         assert getattr(module, name) is getattr(keras_transformer, name)

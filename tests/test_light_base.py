@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 
 BROUGHT_ALONG = {"rich", "tensorboard", "werkzeug"}  # by Keras and TensorFlow
 # Of these, no public name needs more than TensorFlow and Keras.
-ROOMS_OF_THE_BASE = ("layers", "transformer", "training", "decoding", "presets", "special_ids")
+BASE_MODULES = ("layers", "transformer", "training", "decoding", "presets", "special_ids")
 
 
 def run_without(modules, code, *arguments):
@@ -62,7 +62,7 @@ print(json.dumps(missing))
         assert found[2] in requirements()["all"]
     assert {"SubwordTokenizer", "export", "plot_attention"} <= set(missing)
     homes = {name: keras_transformer._HOME_OF[name] for name in missing}
-    assert not [name for name in homes if homes[name].startswith(ROOMS_OF_THE_BASE)]
+    assert not [name for name in homes if homes[name].startswith(BASE_MODULES)]
 
 
 def test_what_no_extra_brings_is_an_error_as_ever():

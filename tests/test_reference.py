@@ -29,10 +29,12 @@ def test_every_public_name_is_found_where_it_is_defined():
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_example(name):
-    """In its own docstring, or in that of its module or room, which the page shows as well."""
+    """In its own docstring, or in that of its module or subpackage, which is on the page too."""
     public = DOCUMENTED[name]
     docstrings = [public.docstring]
-    docstrings += [public_objects.docstring_of(where) for where in (public.module, public.room)]
+    docstrings += [
+        public_objects.docstring_of(where) for where in (public.module, public.subpackage)
+    ]
     examples = [re.findall(r"^ *(?:>>>|\.\.\.) .*$", text, re.MULTILINE) for text in docstrings]
     assert examples[0] or re.search(rf"\b{name}\b", "\n".join(examples[1] + examples[2]))
 
