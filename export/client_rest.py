@@ -154,7 +154,7 @@ def main():
     parser.add_argument("--retries", type=int, default=4, help="while the server is unavailable")
     options = parser.parse_args()
     if options.version is not None and options.label is not None:
-        parser.error("--version and --label exclude each other")
+        parser.error("--version and --label cannot be used together")
     if options.batch_size < 1:
         parser.error(f"--batch-size must be at least 1, received {options.batch_size}")
     try:

@@ -26,7 +26,6 @@ from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, check_equal, make_strategy
 from keras_transformer.training.divergence import check_weights
-from keras_transformer.training.freezing import freeze, freeze_embeddings
 from keras_transformer.training.losses import (
     MaskedAccuracy,
     Perplexity,
@@ -170,8 +169,11 @@ def build_model(
         dtype=config.precision,
     )
     model.build()
-    freeze(model, config.freeze)
-    freeze_embeddings(model, sides_with_vectors(config) if config.freeze_vectors else ())
+    for name in config.freeze:
+        getattr(model, name.replace("-embeddings", "_embedding")).trainable = False
+    if config.freeze_vectors:
+        for side in sides_with_vectors(config):  # learned positions remain trainable
+            getattr(model, f"{side}_embedding").embeddings.trainable = False
     return model
 
 

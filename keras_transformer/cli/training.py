@@ -108,7 +108,7 @@ def configure(
         ValueError: If it is invalid, or its base is missing or given twice.
     """
     if preset and config:
-        raise ValueError("--preset and --config exclude each other: leave out one of the two.")
+        raise ValueError("--preset and --config cannot be used together: leave out one of the two.")
     base, values = PRESETS[DEFAULT_PRESET], {}
     if preset:
         base = get_preset(preset)

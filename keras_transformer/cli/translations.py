@@ -11,6 +11,7 @@ from keras_transformer.translation.sentence_batches import IncomingLines
 from keras_transformer.utils import Path, counted
 
 SEPARATOR = b" ||| "
+SECONDS_BETWEEN_LINES = 60  # of progress, if stderr is not a terminal
 
 
 class StreamProgress:
@@ -18,12 +19,10 @@ class StreamProgress:
 
     Args:
         size: Size of the input in bytes, or None if unknown.
-        every: Seconds between two lines if stderr is not a terminal.
     """
 
-    def __init__(self, size: int | None = None, every: float = 60.0) -> None:
+    def __init__(self, size: int | None = None) -> None:
         self.size = size
-        self.every = every
         self.terminal = sys.stderr.isatty()
         self._lines = 0
         self._started = self._printed = time.monotonic()
@@ -37,7 +36,7 @@ class StreamProgress:
         """
         now = time.monotonic()
         self._lines += lines
-        if not self.terminal and now - self._printed < self.every:
+        if not self.terminal and now - self._printed < SECONDS_BETWEEN_LINES:
             return
         self._printed = now
         seconds = max(now - self._started, 1e-9)

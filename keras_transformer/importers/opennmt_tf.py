@@ -446,7 +446,7 @@ def read_checkpoint(prefix: Path) -> dict[str, StoredTensor]:
     if size > os.path.getsize(path):
         raise ValueError(
             f"{path} is truncated: its tensors have {size:,} bytes, but the file has "
-            f"{os.path.getsize(path):,}; copy it again from its origin."
+            f"{os.path.getsize(path):,}; copy or download it again."
         )
     return tensors
 

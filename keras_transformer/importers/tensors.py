@@ -93,7 +93,7 @@ def _read_safetensors(path):
         if length > min(size, MAX_HEADER_BYTES):
             raise ValueError(
                 f"{path} claims a header of {length:,} bytes, but has {size:,} bytes: it is "
-                "truncated or corrupted; copy it again from its origin."
+                "truncated or corrupted; copy or download it again."
             )
         header = parse_json(path, file.read(length))
     header.pop("__metadata__", None)
@@ -127,7 +127,7 @@ def _check_end(path, name, end, size):
     if end > size:
         raise ValueError(
             f"{path} is truncated: {name} ends at byte {end:,} of its data, which has "
-            f"{max(size, 0):,}; copy it again from its origin."
+            f"{max(size, 0):,}; copy or download it again."
         )
 
 
@@ -165,7 +165,7 @@ def _read_entry(path, name, start, dtype, count):
         file.seek(start)
         content = file.read(count * dtype.itemsize)
     if len(content) < count * dtype.itemsize:
-        raise ValueError(f"{path} is truncated: {name} ends early; copy it again from its origin.")
+        raise ValueError(f"{path} is truncated: {name} ends early; copy or download it again.")
     return np.frombuffer(content, dtype)
 
 

@@ -172,7 +172,7 @@ def read_vocabulary(path: Path) -> list[str]:
         if type(id) is not int or not 0 <= id < len(pairs) or pieces[id] is not None:
             raise ValueError(
                 f"{path} must number its {len(pairs):,} pieces from 0 without gaps, received "
-                f"{id!r:.40} for {piece[:40]!r}: copy it again from its origin."
+                f"{id!r:.40} for {piece[:40]!r}: copy or download it again."
             )
         pieces[id] = piece
     return [piece for piece in pieces if piece is not None]
@@ -192,7 +192,7 @@ def _read_text(path):
     try:
         lines = read_bytes(path, MAX_BYTES).decode().split("\n")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} must be UTF-8: copy it again from its origin.") from None
+        raise ValueError(f"{path} must be UTF-8: copy or download it again.") from None
     return [line.rstrip("\r") for line in lines]
 
 

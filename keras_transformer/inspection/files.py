@@ -31,8 +31,8 @@ def read_bytes(path: Path, most: int) -> bytes:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from None
     if len(content) > most:
         raise ValueError(
-            f"{path} is larger than {most:,} bytes, the most that such a file may have: it is none "
-            "of this package's."
+            f"{path} has more than {most:,} bytes, the limit for such files: it was not written by "
+            "keras_transformer."
         )
     return content
 
@@ -50,9 +50,9 @@ def parse_json(path: Path, content: bytes) -> dict[str, Any]:
     return value
 
 
-def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object from a file of limited size."""
-    return parse_json(path, read_bytes(path, most))
+    return parse_json(path, read_bytes(path, MAX_JSON_BYTES))
 
 
 def check_types(path: Path, value: dict[str, Any], kinds: dict[str, type]) -> None:
@@ -74,7 +74,7 @@ def check_types(path: Path, value: dict[str, Any], kinds: dict[str, type]) -> No
 def describe_corruption(path: Path | None, error: object) -> str:
     """The message for a file that cannot be read, and why."""
     reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-    return f"{path} is corrupted ({reason}): copy it again from its origin."
+    return f"{path} is corrupted ({reason}): copy or download it again."
 
 
 def digest(path: Path) -> str:
@@ -119,8 +119,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
     own = f'"{SEAL}": "{seal}"'.encode()
     if hashlib.sha256(content.replace(own, BLANK.encode(), 1)).hexdigest() != seal:
         raise ValueError(
-            f"{path} is not what was written, by its own checksum: copy it again from its "
-            "origin, or remove it if you have changed it yourself."
+            f"{path} was changed or is corrupted (its checksum does not match): copy or download "
+            "it again, or remove it if you have changed it yourself."
         )
     return fields
 

@@ -126,8 +126,7 @@ def describe_weights(path: Path, file: io.RawIOBase | None = None) -> dict[str, 
         raise ValueError(describe_corruption(path, error)) from None
     if weights.bytes > size:
         raise ValueError(
-            f"{path} says that it holds {weights.bytes:,} bytes of weights, but has {size:,}: they "
-            "are not all there."
+            f"{path} declares {weights.bytes:,} bytes of weights, has {size:,}: it is truncated."
         )
     return weights.shapes
 
@@ -143,12 +142,12 @@ class _Weights:
     def visit(self, group: Any, where: str, depth: int) -> None:
         """Checks everything in a group."""
         if depth > MAX_DEPTH:
-            self._refuse(where, f"lies more than {MAX_DEPTH} groups deep")
+            self._refuse(where, f"is nested more than {MAX_DEPTH} groups deep")
         for name in group:
             inner = f"{where}/{name}"
             self.objects += 1
             if self.objects > MAX_OBJECTS:
-                self._refuse(inner, f"comes after {MAX_OBJECTS:,} others")
+                self._refuse(inner, f"exceeds the limit of {MAX_OBJECTS:,} objects")
             link = group.get(name, getlink=True)
             if not isinstance(link, h5py.HardLink):
                 self._refuse(inner, f"is a link ({type(link).__name__}), expected an array")

@@ -106,7 +106,7 @@ def _changes(config, path):
 
 
 def _check_change(path, part, change):
-    """Refuses a change other than those that `layers.changes` writes."""
+    """Raises an error for a change other than those that `layers.changes` writes."""
     alpha, quantization = change.get("lora_alpha", 1), change.get("quantization", "int8")
     if not (
         change.keys() <= {"trainable", "quantization", "lora_rank", "lora_alpha"}
@@ -159,7 +159,7 @@ class _Values:
             self._refuse(f"{name} is {value!r:.40}, beyond all bounds")
 
     def _object(self, value):
-        """Refuses what Keras would make an object of, unless it may be made."""
+        """Raises an error for what Keras would deserialize, unless it is allowed."""
         if "class_name" not in value and "registered_name" not in value and "module" not in value:
             return
         module, name = value.get("module"), value.get("class_name")
@@ -237,7 +237,7 @@ def _scheme_weights(config, d, n):
 
 
 def check_weights(path: Path, config: dict[str, Any], weights: dict[str, list[int]]) -> None:
-    """Refuses a file that holds fewer numbers than its model has, before memory is taken for these.
+    """Raises an error if a file has fewer numbers than its model, before memory is allocated.
 
     Args:
         path: Its name, for errors.

@@ -113,7 +113,7 @@ def _try_vocabulary(path):
     except Exception as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
-            f"{path} is not a valid {kind} model ({reason}): copy it again from its origin."
+            f"{path} is not a valid {kind} model ({reason}): copy or download it again."
         ) from None
 
 

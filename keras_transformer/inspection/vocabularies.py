@@ -26,7 +26,7 @@ LEAF = 1 << 31  # of a unit of the double array: the mark of a value
 
 
 def check_sentencepiece_model(model: bytes) -> int:
-    """Refuses bytes that are not a valid SentencePiece model.
+    """Raises an error for bytes that are not a valid SentencePiece model.
 
     Args:
         model: A serialised `ModelProto`.
@@ -56,7 +56,7 @@ def check_sentencepiece_model(model: bytes) -> int:
 
 
 def _check_table(table):
-    """Refuses a table of replacements that points out of itself.
+    """Raises an error for a normalization table (precompiled_charsmap) with invalid offsets.
 
     A uint32, the length of a double array in bytes; that array, of uint32 units as in darts-clone;
     then the replacements, each ended by a zero. A unit that is not a value leads to the unit at
@@ -68,15 +68,15 @@ def _check_table(table):
     text = table[4 + length :]
     # The last byte ends the last replacement; arrays come in blocks of 256 units.
     if len(table) < 8 or not length or length % 1024 or not text or text[-1]:
-        raise ValueError("its table of replacements is cut off")
+        raise ValueError("its normalization table is truncated")
     units = np.frombuffer(table[4 : 4 + length], "<u4").astype(np.int64)
     inner = (units & LEAF) == 0
     offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
     targets = np.arange(len(units)) ^ offsets
     if np.any((targets[inner] | 255) >= len(units)):
-        raise ValueError("its table of replacements points out of itself")
+        raise ValueError("its normalization table has an invalid offset")
     if np.any((units & (LEAF - 1))[~inner] >= len(text)):
-        raise ValueError("its table of replacements points behind their end")
+        raise ValueError("its normalization table has an offset beyond its texts")
 
 
 def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
@@ -106,7 +106,7 @@ def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
 
 
 def check_pieces(pieces: Sequence[str], where: Path) -> None:
-    """Refuses what no vocabulary could be.
+    """Raises an error for what no vocabulary could be.
 
     Args:
         pieces: The pieces, by their numbers in the file.
@@ -122,7 +122,7 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
             )
     twice = [piece for piece, count in collections.Counter(pieces).items() if count > 1]
     if twice:
-        raise ValueError(f"{where}: {twice[0]!r} is there twice: every piece must have one id.")
+        raise ValueError(f"{where}: {twice[0]!r} is duplicated: every piece must have one id.")
     if SPECIAL[UNK] not in pieces:
         raise ValueError(
             f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell: it "

@@ -200,7 +200,7 @@ class TrainConfig:
             raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
         if len(sides) == 2 and share == "all":
             raise ValueError(
-                "--source-vectors and --target-vectors exclude each other with "
+                "--source-vectors and --target-vectors cannot be used together with "
                 "--share-embeddings all: leave out one of them, or give --share-embeddings target."
             )
         if sides and self.start_from is not None:

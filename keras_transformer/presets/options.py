@@ -229,7 +229,7 @@ def check_validation(config: Any) -> None:
         raise ValueError("--valid-source is missing: give it together with --valid-target.")
     if config.valid_source is not None and config.valid_fraction is not None:
         raise ValueError(
-            f"--valid-fraction {config.valid_fraction} and --valid-source exclude each other: "
+            f"--valid-fraction {config.valid_fraction} and --valid-source cannot be used together: "
             "leave out one of the two."
         )
 

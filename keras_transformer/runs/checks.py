@@ -107,8 +107,8 @@ def check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | No
             continue
         if origin is not None:
             raise ValueError(
-                f"--{name.replace('_', '-')} and the vocabularies of {origin} exclude each other: "
-                "leave out the option."
+                f"--{name.replace('_', '-')} and the vocabularies of {origin} cannot be used "
+                "together: leave out the option."
             )
         read_pieces(path)
 

@@ -23,7 +23,7 @@ MAX_BYTES = 1 << 16  # size limit of a file; `to_yaml` writes about 4,000 bytes
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases: a small file could expand to a huge one."""
+    """Raises an error for aliases: a small file could expand to a huge one."""
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):

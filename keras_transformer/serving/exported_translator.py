@@ -55,7 +55,7 @@ class ExportedTranslator:
         self.signatures = inspect_version(self.directory, allow_ops)
 
     def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
-        """Refuses a search that the export does not support.
+        """Raises an error for a search that the export does not support.
 
         Args:
             search: `SearchConfig`.
@@ -80,7 +80,7 @@ class ExportedTranslator:
                 own_value = "" if fixed is None else f" at {fixed}"
                 self._refuse(
                     f"fixes {field.name} of its signature {name}{own_value}, received {received}: "
-                    "take that"
+                    "use that value"
                 )
         return name
 

@@ -193,9 +193,9 @@ def _weight_bytes(version_dir):
     return sum(entry.stat().st_size for entry in os.scandir(directory))
 
 
-def _first_words(text, words=3, characters=12):
-    """The first words of a text; without spaces, the first characters."""
-    return " ".join(text.split()[:words])[: words * characters]
+def _first_words(text):
+    """The first three words of a text; without spaces, the first characters."""
+    return " ".join(text.split()[:3])[:36]
 
 
 def _rounded(value):

@@ -117,7 +117,6 @@ def make_inputs(
     name: str,
     texts: Sequence[str | bytes],
     targets: Sequence[str | bytes] | None = None,
-    seed: int = 0,
 ) -> dict[str, list[Any]]:
     """A request to a signature, as nested lists, with usual values for inputs other than text.
 
@@ -125,14 +124,13 @@ def make_inputs(
         name: Of the signature.
         texts: Byte strings or strings.
         targets: As many, for `score`; the texts themselves when left out.
-        seed: First seed of `sample`; for `tokens` and `explore`, determines the ids.
 
     Returns:
         {name of an input: list}.
     """
     rows = len(texts)
     # Any ids will do, including unknown ones.
-    ids = [[(seed + 7919 * row * k) % 100_003 - 1 for k in range(5)] for row in range(rows)]
+    ids = [[7919 * row * k % 100_003 - 1 for k in range(5)] for row in range(rows)]
     values: dict[str, list[Any]] = {
         "text": list(texts),
         "source": list(texts),
@@ -140,9 +138,9 @@ def make_inputs(
         "temperature": [1.0] * rows,
         "top_k": [0] * rows,
         "top_p": [1.0] * rows,
-        "seed": [seed + row for row in range(rows)],
+        "seed": list(range(rows)),
         "ids": ids,
         "prefix": ids,
-        "k": [seed + row - 1 for row in range(rows)],
+        "k": list(range(-1, rows - 1)),
     }
     return {key: values[key] for key in SIGNATURES[name].inputs}

@@ -38,12 +38,12 @@ class Cluster:
         role = "the chief" if index == 0 else f"worker {index}"
         return f"{role} ({self.addresses[index]})"
 
-    def find_missing(self, seconds: float = 2.0) -> list[str]:
+    def find_missing(self) -> list[str]:
         """Returns the names of the other workers that do not respond at their addresses."""
         return [
             self.name(index)
             for index, address in enumerate(self.addresses)
-            if index != self.index and not _responds(address, seconds)
+            if index != self.index and not _responds(address, 2.0)
         ]
 
 
@@ -62,7 +62,7 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"TF_CONFIG is not JSON ({error}): expected such as {EXAMPLE}.") from None
+        raise ValueError(f"TF_CONFIG is not JSON ({error}). Example: {EXAMPLE}.") from None
     cluster, task = (_read_section(config, name) for name in ("cluster", "task"))
     kind, index = task.get("type"), task.get("index", 0)
     if kind not in TYPES:
@@ -79,7 +79,7 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
         raise ValueError(
             f"The task index in TF_CONFIG must be an integer below {count}, the number of "
-            f"addresses of type {kind}, received {index!r}: expected such as {EXAMPLE}."
+            f"addresses of type {kind}, received {index!r}: expected, for example, {EXAMPLE}."
         )
     return Cluster(tuple(addresses), number)
 
@@ -158,7 +158,7 @@ def _responds(address, seconds):
 def _read_section(config: Any, name: str) -> dict[str, Any]:
     part = config.get(name) if isinstance(config, dict) else None
     if not isinstance(part, dict):
-        raise ValueError(f"TF_CONFIG has no {name}: expected such as {EXAMPLE}.")
+        raise ValueError(f"TF_CONFIG has no {name}: expected, for example, {EXAMPLE}.")
     return part
 
 

@@ -61,7 +61,7 @@ def colour(number: int) -> str:
 
 
 def check_output(output: Path) -> None:
-    """Refuses the name of a picture that could not be written, before anything is computed."""
+    """Raises an error for a path that could not be written, before anything is computed."""
     folder, name = os.path.split(output)
     ending = os.path.splitext(name)[1].lstrip(".").lower()
     known = FigureCanvasAgg.get_supported_filetypes()

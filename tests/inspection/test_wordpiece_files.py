@@ -16,7 +16,7 @@ BAD = {
     "numbers": (SOUND | {"pieces": ["[UNK]", 7]}, "its pieces are not a list of strings"),
     "one string": (SOUND | {"pieces": "[UNK]"}, "its pieces are not a list of strings"),
     "case": (SOUND | {"lowercase": "yes"}, "does not say whether text is lower-cased"),
-    "twice": (SOUND | {"pieces": ["[UNK]", "a", "a"]}, "'a' is there twice"),
+    "twice": (SOUND | {"pieces": ["[UNK]", "a", "a"]}, "'a' is duplicated"),
     "no unknown": (SOUND | {"pieces": ["a"]}, r"has no \[UNK\]"),
     "long": (SOUND | {"pieces": ["[UNK]", "x" * 257]}, "line 2 has 257 bytes"),
     "half a character": (SOUND | {"pieces": ["[UNK]", "\ud800"]}, "surrogates not allowed"),

@@ -119,7 +119,7 @@ def mistakes_about_words(folder, text):
     return [
         ([*own, "--source-vocabulary-size", "60"], "needs separate vocabularies"),
         ([*own, "--source-vocabulary", vocabulary], "give the same file twice, or --share-embed"),
-        ([*apart, "--source-vocabulary", vocabulary], "'fox' is there twice"),
+        ([*apart, "--source-vocabulary", vocabulary], "'fox' is duplicated"),
         ([*apart, "--target-vocabulary", "/none"], "/none cannot be read: No such file"),
         ([*apart, "--target-vocabulary-size", "60"], "vocabulary_size must be greater than 260"),
         (
@@ -154,7 +154,7 @@ def mistakes_about_words(folder, text):
         ),
         (
             [*own, "--source-vectors", vectors, "--target-vectors", vectors],
-            "exclude each other with --share-embeddings all",
+            "cannot be used together with --share-embeddings all",
         ),
         ([*start, *texts, "--source-vectors", vectors], "leave out --source-vectors"),
         ([*start, *texts, *["--source-vocabulary", vocabulary] * 1], "give the same file twice"),

@@ -226,7 +226,7 @@ def test_mistakes_at_the_command_line(script):
     done = run(script, "--model", "toy", "--batch-size", "0")
     assert done.returncode == 2 and b"must be at least 1, received 0" in done.stderr
     done = run(script, "--model", "toy", "--version", "1", "--label", "stable")
-    assert done.returncode == 2 and b"exclude each other" in done.stderr
+    assert done.returncode == 2 and b"cannot be used together" in done.stderr
 
 
 def test_url_without_a_scheme():

@@ -325,8 +325,8 @@ def test_vocabulary_of_another_system(tmp_path):
     "content, sentence",
     [
         (b"\xef\xbb\xbf[UNK]\nthe\n", "begins with a byte order mark"),
-        (b"[UNK]\nthe\nfox\nthe\n", "'the' is there twice"),
-        (b"[UNK]\nthe\nthe \n", "'the' is there twice"),
+        (b"[UNK]\nthe\nfox\nthe\n", "'the' is duplicated"),
+        (b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
         (b"[PAD]\nthe\n", "has no [UNK], which stands for"),
         (b"", "has no [UNK], which stands for"),
         (b"[UNK]\nthe\n  \nfox\n", "line 3 holds no piece: take"),

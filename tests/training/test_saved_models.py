@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.training.freezing import freeze
 from tests.support.layer_harness import randomize
 
 
@@ -117,7 +116,7 @@ def frozen_model(share="target", **options):
         20, 20, num_layers=1, d_model=8, num_heads=2, d_ff=16, share_embeddings=share
     )
     model.build()
-    freeze(model, ["encoder", "source-embeddings"])
+    model.encoder.trainable = model.source_embedding.trainable = False
     optimizer = kt.EMAAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), **options)
     return model

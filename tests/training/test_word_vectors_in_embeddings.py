@@ -6,7 +6,6 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import check_frozen_vectors
-from keras_transformer.training.freezing import freeze_embeddings
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
 SIZES = dict(num_layers=1, num_heads=2, d_ff=16, dropout=0.0, max_length=8, positions="learned")
@@ -118,7 +117,8 @@ def frozen_model(sides=("source",), share="target", **options):
     keras.utils.set_random_seed(1)
     model = kt.Transformer(20, 20, d_model=8, share_embeddings=share, **SIZES)
     model.build()
-    freeze_embeddings(model, sides)
+    for side in sides:
+        getattr(model, f"{side}_embedding").embeddings.trainable = False
     optimizer = kt.EMAAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), **options)
     return model

@@ -76,7 +76,7 @@ class ServerProcess:
     ) -> None:
         if not is_supported():
             raise ValueError(
-                "An export is tried with TensorFlow's C library for Linux: run this there."
+                "Exports are tested with TensorFlow's C library for Linux: run this on Linux."
             )
         version_dir = os.path.abspath(os.fspath(version_dir))
         with loadable_path(version_dir) as path:
@@ -94,7 +94,7 @@ class ServerProcess:
         # find_spec locates TensorFlow without importing it.
         tensorflow = importlib.util.find_spec("tensorflow")
         if tensorflow is None or tensorflow.origin is None:
-            raise ValueError("An export is tried with TensorFlow, which is not installed.")
+            raise ValueError("Exports are tested with TensorFlow, which is not installed.")
         site_packages = os.path.dirname(os.path.dirname(tensorflow.origin))
         # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]

@@ -59,7 +59,7 @@ REGISTERED = frozenset({"", "tf.StaticHashTable", "tf.TrackableConstant"})
 
 
 def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signatures:
-    """Refuses a version that is corrupted, or does more than translate.
+    """Raises an error for a version that is corrupted, or does more than translate.
 
     Its files are compared with the checksums in its card; `check_structure` reads its graph in a
     process of its own. TensorFlow is not imported.
@@ -96,7 +96,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
 
 
 def check_checksums(version_dir: Path) -> None:
-    """Refuses a version whose files have changed; without checksums, logs a warning."""
+    """Raises an error if files of a version have changed; warns if it has no checksums."""
     names = [NAME]
     for folder in LOADED:
         for place, _, found in os.walk(os.path.join(version_dir, folder)):

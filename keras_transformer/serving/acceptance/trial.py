@@ -1,4 +1,4 @@
-"""Tries an exported version before it is published: what a server would answer, and to what.
+"""Tests an exported version before it is published: what a server would answer.
 
 Everything here goes through TensorFlow's C++ loader in a separate process (`ServerProcess`), the
 way TF Serving runs a model. `check` is what `export` and `keras-transformer check` call.

@@ -257,7 +257,7 @@ EXPORTS = {
         lambda export: (export / "model.json").write_text(
             (export / "model.json").read_text().replace('"created"', '"creates"')
         ),
-        "by its own checksum",
+        "its checksum does not match",
     ),
     "card types": Trial(
         "a model.json of wrong types", fields(signatures=[1]), "must be of the type"

@@ -183,12 +183,12 @@ RUNS = {
         "source.spm",
     ),
     "spm size": Trial(
-        "a vocabulary of 40 MB", content("source.spm", bytes(40 << 20)), "is larger than"
+        "a vocabulary of 40 MB", content("source.spm", bytes(40 << 20)), "has more than"
     ),
     "spm table": Trial(
-        "a table of replacements that points out of itself",
+        "a normalization table with an invalid offset",
         vocabulary(pointing_out),
-        "points out of itself",
+        "an invalid offset",
     ),
     "spm score": Trial(
         "a piece whose score is no number",
