@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from keras_transformer.data.pairs import read_sides
 from keras_transformer.tokenizers.pieces import concatenated_ranges
 from keras_transformer.utils import counted
 
@@ -164,8 +165,8 @@ def encode_pairs(
     tokenizers, rest = (source_tokenizer, target_tokenizer), iter(pairs)
     sides: tuple[list[Shard], list[Shard]] = ([], [])
     while chunk := list(itertools.islice(rest, CHUNK)):
-        for number, tokenizer in enumerate(tokenizers):
-            sides[number].append(_encode_lines([pair[number] for pair in chunk], tokenizer))
+        for shards, lines, tokenizer in zip(sides, read_sides(chunk), tokenizers, strict=True):
+            shards.append(_encode_lines(lines, tokenizer))
     return EncodedPairs(*(_concatenate_shards(shards) for shards in sides))
 
 

@@ -1,7 +1,7 @@
 """Sentence pairs, and a corpus with training, validation and test set."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,25 @@ class Corpus:
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
+
+
+def read_sides(pairs: Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Returns the sources and the targets of pairs.
+
+    Raises:
+        ValueError: If an element is not a pair of texts.
+    """
+    sides: tuple[list[str], list[str]] = ([], [])
+    for number, pair in enumerate(pairs):
+        is_pair = isinstance(pair, tuple | list) and len(pair) >= 2
+        if not is_pair or not all(isinstance(text, str | bytes) for text in pair[:2]):
+            raise ValueError(
+                f"pairs must be pairs (source, target) of texts, received element {number}: "
+                f"{pair!r:.60}. For files, pass kt.read_pairs(source_path, target_path)."
+            )
+        for side, text in zip(sides, pair, strict=False):
+            side.append(text)
+    return sides
 
 
 class Fingerprint:

@@ -268,7 +268,7 @@ class Decoder(Stack):
                 is faster, but does not work under XLA (`tf.function(jit_compile=True)`), where
                 shapes must not change.
             memory: The encoder's output, shape `(B, S, D)`, with cross-attention.
-            memory_mask: Boolean `(B, S)`.
+            memory_mask: Boolean `(B, S)`; defaults to the mask attached to the memory.
 
         Returns:
             A nested structure of tensors, batch first, for `step`.
@@ -281,7 +281,10 @@ class Decoder(Stack):
         if batch_size is None and memory is None:
             raise ValueError("initial_state needs batch_size or memory, received neither.")
         if not self.built:
-            self.build((None, None, self.d_model))
+            memory_shape = None if memory is None else memory.shape
+            self.build((None, None, self.d_model), memory_shape)
+        if memory_mask is None:
+            memory_mask = getattr(memory, "_keras_mask", None)
         check_inherits_call(self, Decoder)
         for layer in self.layers:
             check_inherits_call(layer, DecoderLayer)

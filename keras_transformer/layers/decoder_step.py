@@ -96,6 +96,7 @@ class DecoderStep:
     """
 
     def __init__(self, decoder: Stack, loop: str, operations: AttentionOperations) -> None:
+        self.compute_dtype = decoder.compute_dtype
         self.apply_final_norm = decoder.apply_final_norm
         self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
@@ -107,6 +108,7 @@ class DecoderStep:
         }
 
     def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
+        x = ops.cast(x, self.compute_dtype)
         append, past_mask = _append_position, None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "positions" in state:

@@ -178,13 +178,24 @@ def keys_to_distances(x: Tensor, num_queries: int | Tensor, num_keys: int | Tens
         return x
     *batch, _, _ = ops.shape(x)
     width, first = count_distances(num_queries, num_keys), _at_least_0(num_queries - 1)
+    if _is_symbolic(width):  # JAX cannot flatten this product of sizes
+        index = ops.arange(num_queries)[:, None] + ops.arange(width)
+        index = ops.broadcast_to(index, (*batch, num_queries, width))
+        return ops.take_along_axis(_pad_last(x, first, first), index, axis=-1)
     x = ops.reshape(_pad_last(x, 0, first), (*batch, num_queries * width))
     x = _pad_last(x, first, num_queries - first)
     return ops.reshape(x, (*batch, num_queries, width + 1))[..., :-1]
 
 
 def _at_least_0(size):
+    if _is_symbolic(size):  # at least 2
+        return size
     return max(size, 0) if isinstance(size, int) else ops.maximum(size, 0)
+
+
+def _is_symbolic(size):
+    """Returns whether a size is unknown while JAX traces: neither an int nor a tensor."""
+    return not isinstance(size, int) and not hasattr(size, "dtype")
 
 
 def _pad_last(x, before, after):

@@ -65,14 +65,14 @@ def sinusoidal_encoding(
         )
     check_value("frequencies", frequencies, FREQUENCIES)
     steps = d_model / 2 if frequencies == "transformer" else max(d_model / 2 - 1, 1)
-    # One turn is 2π. position · coarse is exact in float32 (up to position 25,000), so its whole
-    # turns can be dropped without loss before sin and cos; a plain float32 product would have an
-    # error of 1e-4 at position 1,000.
+    # One turn is 2π. Whole turns are dropped before sin and cos; a plain float32 product would have
+    # an error of 1e-4 at position 1,000. With turns in multiples of 1/4096, 4096 positions are
+    # whole turns, and the product of the rest is exact.
     turns = 10000.0 ** (-np.arange(d_model // 2) / steps) / (2 * math.pi)
     coarse = np.round(turns * 4096) / 4096
     positions = ops.cast(start, "float32") + ops.arange(length, dtype="float32")
     positions = ops.expand_dims(positions, 1)  # (T, 1)
-    phase = positions * coarse.astype("float32")
+    phase = (positions - 4096 * ops.floor(positions / 4096)) * coarse.astype("float32")
     phase = phase - ops.floor(phase) + positions * (turns - coarse).astype("float32")
     angles = phase * np.float32(2 * math.pi)  # (T, D/2)
     encoding = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)  # (T, D/2, 2)
@@ -274,6 +274,12 @@ class PositionalEmbedding(KeepsChanges):
     def _encode_positions(self, ids, start):
         """Returns the positional encodings, float32 `(T, D)`."""
         length = ops.shape(ids)[1]
+        shape = getattr(start, "shape", ())
+        if getattr(shape, "rank", len(shape)):
+            raise ValueError(
+                f"start must be a scalar, the position of the first id of all rows: received shape "
+                f"{tuple(shape)}."
+            )
         if self.positions == "sinusoidal":
             start = self.first_position + start
             return sinusoidal_encoding(length, self.d_model, start, self.frequencies)

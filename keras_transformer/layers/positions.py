@@ -63,7 +63,7 @@ class RelativePositions(Positions):
         (self.max_distance,) = check_sizes(max_distance=max_distance)
 
     def for_layer(self) -> "RelativePositions":
-        return RelativePositions(self.max_distance, dtype=self.dtype_policy)
+        return type(self).from_config(self.get_config() | {"name": None})
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
         rows = 2 * self.max_distance + 1
@@ -294,7 +294,8 @@ class DisentangledPositions(Positions):
         self.table: Any = table or DistanceTable(dtype=self.dtype_policy)
 
     def for_layer(self) -> "DisentangledPositions":
-        return DisentangledPositions(self.max_distance, self.table, dtype=self.dtype_policy)
+        shared = {"name": None, "table": self.table}
+        return type(self).from_config(self.get_config() | shared)
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
         self.table.users += 1

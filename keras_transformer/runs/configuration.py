@@ -23,12 +23,18 @@ MAX_BYTES = 1 << 16  # size limit of a file; `to_yaml` writes about 4,000 bytes
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Raises an error for aliases: a small file could expand to a huge one."""
+    """Raises errors for repeated fields and for aliases, which could expand to a huge file."""
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not supported")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node, deep=False):
+        names = [key.value for key, _ in node.value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise yaml.YAMLError(f"{twice[0]} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 def to_yaml(config: TrainConfig) -> str:
@@ -64,15 +70,20 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
     Returns:
         `TrainConfig`.
     """
-    values = {**(missing or {}), **read_values(path)}
+    values = {**(missing or {}), **read_values(path, None)}
     try:
         return change(TrainConfig(), values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def read_values(path: Path) -> dict[str, Any]:
-    """Reads the values in a configuration file, for `presets.change`."""
+def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, Any]:
+    """Reads the values in a configuration file, for `presets.change`.
+
+    Args:
+        path: Name of the file.
+        default_format: The format of a file that does not name it; None if it has to.
+    """
     content = read_bytes(path, MAX_BYTES)
     try:
         fields = yaml.load(content.decode(), _PlainLoader)
@@ -89,7 +100,7 @@ def read_values(path: Path) -> dict[str, Any]:
             f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "
             "config prints an example."
         )
-    check_format(str(path), fields.pop("format", None))
+    check_format(str(path), fields.pop("format", default_format))
     return _read_fields(TrainConfig, fields, str(path))
 
 
@@ -103,7 +114,9 @@ def _yaml_lines(config, fields, indent):
             default_flow_style=True, width=float("inf"), allow_unicode=True
         )
         value = yaml.safe_dump([value], **options).strip()[1:-1]  # without the brackets
-        comment = re.sub(r"\bnone(?=:)", "null", help_of(field))
+        comment = help_of(field)
+        if field.type is not str:  # for which "none" may be a value
+            comment = re.sub(r"\bnone(?=:)", "null", comment)
         lines.append(f"{indent}{field.name}: {value}  # {comment}")
     return lines
 
@@ -139,6 +152,7 @@ def _make_imported(fields, path):
 def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
     """Converts a value to the type of a field."""
     if typing.get_origin(hint) is tuple:
+        value = [] if value is None else value
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
         raise ValueError(f"{path}: {name} must be a list of strings, received {value!r}.")

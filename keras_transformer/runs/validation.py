@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.data.dataset import make_dataset
+from keras_transformer.data.pairs import read_sides
 from keras_transformer.presets import SearchConfig, TrainConfig, resolve_search
 from keras_transformer.runs.run import SCORES, Run
 from keras_transformer.tokenizers.tokenizer import Tokenizer
@@ -110,7 +111,7 @@ class TranslationScores(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.search = resolve_search(search, options)
-        self.sources, self.targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        self.sources, self.targets = read_sides(pairs)
         self.tokenizers = source_tokenizer, target_tokenizer
         self.bleu_tokenize = bleu_tokenize
         self.batch_size = batch_size

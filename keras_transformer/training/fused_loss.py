@@ -14,7 +14,7 @@ from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
 )
 from keras_transformer.training.labels import read_labels
 from keras_transformer.training.losses import SmoothedCrossEntropy, TargetTokens, TokenMetric
-from keras_transformer.training.slices import Gradient
+from keras_transformer.training.slices import Gradient, counts_tokens
 from keras_transformer.utils import Nested, Tensor
 
 
@@ -38,6 +38,10 @@ def reason_for_logits(
         return "the batches have sample weights"
     if type(model.loss) is not SmoothedCrossEntropy:
         return "the loss is not SmoothedCrossEntropy"
+    if not counts_tokens(model.loss):
+        return f"the reduction of the loss is {model.loss.reduction!r}"
+    if model._compile_loss._user_loss_weights is not None:
+        return "there are loss_weights"
     if not all(isinstance(metric, (TokenMetric, TargetTokens)) for metric in metrics):
         return "a metric needs logits"
     overrides_loss = kind.compute_loss is not keras.Model.compute_loss

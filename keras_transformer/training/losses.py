@@ -175,6 +175,7 @@ class Perplexity(TokenMetric):
     _direction = "down"
 
     def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+        logits = ops.cast(logits, self.dtype)
         label_logits = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
         return ops.logsumexp(logits, axis=-1) - label_logits
 

@@ -20,8 +20,8 @@ class EMAAdam(keras.optimizers.Adam):
     """Adam in one pass over memory, with an exponential moving average (EMA) that starts fast.
 
     Kingma and Ba (2015), "Adam: A Method for Stochastic Optimization", as in Keras; but on
-    TensorFlow, a dense gradient takes one operation for each variable. Keras takes a dozen, each of
-    which reads and writes the whole variable.
+    TensorFlow, it takes one operation for each variable. Keras takes a dozen, each of which reads
+    and writes the whole variable.
 
     After t steps the momentum of the EMA (`use_ema`) is min(`ema_momentum`, (1 + t) / (10 + t)), as
     in `tf.train.ExponentialMovingAverage` with `num_updates`. With a constant momentum, the EMA
@@ -52,7 +52,9 @@ class EMAAdam(keras.optimizers.Adam):
         if tf is None:
             return super().update_step(gradient, variable, learning_rate)
         learning_rate, beta1_power, beta2_power = learning_rate
-        if isinstance(gradient, tf.IndexedSlices) or self.amsgrad:
+        # Dense: Keras would add the squares of the gradients of a row that occurs several times.
+        gradient = tf.convert_to_tensor(gradient)
+        if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         variable = variable.value if isinstance(variable, keras.Variable) else variable
         index = self._get_variable_index(variable)

@@ -99,7 +99,8 @@ def _slice(batch, start, length):
 def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
     """Sums a variable's gradients over all parallel slices and paths; None if all are None.
 
-    To add sparse gradients of lookups to a dense one, TensorFlow would make them dense.
+    The result is dense: in a sparse one, rows that occur several times would be separate gradients
+    for Keras' Adam, which adds their squares. Sparse ones are added to a dense one as they are.
     """
     gradients = [gradient for gradient in gradients if gradient is not None]
     dense = [gradient for gradient in gradients if not isinstance(gradient, tf.IndexedSlices)]
@@ -107,10 +108,10 @@ def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
     if sparse:
         rows = tf.concat([gradient.indices for gradient in sparse], axis=0)
         values = tf.concat([gradient.values for gradient in sparse], axis=0)
-        if not dense:  # sparse gradients cost nothing
-            return tf.IndexedSlices(values, rows, sparse[0].dense_shape)
-    if len(gradients) < 2:
-        return gradients[0] if gradients else None
+        if not dense:
+            return tf.convert_to_tensor(tf.IndexedSlices(values, rows, sparse[0].dense_shape))
+    if not dense:
+        return None
     total = tf.add_n(dense)
     return tf.tensor_scatter_nd_add(total, rows[:, tf.newaxis], values) if sparse else total
 
@@ -150,7 +151,8 @@ def _count_entries(loss, labels, sample_weight):
 
 def counts_tokens(loss: object) -> bool:
     """Returns whether a loss is a mean over target tokens."""
-    return isinstance(loss, SmoothedCrossEntropy)
+    is_mean = getattr(loss, "reduction", None) == "mean_with_sample_weight"
+    return isinstance(loss, SmoothedCrossEntropy) and is_mean
 
 
 def averages_as_keras(loss: object) -> bool:

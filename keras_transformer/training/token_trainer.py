@@ -2,16 +2,18 @@
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.layers.arguments import check_sizes
+from keras_transformer.presets.options import ABOVE_0, NOT_NEGATIVE, check_value
 from keras_transformer.training import keras_workarounds
 from keras_transformer.training.labels import SCOPE
 from keras_transformer.training.losses import (
-    SmoothedCrossEntropy,
     refuse_probabilities,
     replace_names,
 )
@@ -150,10 +152,10 @@ class TokenTrainer(keras.Model):
             super().compile(*args, **kwargs)
         if IS_TENSORFLOW:
             keras_workarounds.release_graphs(self.optimizer)
-        if rdrop and not isinstance(self.loss, SmoothedCrossEntropy):
+        if rdrop and not counts_tokens(self.loss):
             raise ValueError(
-                f"rdrop={rdrop:g} needs the loss SmoothedCrossEntropy, received "
-                f"{getattr(self.loss, 'name', self.loss)}: it compares predictions of ids."
+                f"rdrop={rdrop:g} needs the loss SmoothedCrossEntropy, with its default reduction: "
+                f"received {getattr(self.loss, 'name', self.loss)}."
             )
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
@@ -162,16 +164,12 @@ class TokenTrainer(keras.Model):
 
     def _check_options(self, clip_norm, accumulation_steps, fused_loss, rdrop):
         """Raises if an option of `compile` is out of range, or needs the TensorFlow backend."""
-        if clip_norm is not None and clip_norm <= 0:
-            raise ValueError(f"clip_norm must be above 0, received {clip_norm}.")
-        if accumulation_steps < 1:
-            raise ValueError(
-                f"accumulation_steps must be at least 1, received {accumulation_steps}."
-            )
+        if clip_norm is not None:
+            check_value("clip_norm", clip_norm, ABOVE_0)
+        check_sizes(accumulation_steps=accumulation_steps)
         if fused_loss not in ("auto", True, False):
             raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
-        if not 0 <= rdrop < math.inf:
-            raise ValueError(f"rdrop must be a finite number, at least 0, received {rdrop}.")
+        check_value("rdrop", rdrop, NOT_NEGATIVE)
         needs_tensorflow = clip_norm is not None or accumulation_steps != 1 or rdrop
         if not IS_TENSORFLOW and (needs_tensorflow or fused_loss is True):
             raise ValueError(
@@ -300,22 +298,24 @@ class TokenTrainer(keras.Model):
             # float16's gradients are scaled
             max_norm = self.optimizer.scale_loss(self.clip_norm)
             gradients = _clip_by_global_norm(gradients, max_norm)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        if gradients:
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        else:
+            warnings.warn("The model has no trainable weights.", stacklevel=2)  # as Keras does
         return self.get_metrics_result()
 
     def _accumulate_gradients(self, batch, all_tokens):
         """Returns this replica's share of the gradients of the mean over `all_tokens`."""
         if self.accumulation_steps == 1:
             return self._compute_gradients(batch, all_tokens)
-        return accumulate(
-            lambda batch_slice: [
-                tf.convert_to_tensor(g) for g in self._compute_gradients(batch_slice, all_tokens)
-            ],
-            batch,
-            self.accumulation_steps,
-            zeros=[tf.zeros(v.shape, v.dtype) for v in self.trainable_variables],
-            fixed=bool(self.jit_compile),
-        )
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
+
+        def compute(batch_slice):
+            gradients = self._compute_gradients(batch_slice, all_tokens)
+            return [x if g is None else g for g, x in zip(gradients, zeros, strict=True)]
+
+        fixed = bool(self.jit_compile)
+        return accumulate(compute, batch, self.accumulation_steps, zeros, fixed)
 
     def _compute_gradients(self, batch, all_tokens):
         """Returns the same for one accumulated slice, split into parallel ones."""
@@ -389,8 +389,7 @@ class TokenTrainer(keras.Model):
 
         With a loss scale above its minimum, the optimizer only skips the step.
         """
-        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-        norms = [tf.nn.l2_loss(tf.cast(g, tf.float32)) for g in values if g is not None]
+        norms = [tf.nn.l2_loss(tf.cast(g, tf.float32)) for g in gradients if g is not None]
         finite = tf.math.is_finite(tf.add_n([tf.zeros([]), *norms]))
         if self._scales_loss():
             finite |= self.optimizer.scale_loss(1.0) > MIN_LOSS_SCALE
@@ -444,8 +443,9 @@ def _set_rank_2(ids):
 
 def _clip_by_global_norm(gradients, max_norm):
     """Clips the sum of the gradients over replicas; returns this replica's share of it."""
-    gradients = sum_over_replicas([tf.convert_to_tensor(gradient) for gradient in gradients])
-    gradients, _ = tf.clip_by_global_norm(gradients, max_norm)
+    known = sum_over_replicas([gradient for gradient in gradients if gradient is not None])
+    known, _ = tf.clip_by_global_norm(known, max_norm)
     # The optimizer will sum them over the replicas once more.
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-    return [gradient / replicas for gradient in gradients]
+    clipped = iter([gradient / replicas for gradient in known])
+    return [None if gradient is None else next(clipped) for gradient in gradients]

@@ -102,9 +102,13 @@ def test_half_precision_stays_finite(precision):
 @pytest.mark.parametrize(
     "loss, rdrop, message",
     [
-        (kt.SmoothedCrossEntropy(), -1.0, "rdrop must be a finite number, at least 0, received -1"),
-        (kt.SmoothedCrossEntropy(), float("nan"), "rdrop must be a finite number"),
-        ("mse", 1.0, "rdrop=1 needs the loss SmoothedCrossEntropy, received mse"),
+        (kt.SmoothedCrossEntropy(), -1.0, "rdrop must be a number of at least 0, received -1"),
+        (kt.SmoothedCrossEntropy(), float("nan"), "rdrop must be a number of at least 0"),
+        (
+            "mse",
+            1.0,
+            "rdrop=1 needs the loss SmoothedCrossEntropy, with its default reduction: received mse",
+        ),
         ([kt.SmoothedCrossEntropy()], 1.0, "rdrop=1 needs the loss SmoothedCrossEntropy"),
     ],
 )

@@ -210,7 +210,7 @@ def test_class_weight_is_refused():
     "options, message",
     [
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
-        ({"accumulation_steps": 0}, "accumulation_steps must be at least 1"),
+        ({"accumulation_steps": 0}, "accumulation_steps must be a positive integer"),
         ({"fused_loss": "yes"}, 'fused_loss must be "auto", True or False'),
     ],
 )
