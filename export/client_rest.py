@@ -14,6 +14,7 @@ import base64
 import http.client
 import itertools
 import json
+import os
 import random
 import sys
 import time
@@ -176,4 +177,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

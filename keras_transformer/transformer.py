@@ -263,22 +263,27 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
     ) -> Tensor | tuple[Tensor, dict[str, list[Tensor]]]:
         source, target = arguments.check_pair(inputs, return_attention_scores)
+        if not return_attention_scores:
+            return self.decode(target, self.encode(source, training), source, training)
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
         logits = self._logits(x, training)
-        if not return_attention_scores:
-            return logits
         scores = {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
         return logits, scores
 
     softmax_inputs_of = call  # see TokenTrainer
 
-    def encode(self, source: Tensor, training: bool = False) -> Tensor:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "decode" in vars(cls):  # `softmax_inputs` would compute something else
+            cls.softmax_inputs_of = vars(cls).get("softmax_inputs_of")
+
+    def encode(self, source: Tensor, training: bool | None = False) -> Tensor:
         """Encodes source ids `(B, S)`; returns the memory, shape `(B, S, D)`."""
         return self._encode(source, training)[0]
 
     def decode(
-        self, target: Tensor, memory: Tensor, source: Tensor, training: bool = False
+        self, target: Tensor, memory: Tensor, source: Tensor, training: bool | None = False
     ) -> Tensor:
         """Predicts, at each target position, the token that follows.
 
@@ -306,7 +311,7 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
             separate output projection; with a bias, both have one more column for it.
         """
         source, target = arguments.check_pair(inputs)
-        x = self._decode(target, self._encode(source, training)[0], source, training)[0]
+        x = self._decode(target, self.encode(source, training), source, training)[0]
         if self.output_projection:
             matrix = ops.transpose(self.output_projection.kernel)
             bias = self.output_projection.bias

@@ -49,6 +49,9 @@ def export(
     if format == "ctranslate2":
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
+        others = version, examples, examples_target, bleu_tokenize
+        if options or any(value is not None for value in others):
+            raise ValueError("--format ctranslate2 has no further options: leave out the others.")
         print(export_ctranslate2(load(path), base))
     elif format == "saved_model":
         from keras_transformer.serving.saved_model import export as publish

@@ -31,6 +31,8 @@ def check_sizes(**sizes: Any) -> list[int]:
 
 # Ids.
 
+IDS_SCOPE = "checked_ids"  # name scope of lookups, which fail if a graph runs with invalid ids
+
 
 def as_ids(ids: Any) -> Tensor:
     """Converts ids `(B, T)` to a tensor."""

@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.kernels.dense import projection
 from keras_transformer.kernels.dropout import Dropout
-from keras_transformer.layers.arguments import as_ids, check_ids, check_sizes, nan_unless
+from keras_transformer.layers.arguments import IDS_SCOPE, as_ids, check_ids, check_sizes, nan_unless
 from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.presets.options import (
@@ -204,7 +204,8 @@ class PositionalEmbedding(KeepsChanges):
             invalid = ops.logical_or(invalid, ops.not_equal(rows, ids))
         # Keras would count negative ids from the end of the vocabulary.
         rows = ops.where(invalid, self.vocabulary_size, rows)
-        x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
+        with keras.name_scope(IDS_SCOPE):
+            x = ops.take(ops.convert_to_tensor(self.embeddings), rows, axis=0)  # (B, T, D)
         # For an invalid id, XLA takes some other row, and a GPU zeros: make that NaN.
         scale = math.sqrt(self.d_model) + nan_unless(ops.less(rows, self.vocabulary_size))
         x = ops.cast(x, "float32") * ops.expand_dims(scale, -1)

@@ -331,6 +331,8 @@ def resolve_search(
     search: SearchConfig | None, options: Mapping[str, Any], default: SearchConfig = GREEDY
 ) -> SearchConfig:
     """Returns the options of a search: `search`, or `default` with the fields in `options`."""
+    if search is not None and not isinstance(search, SearchConfig):
+        raise ValueError(f"search must be a SearchConfig, received {search!r}.")
     if not options:
         return search or default
     if search is not None:

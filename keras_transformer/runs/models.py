@@ -30,7 +30,7 @@ from keras_transformer.runs.run import (
     ranking_key,
 )
 from keras_transformer.runs.streams import tolerate_closed_stderr
-from keras_transformer.serving.versions import version_dir
+from keras_transformer.serving.versions import find_exported_search, version_dir, versions
 from keras_transformer.tokenizers import saved
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.utils import Path, creating, replacing
@@ -100,15 +100,18 @@ def load(path: Path, precision: str | None = None) -> "Translator":
 def find_search(path: Path, options: Mapping[str, Any]) -> SearchConfig:
     """Returns the search of a run or an export: its own by default, with some options changed.
 
-    An imported model, and what is fine-tuned from it, has the search of its own configuration; all
-    others have greedy search.
+    An imported model, and what is fine-tuned from it, has the search of its own configuration, and
+    an export with a beam that of its signature `beam`; all others have greedy search.
 
     Args:
         path: A run directory, or a SavedModel.
         options: Fields of `SearchConfig`.
     """
-    run = Run.from_path(path)
-    own = run.read_config().search if run.has(CONFIG) else GREEDY
+    run, own = Run.from_path(path), GREEDY
+    if run.has(CONFIG):
+        own = run.read_config().search
+    elif os.path.isdir(path) and (versions(path) or os.path.exists(f"{path}/saved_model.pb")):
+        own = find_exported_search(path, options.get("beam_size", 1))
     return resolve_search(None, options, own)
 
 

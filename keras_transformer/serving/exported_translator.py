@@ -11,14 +11,19 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.kernels import available_cores
-from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
+from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.serving.acceptance.server_process import (
     ServerProcess,
     is_supported,
     one_line,
 )
 from keras_transformer.serving.acceptance.structure import inspect_version
-from keras_transformer.serving.versions import CARD, DEFAULT, read_card, version_dir
+from keras_transformer.serving.versions import (
+    DEFAULT,
+    find_exported_search,
+    read_card,
+    version_dir,
+)
 from keras_transformer.translation.results import (
     AttentionMaps,
     Hypothesis,
@@ -68,19 +73,17 @@ class ExportedTranslator:
         self._check_signature(name)
         if prefixes:
             self._refuse("takes no prefixes: leave out --prefix")
-        own = GREEDY
+        own = find_exported_search(self.directory, search.beam_size)
+        own = dataclasses.replace(own, seed=search.seed)  # without sampling, it has no effect
         if name == "sample":
-            chosen = {key: getattr(search, key) for key in ("seed", *SAMPLING)}
-            own = SearchConfig(sample=True, **chosen)
-        elif name == "beam":
-            own = self._beam()
+            chosen = {key: getattr(search, key) for key in SAMPLING}
+            own = dataclasses.replace(own, sample=True, **chosen)
         for field in dataclasses.fields(search):
             fixed, received = (getattr(config, field.name) for config in (own, search))
             if fixed != received:
-                own_value = "" if fixed is None else f" at {fixed}"
                 self._refuse(
-                    f"fixes {field.name} of its signature {name}{own_value}, received {received}: "
-                    "use that value"
+                    f"fixes {field.name} of its signature {name} at {str(fixed).lower()}, received "
+                    f"{str(received).lower()}: use that value"
                 )
         return name
 
@@ -125,7 +128,8 @@ class ExportedTranslator:
         Returns:
             See `Translator.translate_n_best`.
         """
-        search = resolve_search(search, options)
+        own = find_exported_search(self.directory, options.get("beam_size", 1))
+        search = resolve_search(search, options, own)
         n_best = check_n_best(n_best, search)
         name = self.check_search(search, prefixes is not None)
         draws = n_best if search.sample else 1
@@ -216,18 +220,6 @@ class ExportedTranslator:
                 f"{self.directory} has no signature {name}: export the run again with {name} among "
                 "--signatures, or give the run directory."
             )
-
-    def _beam(self):
-        """The search of the signature `beam`: in the card, because the graph does not name it."""
-        try:
-            options = read_card(self.directory)["signatures"]["beam"]
-            norm = options.get("length_norm", SearchConfig.length_norm)  # earlier cards lack it
-            return SearchConfig(options["beam_size"], options["length_penalty"], length_norm=norm)
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f"{self.directory} has no {CARD} with the options of its signature beam: copy "
-                "it from the export, or leave out --beam-size."
-            ) from None
 
     def _ask(
         self, name: str, inputs: Mapping[str, Sequence[Any]], batch_size: int

@@ -1,5 +1,6 @@
 """The model card of an exported version: `model.json` for programs, `MODEL.md` for people."""
 
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
@@ -15,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer
+from keras_transformer.data.pairs import read_sides
 from keras_transformer.inspection import files
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
@@ -79,7 +81,7 @@ def describe(
 
 def _describe_signatures(translator, functions, config, pairs):
     """Inputs, outputs and an example of each signature."""
-    sources, targets = zip(*pairs[:3], strict=True) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
+    sources, targets = read_sides(pairs[:3]) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
     described = {}
     for name in functions:
         signature = SIGNATURES[name]
@@ -123,6 +125,7 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
 
 def compare_precision(
     translator: Translator,
+    config: ExportConfig,
     version_dir: Path,
     pairs: Pairs,
     save: Callable[[tf.Module, Functions, str], None],
@@ -132,6 +135,7 @@ def compare_precision(
 
     Args:
         translator: `Translator`, the model of both.
+        config: `ExportConfig` of the version.
         version_dir: path of the directory that holds `saved_model.pb`.
         pairs: pairs of strings, source and translation; the first 500 count.
         save: function that writes a module and its functions into a directory.
@@ -142,7 +146,7 @@ def compare_precision(
         `megabytes_of_weights` and `lines_per_second` (median of three, in turns), each a dict of
         `float32` and `this`.
     """
-    sources, targets = zip(*pairs[:MAX_PAIRS], strict=True)
+    sources, targets = read_sides(pairs[:MAX_PAIRS])
     rows = as_bytes(sources)
     report: dict[str, Any] = {
         "sentences": len(sources),
@@ -152,7 +156,10 @@ def compare_precision(
         "lines_per_second": {},
     }
     with tempfile.TemporaryDirectory() as twin:
-        served = ServedTranslator(translator, ExportConfig(signatures=()))
+        config = dataclasses.replace(
+            config, signatures=(), precision="float32", computation="float32"
+        )
+        served = ServedTranslator(translator, config)
         save(served, served.functions, twin)
         with ServerProcess(twin) as full, ServerProcess(version_dir) as small:
             systems = {"float32": (full, twin), "this": (small, version_dir)}
@@ -227,6 +234,8 @@ def _describe_model(translator, config):
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
         "computation": f"{config.computation}, {PAYS[config.computation]}",
+        "prefix_token": config.prefix_token,
+        "max_output_length": config.max_output_length,
         "vocabulary": vocabulary,
     }
 
@@ -260,6 +269,7 @@ def _page(card):
             lines += [f"| {key} | {_cell(item)} |" for key, item in value.items()] + [""]
     lines += ["## Signatures", ""]
     if longest := card.get("architecture", {}).get("max_length"):
+        longest -= card.get("prefix_token") is not None  # it counts
         truncated = (
             f"Sources of more than {longest} tokens, END included, are silently truncated to "
             f"{longest - 1} tokens and END."

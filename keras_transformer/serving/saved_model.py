@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.data.pairs import read_sides
 from keras_transformer.presets import GREEDY, ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.server_process import (
@@ -101,7 +102,9 @@ def export(
     """
     config = config or ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
     base = os.path.abspath(os.fspath(base))
-    version = _free_version(base, version)
+    pairs = list(pairs)
+    read_sides(pairs)  # refuses what are no pairs
+    chosen, version = version, _free_version(base, version)
     make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes
     module, functions = functions_of(translator, config)
     with temporary_version(base, version) as temporary:
@@ -111,7 +114,7 @@ def export(
         if smaller and pairs and is_supported():
             by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")
             card["comparison"] = model_card.compare_precision(
-                translator, temporary, pairs, _save, by
+                translator, config, temporary, pairs, _save, by
             )
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
         model_card.write_card(temporary, card)  # last: it holds the checksums of all others
@@ -120,8 +123,7 @@ def export(
             report(findings)
         _refuse_problems(findings)
         _flush_tree(temporary)
-        _publish(temporary, os.path.join(base, str(version)))
-    return os.path.join(base, str(version))
+        return _publish(temporary, base, version, chosen is None)
 
 
 def load_saved_model(
@@ -207,7 +209,7 @@ def _save(module, functions, directory):
 def _warm_up_requests(functions, pairs):
     """Requests with one row and with 32, to every signature that a server may batch."""
     requests = []
-    sources, targets = zip(*pairs, strict=True) if pairs else (PLACEHOLDERS,) * 2
+    sources, targets = read_sides(pairs) if pairs else (PLACEHOLDERS,) * 2
     for name in functions:
         for rows in (1, 32) if SIGNATURES[name].batchable else ():
             inputs = make_inputs(name, sources[:rows], targets[:rows])
@@ -259,16 +261,25 @@ def _free_version(base, version):
     return number
 
 
-def _publish(temporary, target):
-    """Moves a finished directory into place; a version that exists by now stays as it is."""
-    try:
-        os.rename(temporary, target)
-    except OSError as error:
-        raise ValueError(
-            f"{target} could not be published ({error.strerror}), perhaps because another "
-            "export took the version meanwhile; export again without a version."
-        ) from error
-    flush(os.path.dirname(target))
+def _publish(temporary, base, version, any_version):
+    """Moves a finished directory into place, whose path it returns.
+
+    If another export has taken the version meanwhile, it becomes the next one, if any will do.
+    """
+    while True:
+        target = os.path.join(base, str(version))
+        try:
+            os.rename(temporary, target)
+        except OSError as error:
+            if any_version and os.path.exists(target):
+                version = _free_version(base, None)
+                continue
+            raise ValueError(
+                f"{target} could not be published ({error.strerror}), perhaps because another "
+                "export took the version meanwhile; export again without a version."
+            ) from error
+        flush(base)
+        return target
 
 
 def _flush_tree(directory):

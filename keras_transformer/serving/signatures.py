@@ -107,6 +107,7 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
     Returns:
         Tuple of names.
     """
+    names = (names,) if isinstance(names, str) else names
     unknown = sorted(set(names) - set(SIGNATURES))
     if unknown:
         raise ValueError(f"Unknown signature {unknown[0]!r}: choose from {', '.join(SIGNATURES)}.")

@@ -1,10 +1,12 @@
 """The directories below base/ that TF Serving takes for versions of a model, and their cards."""
 
+import dataclasses
 import os
 import re
 from typing import Any
 
 from keras_transformer.inspection.files import check_types, read_sealed
+from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.utils import Path
 
 PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields that are read
@@ -64,3 +66,31 @@ def read_card(version_dir: Path) -> dict[str, Any]:
             raise ValueError(f"{path}: the example of {name} needs inputs and outputs.")
         check_types(f"{path}: {name}", example, {"inputs": dict, "outputs": dict})
     return card
+
+
+def find_exported_search(directory: Path, beam_size: int) -> SearchConfig:
+    """Returns the search of an export's signatures: greedy search, or that of `beam` if wider.
+
+    It is in the card, because the graph does not name it.
+    """
+    directory = version_dir(os.fspath(directory))
+    try:
+        card = read_card(directory)
+        length = card.get("max_output_length")  # earlier cards lack it
+        if beam_size == 1:
+            return dataclasses.replace(GREEDY, max_output_length=length)
+        options = card["signatures"]["beam"]
+        norm = options.get("length_norm", SearchConfig.length_norm)  # likewise
+        return SearchConfig(
+            options["beam_size"],
+            options["length_penalty"],
+            length_norm=norm,
+            max_output_length=length,
+        )
+    except (ValueError, KeyError, TypeError):
+        if beam_size == 1:
+            return GREEDY
+        raise ValueError(
+            f"{directory} has no {CARD} with the options of its signature beam: copy it from the "
+            "export, or leave out --beam-size."
+        ) from None

@@ -1,5 +1,6 @@
 """The models that the explorer can query: an exported version, or a run in this process."""
 
+import dataclasses
 import os
 import threading
 from collections.abc import Iterable
@@ -94,8 +95,9 @@ class ModelInMemory:
         self.name = os.path.basename(self._path)
         self.examples = select_examples(source for source, _ in self._run.read_examples())
         widest = translator.model.target_vocabulary_size
-        beam_size = min(ExportConfig.beam_size, widest)
-        config = ExportConfig(signatures=("beam", "sample", "explore"), beam_size=beam_size)
+        names = ("beam", "sample", "explore")
+        config = ExportConfig.for_search(translator.default_search, signatures=names)
+        config = dataclasses.replace(config, beam_size=min(config.beam_size, widest))
         self._served = ServedTranslator(translator, config)
         self.signatures = frozenset(self._served.functions)
         self._lock = threading.Lock()  # the first question of a kind traces a graph
