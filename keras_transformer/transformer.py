@@ -6,6 +6,7 @@ Shapes: B batch, S source length, T target length, D d_model, H heads, V target 
 import contextlib
 import contextvars
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Self
 
 import keras
@@ -271,7 +272,7 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         scores = {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
         return logits, scores
 
-    softmax_inputs_of = call  # see TokenTrainer
+    softmax_inputs_of: Callable[..., Nested] | None = call  # see TokenTrainer
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
