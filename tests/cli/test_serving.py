@@ -60,6 +60,10 @@ MISTAKES = {
         ["export", "run", "base", "--format", "onnx"],
         "format must be saved_model or ctranslate2",
     ),
+    "options of the other format": (
+        ["export", "run", "base", "--format", "ctranslate2", "--precision", "int8"],
+        "--format ctranslate2 has no further options",
+    ),
     "nothing to check": (["check", "."], "does not contain a SavedModel"),
 }
 

@@ -1,9 +1,12 @@
 """Pairs of texts as ids: all of them, in their order, from any iterable, in one array or many."""
 
+import re
+
 import numpy as np
 import pytest
 
 from keras_transformer.data.encoded_pairs import CHUNK, EncodedPairs, Sentences, encode_pairs
+from keras_transformer.data.pairs import read_sides
 from tests.support.numbered_pairs import numbers
 
 
@@ -83,3 +86,19 @@ def test_memory_mapped_files(tmp_path):
 
 def test_long_sentences():
     assert Sentences.from_lists([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
+
+
+@pytest.mark.parametrize(
+    "pairs, received",
+    [
+        (["hello world"], "'hello world'"),
+        ({"source": ["a"], "target": ["b"]}, "'source'"),
+        ("train.tsv", "'t'"),
+        ([("a",)], "('a',)"),
+        ([("a", "b"), ("a", None)], "('a', None)"),
+    ],
+)
+def test_what_is_no_pair(pairs, received):
+    message = f"must be pairs .source, target. of texts, received element .: {re.escape(received)}"
+    with pytest.raises(ValueError, match=message):
+        read_sides(pairs)

@@ -53,6 +53,13 @@ import tensorflow as tf
 assert np.isnan(model.evaluate(tf.data.Dataset.from_tensors((x, wrong)), verbose=0)).all()
 refused(lambda: model.compile("sgd", "sparse_categorical_crossentropy"), "returns logits")
 
+# Relative positions in functional models of unknown length.
+for positions in ("relative", "bucketed", "disentangled", "rotary"):
+    inputs = keras.Input((None, 8))
+    functional = keras.Model(inputs, kt.Encoder(1, 8, 2, 16, positions=positions)(inputs))
+    values = np.random.default_rng(0).normal(size=(2, 5, 8))
+    np.testing.assert_allclose(functional(values), functional.layers[-1](values), atol=1e-6)
+
 # TensorFlow's alone.
 not_on_jax = "needs Keras' TensorFlow backend, this is jax"
 refused(lambda: kt.Translator(model, tokenizer, tokenizer), f"Translator {not_on_jax}")

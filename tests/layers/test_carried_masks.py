@@ -150,3 +150,18 @@ def test_passed_mask_comes_before_the_carried_one(name, embedding):
     carried = embedded(name, embedding, SOURCE, TARGET)
     everything = {key: np.ones_like(mask) for key, mask in MASKS[name].items()}
     assert_close(layer(**carried, **everything), to_numpy(layer(**to_numpy(carried))))
+
+
+@pytest.mark.parametrize("width", [16, 24])
+@pytest.mark.parametrize("length", [None, 4])
+def test_decoding_takes_the_mask_of_the_memory(width, length):
+    """Also before the first pass, with a memory of another width, and from another dtype."""
+    ids = np.array([[5, 6, 7, 0, 0], [8, 9, 4, 6, 0]])
+    memory = kt.Encoder(1, width, 2, 32)(kt.PositionalEmbedding(20, width)(ids))
+    decoder = kt.Decoder(2, 16, 2, 32)
+    state = decoder.initial_state(length=length, memory=memory)
+    x = np.random.default_rng(0).normal(size=(2, 3, 16))
+    full = decoder(x, memory)
+    for position in range(3):
+        y, state = decoder.step(x[:, position], position, state)
+        np.testing.assert_allclose(y, full[:, position], atol=1e-5)

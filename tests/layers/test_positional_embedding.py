@@ -215,3 +215,17 @@ def test_dropout_in_training_only():
     dropped, whole = np.array(layer(IDS, training=True)), np.array(layer(IDS))
     assert 0 < (dropped == 0).sum() < dropped.size
     np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("position", [50_000, 131_072, 1_000_000])
+def test_far_positions(position):
+    angles = position * 10_000.0 ** (-np.arange(32) / 32)
+    expected = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(1, 64)
+    found = kt.sinusoidal_encoding(1, 64, start=position)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_start_is_a_scalar():
+    layer = kt.PositionalEmbedding(20, 4)
+    with pytest.raises(ValueError, match="start must be a scalar.*received shape"):
+        layer(np.full((3, 3), 5), start=np.array([0, 5, 7]))

@@ -256,3 +256,25 @@ def test_slopes():
     # As the authors' code has them: those of 4 heads, then every other one of 8.
     np.testing.assert_allclose(slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
     assert len(set(slopes(12))) == 12
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class HalvedRelative(kt.RelativePositions):
+    """A scheme of one's own."""
+
+    def make_bias(self, *args, **kwargs):
+        return lambda num_queries, num_keys, start: PositionBias()
+
+
+@pytest.mark.parametrize("scheme", [kt.RelativePositions, kt.DisentangledPositions])
+def test_a_frozen_scheme_stays_frozen_in_a_stack(scheme):
+    encoder = kt.Encoder(2, D, 2, 16, positions=scheme(3, trainable=False))
+    encoder(X)
+    own = [x.self_attention.positions for x in encoder.layers]
+    assert own[0] is not own[1] and not any(x.trainable_variables for x in own)
+
+
+def test_a_scheme_of_ones_own_keeps_its_class_in_a_stack():
+    encoder = kt.Encoder(2, D, 2, 16, positions=HalvedRelative(3))
+    encoder(X)
+    assert {type(x.self_attention.positions) for x in encoder.layers} == {HalvedRelative}

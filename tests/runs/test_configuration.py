@@ -1,11 +1,13 @@
 """A training's configuration as a file: what is written is read, and mistakes are named."""
 
 import dataclasses
+import re
 
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs.configuration import from_yaml, to_yaml
+from keras_transformer.presets import TrainConfig
+from keras_transformer.runs.configuration import from_yaml, read_values, to_yaml
 from keras_transformer.runs.run import Run
 from tests.support.paths import FIXTURES
 
@@ -69,6 +71,7 @@ def test_a_run_of_the_first_version_is_read():
         ("languages: de", "languages must be a list of strings, received 'de'"),
         ("model: 3", "model must be a table of sizes, received 3"),
         ("epochs: [", "is not valid YAML"),
+        ("epochs: 3\nepochs: 4", "is not valid YAML: epochs is given twice"),
         ("- 3", "is not valid YAML"),
     ],
 )
@@ -90,3 +93,13 @@ def test_other_files_are_refused(tmp_path):
     path.write_text("format: 2\n")
     with pytest.raises(ValueError, match="must have format 1, received format 2"):
         from_yaml(path)
+
+
+def test_a_file_of_ones_own(tmp_path):
+    """Without a format, and with null where a comment of `config` says so."""
+    path = tmp_path / "own.yaml"
+    path.write_text("epochs: 20\nlanguages: null\n")
+    assert read_values(path) == {"epochs": 20, "languages": ()}
+    comments = to_yaml(TrainConfig())
+    assert re.search("^languages: .*null: the default", comments, re.MULTILINE)
+    assert re.search("^bleu_tokenize: .*none: text is already tokenized", comments, re.MULTILINE)

@@ -14,11 +14,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.models import open_translator
+from keras_transformer.runs.models import find_search, open_translator
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.acceptance.server_process import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
 from keras_transformer.serving.saved_model import load_saved_model
+from keras_transformer.serving.versions import read_card
 from keras_transformer.visualization import attention
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES
@@ -270,7 +271,7 @@ MISTAKES = {
     "too many": ("translate {} --beam-size 5 --n-best 6", "gives 1 to 5"),
     "length": (
         "translate {} --max-output-length 5",
-        "fixes max_output_length of its signature",
+        "fixes max_output_length of its signature serving_default at none, received 5",
     ),
     "prefixes": ("translate {} --prefix {}/model.json", "which takes no prefixes"),
     "precision": (
@@ -303,3 +304,18 @@ def test_an_export_without_a_card(toy_version, tmp_path):
     ):
         ExportedTranslator(copy).check_search(BEAM)
     assert ExportedTranslator(copy).check_search(dataclasses.replace(SAMPLING, seed=1)) == "sample"
+
+
+def test_an_export_has_its_own_search(translator, tmp_path):
+    """Its limit and its beam are those of its card, unless options differ."""
+    own = {"beam_size": 3, "length_penalty": 0.5, "length_norm": "length", "max_output_length": 4}
+    path = kt.export(translator, tmp_path, config=kt.ExportConfig(signatures=("beam",), **own))
+    assert find_search(path, {}) == SearchConfig(max_output_length=4)
+    assert find_search(path, {"beam_size": 3}) == SearchConfig(**own)
+    exported = ExportedTranslator(path)
+    expected = translator.translate_n_best(SOURCES, search=SearchConfig(**own), n_best=2)
+    check_hypotheses(exported.translate_n_best(SOURCES, beam_size=3, n_best=2), expected)
+    assert exported.translate(SOURCES, seed=2) == translator.translate(SOURCES, max_output_length=4)
+    with pytest.raises(ValueError, match="fixes length_penalty .* beam at 0.5, received 1.0"):
+        exported.translate(SOURCES, beam_size=3, length_penalty=1.0)
+    assert read_card(path)["max_output_length"] == 4

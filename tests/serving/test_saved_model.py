@@ -8,6 +8,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
+from keras_transformer.data.pairs import Pair
 from keras_transformer.serving import saved_model
 from keras_transformer.serving.acceptance import trial
 from keras_transformer.serving.saved_model import CORE_OPS, export, temporary_version
@@ -162,9 +163,23 @@ def test_version_that_appears_meanwhile_is_left_alone(translator, tmp_path, monk
 
     monkeypatch.setattr(saved_model, "_flush_tree", other_export)
     with pytest.raises(ValueError, match="could not be published .*export again"):
-        export(translator, tmp_path)
+        export(translator, tmp_path, version=1)
     assert entries(tmp_path) == ["1"]
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "the other's"
+
+
+def test_the_next_version_is_taken_if_one_appears_meanwhile(translator, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        saved_model, "_flush_tree", lambda _: (tmp_path / "1" / "x").mkdir(parents=True)
+    )
+    pairs = iter([Pair("ab", "ba", "a group"), ("b", "b")])
+    assert export(translator, tmp_path, pairs=pairs) == str(tmp_path / "2")
+    assert entries(tmp_path) == ["1", "2"]
+
+
+def test_pairs_have_to_be_pairs(translator, tmp_path):
+    with pytest.raises(ValueError, match="must be pairs .* received element 0: 'ab'"):
+        export(translator, tmp_path, pairs=["ab", "cd"])
 
 
 @pytest.mark.parametrize(

@@ -136,3 +136,23 @@ def test_a_subclass_says_which_call_its_softmax_inputs_are_of():
     model = Declares(20, 20, 1, 16, 2, 32)
     model.compile("sgd", kt.SmoothedCrossEntropy(), fused_loss=True)
     assert np.isfinite(model.fit(*batch(), batch_size=7, verbose=0).history["loss"]).all()
+
+
+@pytest.mark.parametrize("method", ["encode", "decode"])
+def test_training_follows_an_overridden_encode_or_decode(method):
+    def negative(self, *args, **kwargs):
+        return -getattr(kt.Transformer, method)(self, *args, **kwargs)
+
+    Own = type("Own", (kt.Transformer,), {method: negative})
+    found = []
+    for fused in ("auto", False):
+        keras.utils.set_random_seed(1)
+        model = Own(20, 20, 1, 16, 2, 32, dropout=0.0)
+        model.compile("sgd", kt.SmoothedCrossEntropy(), fused_loss=fused, jit_compile=False)
+        model.fit(*batch(), batch_size=7, verbose=0)
+        found.append(model.get_weights())
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    source, target = batch()[0]
+    decoded = model.decode(target, model.encode(source), source)
+    np.testing.assert_allclose(model((source, target)), decoded, atol=1e-6)

@@ -344,3 +344,10 @@ def test_no_name_of_keras_is_taken(name):
     for get in (keras.losses.get, keras.metrics.get, keras.optimizers.get):
         with pytest.raises(ValueError):
             get(name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_perplexity_of_half_precision_logits(dtype):
+    """Of 70,000 equal logits: beyond float16, and no sum in bfloat16."""
+    logits = keras.ops.zeros((1, 2, 70_000), dtype)
+    assert float(kt.Perplexity()(np.array([[5, 6]]), logits)) == pytest.approx(70_000, rel=1e-5)

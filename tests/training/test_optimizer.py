@@ -201,3 +201,12 @@ def test_arguments_without_names(positional):
     """As other schedules take them; the second one is `peak` here."""
     with pytest.raises(ValueError, match=r"peak=4000: name the arguments, .*peak=1e-3, war"):
         kt.WarmupInverseSqrt(*positional)
+
+
+def test_rows_that_occur_several_times_make_one_gradient():
+    rows = tf.IndexedSlices(tf.ones((3, 4)), [1, 1, 4], (6, 4))
+    dense = tf.convert_to_tensor(rows)
+    sparse_step, dense_step = (
+        updates(EMAAdam, [x], np.zeros((6, 4), "float32")) for x in (rows, dense)
+    )
+    np.testing.assert_array_equal(sparse_step, dense_step)

@@ -336,3 +336,13 @@ def test_inputs_beyond_the_tables_where_a_graph_cannot_raise(wrong):
     outputs = np.isnan(look_up(tf.constant(ids, "float32"))).all(axis=-1)
     position = np.arange(ids.shape[1])
     np.testing.assert_array_equal(outputs, (ids == 60) | (position >= 4))
+
+
+def test_unknown_ids_in_a_dataset():
+    model = kt.Transformer(10, 10, 1, 16, 2, 32)
+    model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
+    x = np.full((2, 3), 29), np.full((2, 3), 5)
+    data = tf.data.Dataset.from_tensors((x, np.full((2, 3), 5)))
+    message = r"Ids must lie in 0 … 9 \(vocabulary_size=10\), received 29"
+    with pytest.raises(ValueError, match=message):
+        model.fit(data, shuffle=False, verbose=0)

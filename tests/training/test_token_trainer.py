@@ -1,6 +1,7 @@
 """One update of a batch in parts, and gradients clipped together."""
 
 import functools
+import warnings
 
 import keras
 import numpy as np
@@ -97,8 +98,8 @@ def test_parts_with_dropout_in_a_graph():
     assert np.isfinite(loss).all()
 
 
-def test_parts_at_once_leave_lookups_sparse():
-    """Of a vocabulary, a batch has few rows: a gradient of all would be memory for nothing."""
+def test_gradients_of_lookups_are_summed():
+    """Optimizers of Keras take the rows of a sparse gradient for separate gradients."""
     model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="none")
     model.compile("sgd", kt.SmoothedCrossEntropy())
     model.build()
@@ -107,14 +108,76 @@ def test_parts_at_once_leave_lookups_sparse():
     model.optimizer.apply_gradients = lambda pairs: seen.extend(pairs)
     model.train_step(tf.nest.map_structure(tf.constant, batch()))
     found = {variable.path: gradient for gradient, variable in seen}
-    source = found[model.source_embedding.embeddings.path]
-    assert isinstance(source, tf.IndexedSlices)
+    assert all(tf.is_tensor(gradient) for gradient in found.values())
     model.parallel_microbatches = 1
     del seen[:]
     model.train_step(tf.nest.map_structure(tf.constant, batch()))
     for whole, variable in seen:
-        parted = tf.convert_to_tensor(found[variable.path])
-        np.testing.assert_allclose(parted, tf.convert_to_tensor(whole), atol=1e-6)
+        np.testing.assert_allclose(found[variable.path], whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, kt.EMAAdam])
+@pytest.mark.parametrize("sharing", ["target", "none"])
+def test_first_step_of_adam_is_the_learning_rate(optimizer, sharing):
+    """However often an id occurs: of a gradient g, Adam's first step is g / |g|."""
+    found = []
+    for options in ({}, {"clip_norm": 1e9}, {"accumulation_steps": 2}, {"fused_loss": False}):
+        keras.utils.set_random_seed(1)
+        model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings=sharing)
+        model.build()
+        model.compile(optimizer(0.01), kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
+        before = model.source_embedding.get_weights()[0]
+        model.fit(*batch(), batch_size=7, verbose=0)
+        found.append(model.source_embedding.get_weights()[0] - before)
+        assert np.abs(found[-1]).max() == pytest.approx(0.01, rel=1e-3)
+    for moved in found[1:]:
+        np.testing.assert_allclose(moved, found[0], atol=2e-4)
+
+
+def test_weights_without_a_gradient_stay():
+    class Unused(kt.Transformer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.unused = keras.layers.Dense(3)
+            self.unused.build((None, 3))
+
+    for options in ({"clip_norm": 1.0}, {"accumulation_steps": 2}):
+        model = Unused(20, 20, 1, 16, 2, 32)
+        model.compile("adam", kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
+        before = model.unused.get_weights()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Gradients do not exist")
+            assert np.isfinite(model.fit(*batch(), batch_size=7, verbose=0).history["loss"]).all()
+        assert distance(model.unused.get_weights(), before) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0}, {"accumulation_steps": 2}])
+def test_a_frozen_model_is_evaluated_with_a_warning(options):
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0)
+    model.compile("adam", kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
+    model.trainable = False
+    with pytest.warns(UserWarning, match="no trainable weights"):
+        loss = model.fit(*batch(), batch_size=7, verbose=0).history["loss"]
+    assert loss == pytest.approx([model.evaluate(*batch(), batch_size=7, verbose=0)])
+
+
+@pytest.mark.parametrize("options", [{"loss_weights": 3.0}, {"reduction": "sum"}])
+def test_weights_and_reductions_of_the_loss(options):
+    """Only the usual mean has a fused loss, and only it can be computed in slices."""
+    loss = kt.SmoothedCrossEntropy(
+        0.1, reduction=options.pop("reduction", "mean_with_sample_weight")
+    )
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0)
+    model.compile(keras.optimizers.SGD(0.0), loss, jit_compile=False, **options)
+    value = model.evaluate(*batch(), batch_size=7, verbose=0)
+    assert model.fit(*batch(), batch_size=7, verbose=0).history["loss"] == pytest.approx([value])
+    mean = kt.SmoothedCrossEntropy(0.1)(batch()[1], model(batch()[0]))
+    times = 3.0 if options else np.count_nonzero(batch()[1])
+    assert value == pytest.approx(times * float(mean), rel=1e-5)
+    if not options:
+        model.compile("sgd", loss, accumulation_steps=2)
+        with pytest.raises(ValueError, match="cannot be computed in slices"):
+            model.fit(*batch(), batch_size=7, verbose=0)
 
 
 @pytest.mark.parametrize("sharing", ["all", "none"])
@@ -210,6 +273,9 @@ def test_class_weight_is_refused():
     "options, message",
     [
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
+        ({"clip_norm": "1"}, "clip_norm must be above 0, received '1'"),
+        ({"accumulation_steps": 2.0}, "accumulation_steps must be a positive integer"),
+        ({"rdrop": "1"}, "rdrop must be a number of at least 0, received '1'"),
         ({"accumulation_steps": 0}, "accumulation_steps must be a positive integer"),
         ({"fused_loss": "yes"}, 'fused_loss must be "auto", True or False'),
     ],
