@@ -42,7 +42,8 @@ class Positions(Shareable):
     def for_layer(self) -> "Positions":
         """Returns the scheme of one layer of a stack: this one, or one with its own weights.
 
-        Called once for each layer before any is built.
+        Called once for each layer before any is built. A subclass of a scheme with its own weights
+        overrides it if it takes other arguments.
         """
         return self
 

@@ -63,7 +63,8 @@ class RelativePositions(Positions):
         (self.max_distance,) = check_sizes(max_distance=max_distance)
 
     def for_layer(self) -> "RelativePositions":
-        return type(self).from_config(self.get_config() | {"name": None})
+        options = {"dtype": self.dtype_policy, "trainable": self.trainable}
+        return type(self)(self.max_distance, **options)
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
         rows = 2 * self.max_distance + 1
@@ -294,8 +295,8 @@ class DisentangledPositions(Positions):
         self.table: Any = table or DistanceTable(dtype=self.dtype_policy)
 
     def for_layer(self) -> "DisentangledPositions":
-        shared = {"name": None, "table": self.table}
-        return type(self).from_config(self.get_config() | shared)
+        options = {"dtype": self.dtype_policy, "trainable": self.trainable}
+        return type(self)(self.max_distance, self.table, **options)
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
         self.table.users += 1
