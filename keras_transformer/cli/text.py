@@ -182,12 +182,21 @@ def evaluate(
     pairs = _read_evaluation_pairs(path, source, target)
     model, other_model = set_threads(path, compare, precision=precision)
 
-    def open_with_options(path):
-        search = find_search(path, options)
+    searches = {one: find_search(one, options) for one in filter(None, (model, other_model))}
+
+    def open_with_search(path):
+        search = searches[path]
         return open_system(path, search=search, precision=precision, allow_ops=allow_ops)
 
-    system = open_with_options(model)
-    other = open_with_options(other_model) if compare else None
+    system = open_with_search(model)
+    other = open_with_search(other_model) if compare else None
+    if callable(system) and callable(other) and searches[model] != searches[other_model]:
+        sizes = [searches[one].beam_size for one in (model, other_model)]
+        print(
+            f"warning: {model} and {other_model} have different searches of their own (beam sizes "
+            f"{sizes[0]} and {sizes[1]}): give the search options to compare the models",
+            file=sys.stderr,
+        )
     chosen = options or precision
     if chosen and not callable(system) and not callable(other):
         raise ValueError(

@@ -21,6 +21,7 @@ from keras_transformer.data.batch_stream import BatchStream
 from keras_transformer.data.encoded_pairs import encode_pairs
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.presets.options import COUNT, FROM_0, check_value
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.utils import Path
 
@@ -81,6 +82,13 @@ def make_dataset(
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles already
     """
+    check_value("tokens_per_batch", tokens_per_batch, COUNT)
+    check_value("seed", seed, FROM_0)
+    if not 0 <= shard[0] < shard[1]:
+        raise ValueError(
+            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
+            "first has shard=(0, n)."
+        )
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
     corpora, weights, tokenizers = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
     samplers = _make_samplers(tokenizers, subword_sampling, shuffle) if subword_sampling else None

@@ -302,7 +302,8 @@ class PersistentServer:
                 replies = self._run(requests)
             except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
                 self.close()
-                raise ValueError(f"{one_line(error)}. Export the run again.") from error
+                advice = "" if "killed" in str(error) else " Export the run again."
+                raise ValueError(f"{one_line(error)}.{advice}") from error
         for reply in replies:
             if "error" in reply:
                 reason = one_line(reply["error"])

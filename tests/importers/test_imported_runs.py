@@ -99,10 +99,13 @@ def test_export_gives_the_same_texts(imported):
     assert card["imported"]["source"] == "tied"
     beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "length_norm")}
     assert beam == {"beam_size": 4, "length_norm": "length"}
-    options = "--beam-size", "4", "--length-norm", "length"
-    assert translate(folder / "export", *options) == translate(folder / "run")
+    assert translate(folder / "export", "--beam-size", "4") == translate(folder / "run")
     assert translate(folder / "export") == translate(folder / "run", "--beam-size", "1")
     assert "cc-by-4.0" in (folder / "export" / "1" / "MODEL.md").read_text()
+    (folder / "pair.tsv").write_text("A man.\tA man.\n")
+    data = "--source", folder / "pair.tsv", "--n-bootstrap", "0"
+    result = run("evaluate", folder / "run", *data, "--compare", folder / "export")
+    assert b"have different searches of their own (beam sizes 4 and 1)" in result.stderr
 
 
 def test_a_prefix_token_is_put_before_every_source(imported):
@@ -111,6 +114,8 @@ def test_a_prefix_token_is_put_before_every_source(imported):
     options = "--prefix-token", ">>fra<<", *small
     result = run("export", folder / "run", folder / "french", *options)
     assert result.returncode == 0, result.stderr.decode()
+    card = json.loads((folder / "french" / "1" / "model.json").read_text())
+    assert (card["prefix_token"], card["max_output_length"]) == (">>fra<<", 31)
     french, _ = kt.load_saved_model(folder / "french")(["A man.", ""])
     translator = kt.load(folder / "run")
     greedy = SearchConfig(max_output_length=31)

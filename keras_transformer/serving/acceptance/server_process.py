@@ -195,7 +195,9 @@ class ServerProcess:
         self._process.kill()
         status = self._process.wait()
         self.close()
-        raise RuntimeError(f"The server process ended with status {status}:\n{self.log[-2000:]}")
+        killed = " (killed, perhaps for its memory: use a smaller batch)" * (status == -9)
+        log = "" if killed else f":\n{self.log[-2000:]}"
+        raise RuntimeError(f"The server process ended with status {status}{killed}{log}")
 
 
 @contextlib.contextmanager
