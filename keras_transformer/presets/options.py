@@ -143,18 +143,13 @@ def check_output_bias(output_bias: bool, share_embeddings: str) -> None:
 
 def check_precision(precision: str | None) -> None:
     """Checks that a precision is None or one of `PRECISIONS`."""
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(
-            f"precision must be one of {', '.join(PRECISIONS)}, received {precision!r}."
-        )
+    if precision is not None:
+        check_value("precision", precision, PRECISIONS)
 
 
 def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
     """Checks the type and the size of a vocabulary."""
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"model_type must be one of {', '.join(MODEL_TYPES)}, received {model_type!r}."
-        )
+    check_value("model_type", model_type, MODEL_TYPES)
     if vocabulary_size is None:
         if model_type not in UNLIMITED_TYPES:
             raise ValueError(
@@ -247,10 +242,7 @@ def check_positions(
         max_distance: None for the default in `MAX_DISTANCES`.
         d_model, num_heads: Sizes of the model, if known.
     """
-    if positions not in POSITIONS:
-        raise ValueError(
-            f"positions must be one of {', '.join(POSITIONS)}, received {positions!r}."
-        )
+    check_value("positions", positions, POSITIONS)
     if max_distance is not None:
         _check_max_distance(positions, max_distance)
     if d_model and d_model % 2 and positions in SINUSOIDAL:

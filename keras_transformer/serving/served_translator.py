@@ -13,6 +13,7 @@ from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.kernels.tensorflow.products import select_matmul_at_runtime
 from keras_transformer.presets import ExportConfig
+from keras_transformer.presets.options import check_value
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.divergence import check_weights
@@ -41,10 +42,7 @@ class StoredWeights(tf.Module):
 
     def __init__(self, model: keras.Model, precision: str = "float32") -> None:
         super().__init__(name="stored_weights")
-        if precision not in PRECISIONS:
-            raise ValueError(
-                f"precision must be one of {', '.join(PRECISIONS)}, received {precision!r}."
-            )
+        check_value("precision", precision, PRECISIONS)
         # Their names are those in the checkpoint of an export.
         self.as_they_are, self.bfloat16, self.quantized, self.scales = [], [], [], []
         stored: list[tuple[Any, tf.Variable, tf.Variable | None]] = []
