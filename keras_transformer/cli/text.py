@@ -181,24 +181,16 @@ def evaluate(
 
     pairs = _read_evaluation_pairs(path, source, target)
     model, other_model = set_threads(path, compare, precision=precision)
-
     searches = {one: find_search(one, options) for one in filter(None, (model, other_model))}
 
     def open_with_search(path):
-        search = searches[path]
-        return open_system(path, search=search, precision=precision, allow_ops=allow_ops)
+        opened = {"search": searches[path], "precision": precision, "allow_ops": allow_ops}
+        return open_system(path, **opened)
 
     system = open_with_search(model)
     other = open_with_search(other_model) if compare else None
-    if callable(system) and callable(other) and searches[model] != searches[other_model]:
-        sizes = [searches[one].beam_size for one in (model, other_model)]
-        print(
-            f"warning: {model} and {other_model} have different searches of their own (beam sizes "
-            f"{sizes[0]} and {sizes[1]}): give the search options to compare the models",
-            file=sys.stderr,
-        )
-    chosen = options or precision
-    if chosen and not callable(system) and not callable(other):
+    _warn_of_searches(searches)
+    if (options or precision) and not callable(system) and not callable(other):
         raise ValueError(
             f"{path} is a file of translations: leave out the search options and --precision."
         )
@@ -209,6 +201,17 @@ def evaluate(
     if other:
         report["comparison"]["system"] = compare
     _print_report(report, json)
+
+
+def _warn_of_searches(searches):
+    searches = {path: search for path, search in searches.items() if not os.path.isfile(path)}
+    if len(searches) == 2 and len(set(map(repr, searches.values()))) == 2:
+        paths, sizes = list(searches), [search.beam_size for search in searches.values()]
+        print(
+            f"warning: {paths[0]} and {paths[1]} have different searches of their own (beam sizes "
+            f"{sizes[0]} and {sizes[1]}): give the search options to compare the models",
+            file=sys.stderr,
+        )
 
 
 def _warn_of_losses(path):

@@ -82,13 +82,8 @@ def make_dataset(
     >>> dataset = make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=4096)
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles already
     """
-    check_value("tokens_per_batch", tokens_per_batch, COUNT)
     check_value("seed", seed, FROM_0)
-    if not 0 <= shard[0] < shard[1]:
-        raise ValueError(
-            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
-            "first has shard=(0, n)."
-        )
+    _check_shard(shard)
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
     corpora, weights, tokenizers = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
     samplers = _make_samplers(tokenizers, subword_sampling, shuffle) if subword_sampling else None
@@ -153,8 +148,17 @@ def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
     return opened, weights
 
 
+def _check_shard(shard):
+    if not 0 <= shard[0] < shard[1]:
+        raise ValueError(
+            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
+            "first has shard=(0, n)."
+        )
+
+
 def _check_lengths(tokens_per_batch, max_length, boundaries):
     """Checks the maximum length and the bucket boundaries, or returns their defaults."""
+    check_value("tokens_per_batch", tokens_per_batch, COUNT)
     if max_length is None:
         max_length = min(512, tokens_per_batch)
     if tokens_per_batch < max_length:

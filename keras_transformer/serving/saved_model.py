@@ -74,17 +74,18 @@ def export(
 ) -> str:
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
-    The version appears complete or not at all, and an existing one is never changed. Before it
-    is published it is tried (`check`): its structure, and, in a process that loads it as a server
-    does, whether it gives the answers of the model in memory, for any content. That process needs
-    Linux: elsewhere it, and the comparison of translations, are left out.
+    The version appears complete or not at all, and an existing one is never changed. It is tested
+    first (`check`): its structure, and, in a process that loads it as a server does, whether it
+    gives the answers of the model in memory, for any content. That process needs Linux: elsewhere
+    it, and the comparison of translations, are left out.
 
     Args:
         translator: a `Translator`; or a tf.Module whose `serve` is a tf.function with the inputs
             and outputs of `serving_default`, which is then the only signature.
         base: path of the directory that holds all versions of the model; created if missing.
         version: a positive integer; by default the highest version in `base` plus one.
-        config: `ExportConfig`; by default with the translator's `default_search`.
+        config: `ExportConfig`; by default with the translator's `default_search`, which a
+            configuration of your own replaces: `ExportConfig.for_search` changes some fields.
         pairs: pairs of source and translation, best the validation set: for warm-up requests, the
             model card and, with less than float32, the comparison of translations.
         report: function that is called with the `Finding`s, whether or not there are problems.
@@ -102,20 +103,13 @@ def export(
     """
     config = config or ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
     base = os.path.abspath(os.fspath(base))
-    pairs = list(pairs)
-    read_sides(pairs)  # refuses what are no pairs
-    chosen, version = version, _free_version(base, version)
+    pairs = list(zip(*read_sides(pairs), strict=True))
+    number = _free_version(base, version)
     make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes
     module, functions = functions_of(translator, config)
-    with temporary_version(base, version) as temporary:
+    with temporary_version(base, number) as temporary:
         _save(module, functions, temporary)
-        card = model_card.describe(translator, functions, config, pairs, temporary)
-        smaller = (config.precision, config.computation) != ("float32", "float32")
-        if smaller and pairs and is_supported():
-            by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")
-            card["comparison"] = model_card.compare_precision(
-                translator, config, temporary, pairs, _save, by
-            )
+        card = _make_card(translator, functions, config, pairs, temporary, bleu_tokenize)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
         model_card.write_card(temporary, card)  # last: it holds the checksums of all others
         findings = _try_out(functions, temporary)
@@ -123,7 +117,7 @@ def export(
             report(findings)
         _refuse_problems(findings)
         _flush_tree(temporary)
-        return _publish(temporary, base, version, chosen is None)
+        return _publish(temporary, base, number, version is None)
 
 
 def load_saved_model(
@@ -204,6 +198,18 @@ def _save(module, functions, directory):
     # Nobody trains an export: gradients would make it two and a half times as many functions.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, directory, signatures=signatures, options=options)
+
+
+def _make_card(translator, functions, config, pairs, directory, bleu_tokenize):
+    """The model card; of a version in less than float32 with a comparison, where that can run."""
+    card = model_card.describe(translator, functions, config, pairs, directory)
+    smaller = (config.precision, config.computation) != ("float32", "float32")
+    if smaller and pairs and is_supported():
+        by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")
+        card["comparison"] = model_card.compare_precision(
+            translator, config, directory, pairs, _save, by
+        )
+    return card
 
 
 def _warm_up_requests(functions, pairs):
