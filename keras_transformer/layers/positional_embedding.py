@@ -276,9 +276,9 @@ class PositionalEmbedding(KeepsChanges):
         """Returns the positional encodings, float32 `(T, D)`."""
         length = ops.shape(ids)[1]
         shape = getattr(start, "shape", ())
-        if getattr(shape, "rank", len(shape)):
+        if shape.rank if hasattr(shape, "rank") else len(shape):
             raise ValueError(
-                f"start must be a scalar, the position of the first id of all rows: received shape "
+                "start must be a scalar, the position of the first id of all rows: received shape "
                 f"{tuple(shape)}."
             )
         if self.positions == "sinusoidal":

@@ -415,7 +415,7 @@ dates = TrainConfig(
 # 2.4 M weights: "Transformer-Tiny" of Wu et al. (ACL 2021) for Multi30k, but with rotary positions
 # and a fifth layer instead of 3,900 tokens. Their recipe, but half the warm-up, larger batches, an
 # average (EMA) of the weights instead of one of checkpoints, weight decay, and R-Drop: it takes 1.8
-# times as long, and is half a BLEU point better on the validation set, but not on the test set.
+# times as long, and is 0.2 BLEU better on the validation set and 0.4 on the test set (five seeds).
 tiny = TrainConfig(
     vocabulary_size=6000,
     model=ModelConfig(

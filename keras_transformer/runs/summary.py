@@ -39,7 +39,7 @@ def summarize_training(
     validation = _join(
         config.valid_source or ("held out" if config.train_source else None),
         counted(len(data.valid), "pair"),
-        data.fingerprints["train"] == data.fingerprints["valid"] and "the TRAINING text itself",
+        data.fingerprints["train"] == data.fingerprints["valid"] and "the training text itself",
         f"best selected by {config.validate_by}",
         config.patience and f"patience {counted(config.patience, 'epoch')}",
     )

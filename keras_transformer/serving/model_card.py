@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer
-from keras_transformer.data.pairs import read_sides
 from keras_transformer.inspection import files
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
@@ -81,7 +80,7 @@ def describe(
 
 def _describe_signatures(translator, functions, config, pairs):
     """Inputs, outputs and an example of each signature."""
-    sources, targets = read_sides(pairs[:3]) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
+    sources, targets = zip(*pairs[:3], strict=True) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
     described = {}
     for name in functions:
         signature = SIGNATURES[name]
@@ -146,7 +145,7 @@ def compare_precision(
         `megabytes_of_weights` and `lines_per_second` (median of three, in turns), each a dict of
         `float32` and `this`.
     """
-    sources, targets = read_sides(pairs[:MAX_PAIRS])
+    sources, targets = zip(*pairs[:MAX_PAIRS], strict=True)
     rows = as_bytes(sources)
     report: dict[str, Any] = {
         "sentences": len(sources),

@@ -215,7 +215,7 @@ def _make_card(translator, functions, config, pairs, directory, bleu_tokenize):
 def _warm_up_requests(functions, pairs):
     """Requests with one row and with 32, to every signature that a server may batch."""
     requests = []
-    sources, targets = read_sides(pairs) if pairs else (PLACEHOLDERS,) * 2
+    sources, targets = zip(*pairs, strict=True) if pairs else (PLACEHOLDERS,) * 2
     for name in functions:
         for rows in (1, 32) if SIGNATURES[name].batchable else ():
             inputs = make_inputs(name, sources[:rows], targets[:rows])

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.layers.arguments import IDS_SCOPE
+from keras_transformer.layers.arguments import IDS_SCOPE, wrong_id
 from keras_transformer.special_ids import PAD
 from keras_transformer.utils import Tensor
 
@@ -115,22 +115,15 @@ def explain_failure(message: str) -> str | None:
     """Returns a clear message for a graph's error about invalid ids; None for other errors."""
     found = _VALUE_ERROR.search(message)
     if IDS_SCOPE in message and found:
-        return _wrong_id(*map(int, found.groups()))
+        received, size = map(int, found.groups())
+        # Negative ids arrive as V.
+        return wrong_id(f"{received}" + " or a negative one" * (received == size), size)
     if SCOPE not in message:
         return None
     if found := _SHAPE_ERROR.search(message):
         return _wrong_shape(*(f"({shape.replace(',', ', ')})" for shape in found.groups()))
     found = _VALUE_ERROR.search(message)
     return found and _wrong_value(*found.groups())
-
-
-def _wrong_id(received, vocabulary_size):
-    # Negative ids arrive as V.
-    what = received if received > vocabulary_size else f"{received} or a negative one"
-    return (
-        f"Ids must lie in 0 … {vocabulary_size - 1} (vocabulary_size={vocabulary_size}), received "
-        f"{what}: tokenize with the vocabulary that the model was built for."
-    )
 
 
 def _wrong_shape(received, expected):
