@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
@@ -123,6 +124,19 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 # Batches.
+
+
+def check_scope(strategy: tf.distribute.Strategy, variables: list[keras.Variable]) -> None:
+    """Raises if a variable was created outside the strategy's scope, where it has no replicas."""
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for variable in variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            raise ValueError(
+                f"The variable {variable.path} was created outside the scope of the "
+                f"{type(strategy).__name__}: create and compile the model within `with "
+                "strategy.scope():`."
+            )
 
 
 def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:

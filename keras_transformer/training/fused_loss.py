@@ -14,7 +14,7 @@ from keras_transformer.kernels.tensorflow.fused_cross_entropy import (
 )
 from keras_transformer.training.labels import read_labels
 from keras_transformer.training.losses import SmoothedCrossEntropy, TargetTokens, TokenMetric
-from keras_transformer.training.slices import Gradient, counts_tokens
+from keras_transformer.training.slices import Gradient, reason_against_slices
 from keras_transformer.utils import Nested, Tensor
 
 
@@ -38,16 +38,20 @@ def reason_for_logits(
         return "the batches have sample weights"
     if type(model.loss) is not SmoothedCrossEntropy:
         return "the loss is not SmoothedCrossEntropy"
-    if not counts_tokens(model.loss):
-        return f"the reduction of the loss is {model.loss.reduction!r}"
+    if reason := reason_against_slices(model):
+        return reason
     if model._compile_loss._user_loss_weights is not None:
         return "there are loss_weights"
-    if not all(isinstance(metric, (TokenMetric, TargetTokens)) for metric in metrics):
+    if not all(map(is_per_token, metrics)):
         return "a metric needs logits"
-    overrides_loss = kind.compute_loss is not keras.Model.compute_loss
-    if overrides_loss or kind.compute_metrics is not keras.Model.compute_metrics:
-        return f"{kind.__name__} overrides compute_loss or compute_metrics"
+    if kind.compute_metrics is not keras.Model.compute_metrics:
+        return f"{kind.__name__} overrides compute_metrics"
     return None
+
+
+def is_per_token(metric: keras.metrics.Metric) -> bool:
+    """Returns whether a metric ignores padding and needs no logits."""
+    return isinstance(metric, (TokenMetric, TargetTokens))
 
 
 def repeat_batch(x: Nested, passes: int) -> Nested:

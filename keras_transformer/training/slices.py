@@ -5,14 +5,13 @@ operation at a time (`configure_threads`). Sequential slices (gradient accumulat
 of one.
 """
 
-import functools
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.labels import token_weights
+from keras_transformer.special_ids import PAD
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.utils import Nested, Tensor
 
@@ -21,26 +20,31 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 
 def split(batch: Nested, count: int) -> list[Nested]:
-    """Splits a batch into independent slices.
+    """Splits a batch `(x, y)` or `(x, y, sample_weight)` into independent slices.
+
+    If there are fewer rows than slices, the other slices repeat the last row without its labels: a
+    layer such as BatchNormalization makes NaN of a slice without rows.
 
     Args:
-        batch: Nested structure of tensors `(B, ...)`.
+        batch: Tensors `(B, ...)`; `y` are ids.
         count: Number of slices; if it does not divide the rows, some slices have one more.
-
-    Returns:
-        List of structures.
     """
     if count == 1:
         return [batch]
+    x, y, *weights = batch
+    rows = tf.shape(y)[0]
+    size = tf.where(rows > 0, tf.maximum(rows, count), 0)
+    numbers = tf.minimum(tf.range(size), rows - 1)
+    x, y, weights = tf.nest.map_structure(
+        lambda tensor: tf.gather(tensor, numbers), (x, y, weights)
+    )
+    y = tf.where((tf.range(size) < rows)[:, tf.newaxis], y, PAD)
 
-    def take_rows(x, number):
-        size = tf.shape(x)[0]
-        return x[size * number // count : size * (number + 1) // count]
+    def take_rows(number):
+        rows = slice(size * number // count, size * (number + 1) // count)
+        return tf.nest.map_structure(lambda tensor: tensor[rows], (x, y, *weights))
 
-    return [
-        tf.nest.map_structure(functools.partial(take_rows, number=number), batch)
-        for number in range(count)
-    ]
+    return [take_rows(number) for number in range(count)]
 
 
 def accumulate(
@@ -116,50 +120,23 @@ def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
     return tf.tensor_scatter_nd_add(total, rows[:, tf.newaxis], values) if sparse else total
 
 
-def count_tokens(loss: Nested, y: Nested, sample_weight: Nested = None) -> Tensor:
-    """Counts the entries that a model's loss averages over on this replica: a float32 scalar.
-
-    For `SmoothedCrossEntropy`, the weighted target tokens; for Keras' losses, the rows, or the
-    labels other than `ignore_class`; for several outputs, the sum over all of them.
+def reason_against_slices(model: Any, y: Nested = None) -> str | None:
+    """Returns why the loss of a model is not a mean over target tokens, as part of a sentence.
 
     Args:
-        loss: The `loss` of `compile`.
-        y, sample_weight: Labels and weights of a batch.
+        model: A compiled `TokenTrainer`.
+        y: Labels of a batch, if known.
+
+    Returns:
+        None if the loss is such a mean: slices and replicas can be averaged by their tokens.
     """
-    losses, labels = tf.nest.flatten(loss), tf.nest.flatten(y)
-    losses = losses if len(losses) == len(labels) else losses[:1] * len(labels)
-    weights = [None] * len(labels) if sample_weight is None else tf.nest.flatten(sample_weight)
-    outputs = zip(losses, labels, weights, strict=True)
-    return tf.add_n([_count_entries(*output) for output in outputs])
-
-
-def _count_entries(loss, labels, sample_weight):
-    if counts_tokens(loss):
-        return tf.reduce_sum(token_weights(labels, sample_weight))
-    labels = labels if tf.is_tensor(labels) else tf.convert_to_tensor(labels)
-    ids = labels.dtype.is_integer and labels.shape.rank == 2
-    if ids and not averages_as_keras(loss):
-        return tf.reduce_sum(token_weights(labels, sample_weight))
-    ignored = getattr(loss, "ignore_class", None)
-    shape = tf.shape(labels)[:1] if ignored is None else tf.shape(labels)
-    counts = tf.ones(shape) if ignored is None else tf.cast(labels != ignored, "float32")
-    weighted = getattr(loss, "reduction", None) == "mean_with_sample_weight"
-    if weighted and sample_weight is not None:
-        counts = tf.cast(sample_weight, "float32") * (1.0 if ignored is None else counts)
-    return tf.reduce_sum(counts)
-
-
-def counts_tokens(loss: object) -> bool:
-    """Returns whether a loss is a mean over target tokens."""
-    is_mean = getattr(loss, "reduction", None) == "mean_with_sample_weight"
-    return isinstance(loss, SmoothedCrossEntropy) and is_mean
-
-
-def averages_as_keras(loss: object) -> bool:
-    """Returns whether a loss is Keras' and a mean over rows or over labels not ignored."""
-    if isinstance(loss, str):
-        return True
-    kind = loss if callable(loss) and not isinstance(loss, keras.losses.Loss) else type(loss)
-    means = "sum_over_batch_size", "mean", "mean_with_sample_weight"
-    is_keras = getattr(keras.losses, getattr(kind, "__name__", ""), None) is kind
-    return is_keras and getattr(loss, "reduction", means[0]) in means
+    if tf.nest.is_nested(model.loss):
+        return "the loss is a list or dictionary"
+    if not isinstance(model.loss, SmoothedCrossEntropy):
+        name = getattr(model.loss, "name", getattr(model.loss, "__name__", model.loss))
+        return f"the loss is {name}"
+    if model.loss.reduction != "mean_with_sample_weight":
+        return f"the reduction of the loss is {model.loss.reduction!r}"
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        return f"{type(model).__name__} overrides compute_loss"
+    return "the model has several outputs" if tf.nest.is_nested(y) else None

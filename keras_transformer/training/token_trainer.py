@@ -12,7 +12,7 @@ from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.presets.options import ABOVE_0, NOT_NEGATIVE, check_value
 from keras_transformer.training import keras_workarounds
-from keras_transformer.training.labels import SCOPE
+from keras_transformer.training.labels import SCOPE, token_weights
 from keras_transformer.training.losses import (
     refuse_probabilities,
     replace_names,
@@ -25,12 +25,14 @@ if IS_TENSORFLOW:
     from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
     from keras_transformer.training.distribution import (
         broadcast_from_chief,
+        check_scope,
         distribute,
         is_multiworker,
         watch_workers,
     )
     from keras_transformer.training.fused_loss import (
         fused_gradients,
+        is_per_token,
         rdrop_term,
         reason_for_logits,
         repeat_batch,
@@ -38,9 +40,7 @@ if IS_TENSORFLOW:
     from keras_transformer.training.keras_workarounds import sum_over_replicas
     from keras_transformer.training.slices import (
         accumulate,
-        averages_as_keras,
-        count_tokens,
-        counts_tokens,
+        reason_against_slices,
         split,
         sum_gradients,
     )
@@ -52,18 +52,20 @@ class TokenTrainer(keras.Model):
     """A `keras.Model` whose `fit` suits sentences of different lengths: the base of `Transformer`.
 
     Keras averages the mean losses of the replicas, so a replica with few target tokens counts as
-    much as one with many, and its progress bar weights batches by their rows. Here gradients and
-    reported losses are means over the target tokens of all replicas: neither depends on how a batch
-    is split into replicas or slices, padded or ordered. Penalties (`model.losses`) count once a
-    step; activity regularizers are means over rows, so slices weight them by their target tokens.
+    much as one with many, and its progress bar weights batches by their rows. With one output and
+    the loss `SmoothedCrossEntropy`, gradients and reported losses here are means over the target
+    tokens of all replicas: neither depends on how a batch is split into replicas or slices, padded
+    or ordered. Penalties (`model.losses`) count once a step; activity regularizers are means over
+    rows, so slices weight them by their target tokens.
 
-    Batches are `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). With several
-    outputs, `y` holds the labels of each, and the target tokens of all of them count together. For
+    With other losses or reductions, several outputs or an overridden `compute_loss`, replicas are
+    averaged as Keras averages them, and slices are refused, since it is unknown how to weight them.
+
+    Batches are `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). For
     `SmoothedCrossEntropy`, `y` are ids (B, T) of any integer type, or whole numbers of a float
     type, one for each position of the outputs (B, T, V). PAD and negative labels are ignored. A
     label of V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs), loss, metrics
-    and gradients are NaN. If batches are split into slices, any other loss must be one of Keras
-    with a reduction to a mean: it is unknown what others average over.
+    and gradients are NaN.
 
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
@@ -76,7 +78,8 @@ class TokenTrainer(keras.Model):
     Attributes:
         parallel_microbatches: Number of slices of a batch that are computed in parallel, if each
             core runs one operation at a time (`kt.configure_threads`). It is a setting of the
-            machine and is not saved.
+            machine and is not saved. With metrics other than those of this package, which might
+            depend on the slices, the batch stays whole.
 
     Example:
 
@@ -125,21 +128,25 @@ class TokenTrainer(keras.Model):
                 `global_clipnorm` would clip the gradients of each replica separately.
             accumulation_steps: Number of slices of a batch whose gradients are accumulated, one
                 slice after the other: the step is that of the whole batch, with the memory of a
-                slice. Keras' own `gradient_accumulation_steps` fails under a strategy.
+                slice. It needs one output and the loss `SmoothedCrossEntropy`. Keras' own
+                `gradient_accumulation_steps` fails under a strategy.
             fused_loss: `"auto"`, use the loss without logits of a whole batch if possible; `True`,
                 require it; or `False`.
             rdrop: α of R-Drop (Wu et al., 2021, arXiv:2106.14448), or 0: each batch passes twice
                 through different dropout masks, and the loss of a target token is the mean of both
                 cross-entropies plus `α/4·(KL(p‖q) + KL(q‖p))`, where p and q are the predictions.
                 This is half of the paper's equation 4, so that α = 0 is the loss without R-Drop. It
-                takes about twice the time. The loss must be `SmoothedCrossEntropy`.
+                takes about twice the time. It needs what `accumulation_steps` needs.
 
         Raises:
-            ValueError: If an argument is out of range or needs the TensorFlow backend, if a loss or
-                metric expects probabilities instead of logits, or if `rdrop` does not fit the loss.
+            ValueError: If an argument is out of range, needs the TensorFlow backend or does not fit
+                the loss, or if a loss or metric expects probabilities instead of logits.
         """
         self._check_options(clip_norm, accumulation_steps, fused_loss, rdrop)
-        replicas = self.distribute_strategy.num_replicas_in_sync if IS_TENSORFLOW else 1
+        replicas = 1
+        if IS_TENSORFLOW:
+            replicas = self.distribute_strategy.num_replicas_in_sync
+            check_scope(self.distribute_strategy, self.variables)
         if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
             raise ValueError(
                 f"Keras does not support steps_per_execution={kwargs['steps_per_execution']} "
@@ -152,15 +159,11 @@ class TokenTrainer(keras.Model):
             super().compile(*args, **kwargs)
         if IS_TENSORFLOW:
             keras_workarounds.release_graphs(self.optimizer)
-        if rdrop and not counts_tokens(self.loss):
-            raise ValueError(
-                f"rdrop={rdrop:g} needs the loss SmoothedCrossEntropy, with its default reduction: "
-                f"received {getattr(self.loss, 'name', self.loss)}."
-            )
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
         self.fused_loss = fused_loss
         self.rdrop = rdrop
+        self._check_slices()
 
     def _check_options(self, clip_norm, accumulation_steps, fused_loss, rdrop):
         """Raises if an option of `compile` is out of range, or needs the TensorFlow backend."""
@@ -206,11 +209,14 @@ class TokenTrainer(keras.Model):
         Several workers each read their rows of every batch of a dataset made by `make_dataset`.
 
         Raises:
-            ValueError: If `class_weight` is given, or inputs or labels are invalid.
+            ValueError: If `class_weight` is given, inputs or labels are invalid, or the model was
+                created outside the strategy's scope.
             WorkerLostError: If another worker no longer responds.
         """
         self._check_data(super().fit, x, *args, **kwargs)
         strategy = self.distribute_strategy if IS_TENSORFLOW else None
+        if strategy is not None:
+            check_scope(strategy, self.variables)
         if strategy is None or not is_multiworker(strategy):
             return super().fit(x, *args, **kwargs)
         if kwargs.get("validation_data") is not None:
@@ -254,8 +260,8 @@ class TokenTrainer(keras.Model):
         given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
         if given.get("class_weight") is not None:
             raise ValueError(
-                "class_weight is not supported, since a row has many labels: pass sample_weight of "
-                "shape (B, T), the weight of each target token."
+                "class_weight is not supported: pass sample_weight, the weight of each row (B,) or "
+                "of each target token (B, T)."
             )
         self.check_arrays(given.get("x"), given.get("y"))
         validation = given.get("validation_data")
@@ -291,8 +297,7 @@ class TokenTrainer(keras.Model):
         if not IS_TENSORFLOW:
             return super().train_step(*args)
         batch = self._unpack_batch(*args)
-        (all_tokens,) = sum_over_replicas([count_tokens(self.loss, *batch[1:])])
-        gradients = self._accumulate_gradients(batch, all_tokens)
+        gradients = self._accumulate_gradients(batch)
         self._report_divergence(gradients)
         if self.clip_norm is not None:
             # float16's gradients are scaled
@@ -304,33 +309,55 @@ class TokenTrainer(keras.Model):
             warnings.warn("The model has no trainable weights.", stacklevel=2)  # as Keras does
         return self.get_metrics_result()
 
-    def _accumulate_gradients(self, batch, all_tokens):
-        """Returns this replica's share of the gradients of the mean over `all_tokens`."""
+    def _accumulate_gradients(self, batch):
+        """Returns this replica's share of the gradients of the mean loss over all replicas."""
+        all_tokens = None  # Keras weights all replicas alike
+        if reason_against_slices(self, batch[1]) is None:
+            (all_tokens,) = sum_over_replicas([_count_tokens(*batch[1:])])
         if self.accumulation_steps == 1:
             return self._compute_gradients(batch, all_tokens)
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
+        unused = set()
 
         def compute(batch_slice):
             gradients = self._compute_gradients(batch_slice, all_tokens)
+            unused.update(i for i, gradient in enumerate(gradients) if gradient is None)
             return [x if g is None else g for g, x in zip(gradients, zeros, strict=True)]
 
         fixed = bool(self.jit_compile)
-        return accumulate(compute, batch, self.accumulation_steps, zeros, fixed)
+        sums = accumulate(compute, batch, self.accumulation_steps, zeros, fixed)
+        return [None if i in unused else gradient for i, gradient in enumerate(sums)]
 
     def _compute_gradients(self, batch, all_tokens):
         """Returns the same for one accumulated slice, split into parallel ones."""
         gradients = []
-        for batch_slice in split(batch, self.parallel_microbatches):
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_slice)
-            tokens = count_tokens(self.loss, y, sample_weight)
-            share = tf.math.divide_no_nan(tokens, all_tokens)
+        for x, y, sample_weight, tokens in self._split(batch):
+            if all_tokens is None:
+                share = 1 / tf.distribute.get_replica_context().num_replicas_in_sync
+            else:
+                share = tf.math.divide_no_nan(tokens, all_tokens)
             if self._uses_fused_loss(sample_weight):
                 loss, predictions, paths = fused_gradients(self, x, y, share)
             else:
                 loss, predictions, paths = self._compute_plain_gradients(x, y, sample_weight, share)
-            self._update_metrics(x, y, predictions, sample_weight, loss, skips=self._scales_loss())
+            if self._scales_loss():
+                # The optimizer skips a step whose loss is not finite: it does not count.
+                finite = tf.math.is_finite(loss)
+                loss, tokens = tf.where(finite, loss, 0.0), tf.where(finite, tokens, 0.0)
+            self._update_metrics(x, y, predictions, sample_weight, loss, tokens)
             gradients += paths
         return [sum_gradients(some) for some in zip(*gradients, strict=True)]
+
+    def _split(self, batch):
+        """Yields the parallel slices of a batch, each with the weight of its loss in the report."""
+        metrics_fit = all(is_per_token(metric) for metric in self._compiled_metrics())
+        for batch_slice in split(batch, self.parallel_microbatches if metrics_fit else 1):
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_slice)
+            if reason_against_slices(self, y) is None:
+                yield x, y, sample_weight, _count_tokens(y, sample_weight)
+            else:  # as in Keras, its rows
+                rows = tf.shape(tf.nest.flatten(x)[0])[0]
+                yield x, y, sample_weight, tf.cast(rows, "float32")
 
     def _compute_plain_gradients(self, x, y, sample_weight, share):
         """Computes loss, logits and gradients as Keras does; see `fused_gradients`."""
@@ -352,11 +379,10 @@ class TokenTrainer(keras.Model):
         if not IS_TENSORFLOW:
             return super().test_step(*args)
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        for batch_slice in split(self._unpack_batch(*args), self.parallel_microbatches):
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_slice)
+        for x, y, sample_weight, tokens in self._split(self._unpack_batch(*args)):
             logits = self(x, training=False)
             loss = self.compute_loss(x, y, logits, sample_weight, training=False) * replicas
-            logs = self._update_metrics(x, y, logits, sample_weight, loss)
+            logs = self._update_metrics(x, y, logits, sample_weight, loss, tokens)
         return logs
 
     def _uses_fused_loss(self, sample_weight):
@@ -371,13 +397,9 @@ class TokenTrainer(keras.Model):
 
     # What the progress bar shows.
 
-    def _update_metrics(self, x, y, predictions, sample_weight, loss, skips=False):
+    def _update_metrics(self, x, y, predictions, sample_weight, loss, weight):
         """Updates the mean loss and the metrics."""
-        tokens = count_tokens(self.loss, y, sample_weight)
-        if skips:  # the optimizer skips a step whose loss is not finite: it does not count
-            finite = tf.math.is_finite(loss)
-            loss, tokens = tf.where(finite, loss, 0.0), tf.where(finite, tokens, 0.0)
-        self._loss_metric().update_state(loss, sample_weight=tokens)
+        self._loss_metric().update_state(loss, sample_weight=weight)
         if isinstance(predictions, TokenPredictions):
             for metric in self._compiled_metrics():
                 metric.update_state(y, predictions)
@@ -408,31 +430,37 @@ class TokenTrainer(keras.Model):
     # Checks of batches.
 
     def _unpack_batch(self, data):
-        """Returns (x, y) or (x, y, sample_weight); checks that its slices can be averaged."""
+        """Returns (x, y) or (x, y, sample_weight), if they can be split as asked for."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if y is None:
             raise ValueError(
                 "Labels are missing: each batch must be a pair (x, y), such as "
                 "((source, target_in), target_out) from make_dataset, received only x."
             )
-        if self.accumulation_steps * self.parallel_microbatches > 1:
-            self._check_slices()
+        self._check_slices(y)
         with tf.name_scope(SCOPE):
             x = tf.nest.map_structure(_set_rank_2, x) if hasattr(self, "input_signature") else x
-            y = tf.nest.map_structure(_set_rank_2, y) if counts_tokens(self.loss) else y
+            y = y if reason_against_slices(self, y) else _set_rank_2(y)
         return (x, y) if sample_weight is None else (x, y, sample_weight)
 
-    def _check_slices(self):
-        """Raises for losses if it is unknown what they average over."""
-        for loss in tf.nest.flatten(self.loss):
-            if not counts_tokens(loss) and not averages_as_keras(loss):
-                name = getattr(loss, "name", getattr(loss, "__name__", loss))
-                raise ValueError(
-                    f"The loss {name} cannot be computed in slices (accumulation_steps="
-                    f"{self.accumulation_steps}, parallel_microbatches="
-                    f"{self.parallel_microbatches}), since it is unknown what it averages over: "
-                    "use SmoothedCrossEntropy, or a loss of Keras with a reduction to a mean."
-                )
+    def _check_slices(self, y=None):
+        """Raises if slices or R-Drop are asked for with a loss that they do not fit."""
+        options = {
+            "accumulation_steps": (self.accumulation_steps, 1),
+            "parallel_microbatches": (self.parallel_microbatches, 1),
+            "rdrop": (self.rdrop, 0),
+        }
+        asked = [f"{name}={value}" for name, (value, off) in options.items() if value != off]
+        reason = asked and reason_against_slices(self, y)
+        if reason:
+            raise ValueError(
+                f"{' and '.join(asked)} can only be used with one output and the loss "
+                f"SmoothedCrossEntropy with its default reduction, but {reason}."
+            )
+
+
+def _count_tokens(y, sample_weight=None):
+    return tf.reduce_sum(token_weights(y, sample_weight))
 
 
 def _set_rank_2(ids):

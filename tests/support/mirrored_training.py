@@ -100,10 +100,9 @@ def run(replicas, rows, precision, recipe, built):
     }
 
 
-def canary():
+def canary(strategy):
     """What Keras' own model says to an odd first batch, and to several steps a call, on two
     replicas; and what ours says to the latter."""
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
     def said(model, rows, steps):
         with strategy.scope():
@@ -124,12 +123,63 @@ def canary():
     return said(dense, 3, 1), said(dense, 2, 2), said(ours, 2, 2)
 
 
+def outside(strategy):
+    """What ours says to a model that was created outside the scope."""
+    model = tagger(kt.TokenTrainer)
+    model(np.ones((2, 3)))
+    try:
+        with strategy.scope():
+            model.compile("sgd", "mse")
+    except ValueError as error:
+        return str(error)
+
+
+def tagger(base, outputs=1):
+    """A model whose outputs carry the mask of its inputs."""
+
+    class Tagger(base):
+        def __init__(self):
+            super().__init__()
+            self.embedding = kt.PositionalEmbedding(20, 8)
+
+        def call(self, ids):
+            logits = self.embedding.logits(self.embedding(ids))
+            logits._keras_mask = self.embedding.compute_mask(ids)
+            return logits if outputs == 1 else [logits] * outputs
+
+    return Tagger()
+
+
+def averages(strategy):
+    """How far the weights of ours are from those of Keras, after a step of losses that are no mean
+    over target tokens on two replicas with different numbers of them."""
+    ids = np.tile(np.arange(4, 9), (6, 1))
+    ids[:3, 1:] = kt.PAD
+    masked = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    distances = []
+    for loss, outputs in ((masked, 1), ([kt.SmoothedCrossEntropy()] * 2, 2)):
+        weights = []
+        for base in (kt.TokenTrainer, keras.Model):
+            keras.utils.set_random_seed(3)
+            with strategy.scope():
+                model = tagger(base, outputs)
+                model(ids)
+                model.compile(keras.optimizers.SGD(1.0), loss, jit_compile=False)
+            y = ids if outputs == 1 else [ids, ids[::-1]]
+            before = model.get_weights()[0]
+            model.fit(ids, y, batch_size=6, shuffle=False, verbose=0)
+            weights.append(model.get_weights()[0] - before)
+        distances.append([float(np.abs(w).max()) for w in (weights[0], weights[0] - weights[1])])
+    return distances
+
+
 def main(options):
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * MOST_REPLICAS
     tf.config.set_logical_device_configuration(cpu, devices)
     if options == "canary":
-        print(json.dumps(canary()))
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # one a process
+        print(json.dumps([*canary(strategy), outside(strategy), averages(strategy)]))
         return
     options = json.loads(options)
     replicas = options.pop("replicas")

@@ -152,10 +152,14 @@ def test_keras_still_needs_help_with_replicas():
     """Or `make_function` and `maybe_symbolic_build` can do without replicas, or
     `TokenTrainer.compile` can allow several steps a call."""
     printed = python(SUPPORT / "mirrored_training.py", "canary")
-    odd, several, ours = json.loads(printed.splitlines()[-1])
+    odd, several, ours, outside, averages = json.loads(printed.splitlines()[-1])
     assert "[1,2]" in odd
     assert "Placeholder" in several
     assert ours.startswith("Keras does not support steps_per_execution=2 on 2 replicas")
+    assert "embeddings was created outside the scope of the MirroredStrategy: create" in outside
+    # Losses that are no mean over target tokens are averaged as Keras does.
+    for step, difference in averages:
+        assert step > 0.01 and difference < 1e-6
 
 
 def test_all_reduce_still_has_a_custom_gradient():

@@ -1,5 +1,7 @@
 """What labels may be, in training and evaluation: which count, and what is refused."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -43,6 +45,10 @@ class Tagger(kt.TokenTrainer, keras.Model):
 
     def call(self, ids):
         return self.out(self.embedding(ids))
+
+
+class FunctionalTagger(kt.TokenTrainer):
+    pass
 
 
 def transformer(kind=kt.Transformer, loss=None, **options):
@@ -218,7 +224,7 @@ def test_labels_that_are_not_arrays_of_numbers():
         transformer().evaluate(data, verbose=0)
 
 
-# Slices of a batch: the rows that there are, and what a loss is averaged over.
+# Losses that are no mean over target tokens.
 
 
 def compiled(model, loss, **options):
@@ -228,42 +234,89 @@ def compiled(model, loss, **options):
     return model
 
 
-@pytest.mark.parametrize("steps, xla", [(2, False), (2, True), (7, False)])
-def test_no_row_is_made_up_for_a_classifier(steps, xla):
+class WithTerm(Tagger):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs) + 1.0
+
+
+class TwoOutputs(Tagger):
+    def call(self, ids):
+        tags = super().call(ids)
+        return tags, tags
+
+
+KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+SUM = kt.SmoothedCrossEntropy(reduction="sum")
+OTHERS = [
+    (Tagger, KERAS, "the loss is sparse_categorical_crossentropy"),
+    (Tagger, keras.losses.dice, "the loss is dice"),
+    (Tagger, [kt.SmoothedCrossEntropy()], "the loss is a list or dictionary"),
+    (Tagger, SUM, "the reduction of the loss is 'sum'"),
+    (WithTerm, kt.SmoothedCrossEntropy(), "WithTerm overrides compute_loss"),
+    (TwoOutputs, kt.SmoothedCrossEntropy(), "the model has several outputs"),
+]
+
+
+@pytest.mark.parametrize("kind, loss, reason", OTHERS)
+def test_slices_and_rdrop_of_other_losses_are_refused(kind, loss, reason):
+    y = (Y, Y) if kind is TwoOutputs else Y
+    message = r"=2(\.0)? can only be used with one output and the loss SmoothedCrossEntropy with "
+    for option in ({"accumulation_steps": 2}, {"rdrop": 2.0}, {"parallel_microbatches": 2}):
+        model = kind()
+        model.parallel_microbatches = option.pop("parallel_microbatches", 1)
+        with pytest.raises(ValueError, match=f"{message}.*, but {reason}"):
+            model.compile("sgd", loss, jit_compile=False, **option)
+            model.fit(X[1], y, verbose=0)  # where the outputs are known
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("make", [Classifier, lambda: Tagger(True), lambda: WithTerm(True)])
+def test_other_losses_are_those_of_keras(make, xla):
+    """Also where the outputs carry a mask, which the losses of Keras honour."""
+    ids = np.where(IDS % 3 == 0, 0, IDS)
+    y = IDS[:, 0] if make is Classifier else IDS
     results = []
-    for accumulation_steps in (1, steps):
+    for own_step in (True, False):
         keras.utils.set_random_seed(2)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        options = {"accumulation_steps": accumulation_steps, "jit_compile": xla}
-        results.append(trained(compiled(Classifier(), loss, **options), IDS, Y[:, 0] % 3))
+        model = compiled(make(), KERAS, jit_compile=xla)
+        if not own_step:
+            model.train_step = functools.partial(keras.Model.train_step, model)
+        results.append(trained(model, ids, y))
     assert_same(*results)
 
 
-MEAN = {"ignore_class": 3, "reduction": "mean_with_sample_weight"}
+class Penalty(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
+        return x
 
 
-@pytest.mark.parametrize(
-    "arguments, slices, weighted",
-    [
-        ({}, "accumulation_steps", True),
-        ({"ignore_class": 0}, "accumulation_steps", True),
-        ({"ignore_class": 0}, "parallel_microbatches", False),
-        (MEAN, "accumulation_steps", False),
-        (MEAN, "accumulation_steps", True),
-    ],
-)
-def test_slices_of_losses_of_keras(arguments, slices, weighted):
-    """Without `ignore_class`, padding counts in every slice as in the whole."""
-    weights = np.random.default_rng(0).random(Y.shape, "float32") if weighted else None
-    results = []
-    for count in (1, 2):
-        keras.utils.set_random_seed(2)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **arguments)
-        accumulated = {slices: count} if slices == "accumulation_steps" else {}
-        model = compiled(Tagger(), loss, **accumulated)
-        model.parallel_microbatches = count if slices == "parallel_microbatches" else 1
-        results.append(trained(model, X[1], Y, weights))
-    assert_same(*results)
+@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, Penalty])
+def test_fewer_rows_than_slices(layer):
+    """No slice is empty: a mean over no rows is NaN."""
+    for option in ("accumulation_steps", "parallel_microbatches"):
+        inputs = keras.Input((None, 8))
+        model = FunctionalTagger(inputs, keras.layers.Dense(V)(layer()(inputs)))
+        steps = 4 if option == "accumulation_steps" else 1
+        model.compile(
+            "sgd", "smoothed_cross_entropy", metrics=["target_tokens"], accumulation_steps=steps
+        )
+        model.parallel_microbatches = 4 if option == "parallel_microbatches" else 1
+        x = np.random.default_rng(0).normal(size=(5, 3, 8)).astype("float32")
+        history = model.fit(x, Y, batch_size=4, verbose=0).history  # 4 rows and 1
+        assert np.isfinite(history["loss"]).all()
+        assert history["target_tokens"] == [np.count_nonzero(Y > 0)]
+        assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_other_metrics_see_each_row_once(count):
+    keras.utils.set_random_seed(2)
+    model = compiled(Tagger(), kt.SmoothedCrossEntropy())
+    model(X[1])
+    expected = keras.metrics.SparseCategoricalAccuracy()(Y, model(X[1]))
+    model.parallel_microbatches = count
+    assert model.evaluate(X[1], Y, verbose=0)[1] == pytest.approx(float(expected))
 
 
 def test_a_mask_of_the_outputs_does_not_change_which_labels_count():
@@ -278,22 +331,6 @@ def test_a_mask_of_the_outputs_does_not_change_which_labels_count():
         results.append(trained(model, np.where(shifted == 2, 0, shifted), Y))
     assert_same(results[0], results[1])
     assert_same(results[0], results[2])
-
-
-def masked_loss(y_true, y_pred):
-    return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True))
-
-
-@pytest.mark.parametrize(
-    "loss, name",
-    [
-        (masked_loss, "masked_loss"),
-        (keras.losses.SparseCategoricalCrossentropy(True, reduction="sum"), "sparse_categorical"),
-    ],
-)
-def test_slices_of_unknown_losses_are_refused(loss, name):
-    with pytest.raises(ValueError, match=f"The loss {name}.* cannot be .*accumulation_steps=2"):
-        compiled(Tagger(), loss, accumulation_steps=2).fit(X[1], Y, verbose=0)
 
 
 # Losses that take logits for probabilities.
