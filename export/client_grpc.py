@@ -15,6 +15,7 @@ import json
 import os
 import random
 import sys
+import threading
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -41,12 +42,14 @@ class GrpcClient:
         model: Name that the server knows the model by.
         version: Number of a version; by default the server chooses.
         label: Name of a version, such as "stable", instead of its number.
-        timeout: Seconds that an answer may take, all tries together.
+        timeout: Seconds until the end of an answer, all tries together.
         retries: Times that a request is sent again while the server is unavailable. Nothing else
             is tried again: it would fail again, or be done twice.
     """
 
     def __init__(self, address, model, version=None, label=None, timeout=30.0, retries=4):
+        if not 0 < timeout <= threading.TIMEOUT_MAX:
+            raise ClientError(f"timeout must be a positive number of seconds, received {timeout}.")
         self.address = address
         self.model = model
         self.version = version
@@ -77,8 +80,14 @@ class GrpcClient:
         if not texts:
             return []
         rows = [text.encode(errors="replace") if isinstance(text, str) else text for text in texts]
-        texts = self.predict({"text": rows})["text"]
-        return [text.decode(errors="replace") for text in texts.tolist()]
+        found = self.predict({"text": rows}).get("text")
+        if found is None or found.dtype != object or found.shape != (len(rows),):
+            received = "none" if found is None else f"{found.dtype} {list(found.shape)}"
+            raise ClientError(
+                f"{self.model} at {self.address} is not a translator: expected {len(rows)} strings "
+                f"as its output text, received {received}."
+            )
+        return [text.decode(errors="replace") for text in found.tolist()]
 
     def predict(self, inputs, signature="serving_default"):
         """Sends one request.
@@ -122,7 +131,7 @@ class GrpcClient:
                     raise ClientError(f"The server answered {code.name}: {reason}") from error
                 # The doubled pause, shortened at random, so that clients do not come back at once.
                 pause = 0.1 * 2**tries * random.uniform(0.5, 1)
-                if tries == self.retries or time.monotonic() + pause >= deadline:
+                if tries >= self.retries or time.monotonic() + pause >= deadline:
                     raise ClientError(
                         f"{self.address} is unavailable: {reason} (tried {tries + 1} times)"
                     ) from error
@@ -142,8 +151,10 @@ def main():
     parser.add_argument("--model", required=True, help="its name on the server")
     parser.add_argument("--version", type=int, help="a number; by default the server chooses")
     parser.add_argument("--label", help="such as stable, instead of a number")
-    parser.add_argument("--batch-size", type=int, default=32, help="lines in a request")
-    parser.add_argument("--timeout", type=float, default=30.0, help="seconds for a request")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="lines in a request; config/ allows up to 1024"
+    )
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds for a whole answer")
     parser.add_argument("--retries", type=int, default=4, help="while the server is unavailable")
     options = parser.parse_args()
     if options.version is not None and options.label is not None:
@@ -161,12 +172,17 @@ def main():
         ) as client:
             for batch in batches_of(sys.stdin.buffer, options.batch_size):
                 for text in client.translate(batch):
-                    print(" ".join(text.splitlines()), flush=True)
-    except ClientError as error:
+                    line = " ".join(text.splitlines())  # in UTF-8, as the input
+                    sys.stdout.buffer.write(f"{line}\n".encode(errors="replace"))
+                sys.stdout.buffer.flush()
+    except (ClientError, ValueError) as error:  # such as a version that is no int64
         sys.exit(f"client_grpc.py: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # the reader has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,12 +15,16 @@ import http.client
 import itertools
 import json
 import os
+import queue
 import random
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+
+MAX_SHOWN = 200  # characters of an answer, in an error
 
 
 class ClientError(Exception):
@@ -35,14 +39,16 @@ class RestClient:
         model: Name that the server knows the model by.
         version: Number of a version; by default the server chooses.
         label: Name of a version, such as "stable", instead of its number.
-        timeout: Seconds that an answer may take, all tries together.
+        timeout: Seconds until the end of an answer, all tries together.
         retries: Times that a request is sent again while the server is unavailable (status 503, or
             nobody listens). Nothing else is tried again: it would fail again, or be done twice.
     """
 
     def __init__(self, url, model, version=None, label=None, timeout=30.0, retries=4):
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        if not _is_url(url):
             raise ClientError(f"Expected a URL such as http://localhost:8501, received {url}.")
+        if not 0 < timeout <= threading.TIMEOUT_MAX:
+            raise ClientError(f"timeout must be a positive number of seconds, received {timeout}.")
         path = ["v1", "models", model]
         if version is not None:
             path += ["versions", str(version)]
@@ -59,7 +65,15 @@ class RestClient:
         Returns:
             List of strings.
         """
-        return self.predict({"text": texts})["text"] if texts else []
+        if not texts:
+            return []
+        found = self.predict({"text": texts}).get("text")
+        if not isinstance(found, list) or [type(x) for x in found] != [str] * len(texts):
+            raise ClientError(
+                f"{self.url} is not a translator: expected {len(texts)} strings as its output "
+                f"text, received {_shortened(found)}."
+            )
+        return found
 
     def predict(self, inputs, signature="serving_default"):
         """Sends one request.
@@ -75,49 +89,86 @@ class RestClient:
             ClientError: If there is no answer.
         """
         body = {"signature_name": signature, "inputs": inputs}
-        return self._send(":predict", json.dumps(body, default=_to_json).encode())["outputs"]
+        body = json.dumps(body, default=_to_json).encode()
+        return self._send(":predict", "outputs", dict, body)["outputs"]
 
     def status(self):
         """What the server says about the model's versions."""
-        return self._send("", None)
+        return self._send("", "model_version_status", list)
 
-    def _send(self, action, body):
+    def _send(self, action, key, kind, body=None):
+        """Returns the answer, an object that must have a value of this kind."""
         deadline = time.monotonic() + self.timeout
         for tries in itertools.count():
             try:
-                return self._try(action, body, deadline - time.monotonic())
+                reply = self._try(action, body, deadline)
+                break
             except _Unavailable as error:
                 # The doubled pause, shortened at random, so that clients do not come back at once.
                 pause = 0.1 * 2**tries * random.uniform(0.5, 1)
-                if tries == self.retries or time.monotonic() + pause >= deadline:
+                if tries >= self.retries or time.monotonic() + pause >= deadline:
                     raise ClientError(f"{error} (tried {tries + 1} times)") from error
                 time.sleep(pause)
+        if not isinstance(reply, dict) or not isinstance(reply.get(key), kind):
+            raise ClientError(
+                f'{self.url} does not answer as TF Serving: expected JSON whose "{key}" is a '
+                f"{kind.__name__}, received {_shortened(json.dumps(reply, ensure_ascii=False))}."
+            )
+        return reply
 
-    def _try(self, action, body, seconds):
+    def _try(self, action, body, deadline):
+        """Asks once, in a thread: a socket's timeout is for a packet, not for the whole answer."""
+        answers = queue.SimpleQueue()
+
+        def ask():
+            try:
+                answers.put(self._ask(action, body))
+            except Exception as error:
+                answers.put(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            reply = answers.get(timeout=max(deadline - time.monotonic(), 0.001))
+        except queue.Empty:
+            message = f"{self.url} did not answer within {self.timeout:g} seconds."
+            raise ClientError(message) from None
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _ask(self, action, body):
         request = urllib.request.Request(f"{self.url}{action}", body)
         request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=max(seconds, 0.001)) as reply:
-                return json.load(reply)
-        except urllib.error.HTTPError as error:
-            with error:
-                message = _message(error.read())
-            if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE:
-                raise _Unavailable(f"The server is unavailable: {message}") from error
-            raise ClientError(f"The server answered {error.code}: {message}") from error
-        except TimeoutError as error:
-            raise self._too_slow() from error
+            # This timeout only ends the thread, when `_try` has given up.
+            with _OPENER.open(request, timeout=self.timeout + 1) as reply:
+                status, content = reply.status, reply.read()
         except urllib.error.URLError as error:
-            if isinstance(error.reason, TimeoutError):
-                raise self._too_slow() from error
             raise _Unavailable(f"{self.url} cannot be reached: {error.reason}") from error
-        except (ConnectionError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise ClientError(f"{self.url} broke the connection off: {error!r}") from error
-        except ValueError as error:
-            raise ClientError(f"{self.url} did not answer with JSON: {error}") from error
+        if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+            raise _Unavailable(f"The server is unavailable: {_message(content)}")
+        if status != http.HTTPStatus.OK:
+            raise ClientError(f"The server answered {status}: {_message(content)}")
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise ClientError(
+                f"{self.url} did not answer with JSON: {_shortened(content)}"
+            ) from error
 
-    def _too_slow(self):
-        return ClientError(f"{self.url} did not answer within {self.timeout:g} seconds.")
+
+class _AnyStatus(urllib.request.HTTPErrorProcessor):
+    """Leaves errors to the caller, and follows no redirections, which would lose the request."""
+
+    def http_response(self, request, response):
+        return response
+
+    https_response = http_response
+
+
+_OPENER = urllib.request.build_opener(_AnyStatus)
 
 
 class _Unavailable(ClientError):
@@ -127,10 +178,25 @@ class _Unavailable(ClientError):
 def _message(body):
     """The sentence in an error's JSON, on one line."""
     try:
-        text = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        text = body.decode(errors="replace")
-    return " ".join(str(text).split()) or "no reason given"
+        text = str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = body
+    return _shortened(text) or "no reason given"
+
+
+def _shortened(answer):
+    """The beginning of an answer, on one line."""
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _is_url(url):
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
 
 
 def _to_json(value):
@@ -150,8 +216,10 @@ def main():
     parser.add_argument("--model", required=True, help="its name on the server")
     parser.add_argument("--version", type=int, help="a number; by default the server chooses")
     parser.add_argument("--label", help="such as stable, instead of a number")
-    parser.add_argument("--batch-size", type=int, default=32, help="lines in a request")
-    parser.add_argument("--timeout", type=float, default=30.0, help="seconds for a request")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="lines in a request; config/ allows up to 1024"
+    )
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds for a whole answer")
     parser.add_argument("--retries", type=int, default=4, help="while the server is unavailable")
     options = parser.parse_args()
     if options.version is not None and options.label is not None:
@@ -169,7 +237,9 @@ def main():
         )
         for batch in batches_of(sys.stdin.buffer, options.batch_size):
             for text in client.translate(batch):
-                print(" ".join(text.splitlines()), flush=True)
+                line = " ".join(text.splitlines())  # in UTF-8, as the input
+                sys.stdout.buffer.write(f"{line}\n".encode(errors="replace"))
+            sys.stdout.buffer.flush()
     except ClientError as error:
         sys.exit(f"client_rest.py: {error}")
     except KeyboardInterrupt:

@@ -99,7 +99,9 @@ def check(
     from keras_transformer.serving.acceptance.trial import check as try_out
     from keras_transformer.serving.versions import version_dir
 
-    findings = try_out(version_dir(path), allow_ops=allow_ops)
+    directory = version_dir(path)
+    findings = try_out(directory, allow_ops=allow_ops)
+    print(directory)
     print_report(findings, sys.stdout)
     if any(finding.problems for finding in findings):
         sys.exit(1)

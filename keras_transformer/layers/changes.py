@@ -85,6 +85,11 @@ def _get_conversion(part):
     """Returns the quantization and LoRA of a layer, as entries of its change."""
     change = {}
     config = getattr(part, "quantization_config", None)
+    if config and config.mode in ("gptq", "awq"):
+        raise ValueError(
+            f"{part.path} is quantized by {config.mode.upper()}, which Keras cannot load: save the "
+            "model before and quantize it after loading, or write a SavedModel by model.export."
+        )
     if config:
         by_default = config.get_config() == type(config)().get_config()
         serialized = keras.saving.serialize_keras_object(config)

@@ -156,6 +156,8 @@ class PositionalEmbedding(KeepsChanges):
         self.first_position = first_position
         self.has_output_bias = output_bias
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
+        # `Model.quantize` asks sublayers only, and warns of a layer that cannot be quantized.
+        self.dropout_layer.quantize = self.quantize
 
     def build(self, ids_shape: Shape | None = None) -> None:
         # With this deviation the scaled embedding has unit variance, like the positional encoding,

@@ -283,15 +283,7 @@ class PersistentServer:
     def predict_all(
         self, requests: Sequence[tuple[dict[str, Any], str]], texts: int
     ) -> list[dict[str, Any]]:
-        """Runs batches.
-
-        Args:
-            requests: (inputs, name of the signature) of each.
-            texts: Number of texts in all of them.
-
-        Returns:
-            List of what `ServerProcess.predict` returns.
-        """
+        """Runs batches, each (inputs, name of the signature), that have so many texts together."""
         if not requests:
             return []
         with self._lock:

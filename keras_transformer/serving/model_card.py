@@ -275,10 +275,7 @@ def _page(card):
         )
         if not card["architecture"].get("source_end", True):
             truncated = f"Sources are silently truncated to {longest - 1} tokens, without END."
-        lines += [
-            truncated,
-            "",
-        ]
+        lines += [truncated, ""]
     for name, signature in card["signatures"].items():
         lines += _section(name, signature)
     return "\n".join(lines)
@@ -286,7 +283,7 @@ def _page(card):
 
 def _section(name, signature):
     """The page's section on a signature, with the first row of its example."""
-    batching = "supported" if signature["batchable"] else "not supported"
+    limit = "up to 1024 texts in a request, with export/config/batching_parameters.txt"
     example = signature["example"]
     inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
     outputs, shapes = {}, []
@@ -299,7 +296,7 @@ def _section(name, signature):
                 f"- `{key}` in this example has the shape {shape}; only its first row is shown"
             )
     lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in ("inputs", "outputs")]
-    lines.append(f"- server-side batching: {batching}")
+    lines.append(f"- server-side batching: {limit if signature['batchable'] else 'not supported'}")
     lines += [f"- {key}: {signature[key]}" for key in BEAM_OPTIONS if key in signature]
     request = {"signature_name": name, "inputs": inputs}
     blocks = [json.dumps(x, ensure_ascii=False) for x in (request, {"outputs": outputs})]

@@ -37,16 +37,13 @@ def versions(base: Path) -> dict[int, str]:
 
 def version_dir(path: Path) -> Path:
     """`path` itself when it holds a SavedModel, else its highest version."""
-    candidates = [path]
-    taken = versions(path)
-    if taken:
-        candidates.append(os.path.join(path, taken[max(taken)]))
-    for candidate in candidates:
-        if os.path.isfile(os.path.join(candidate, "saved_model.pb")):
-            return candidate
+    if not os.path.isfile(os.path.join(path, "saved_model.pb")) and (taken := versions(path)):
+        path = os.path.join(path, taken[max(taken)])
+    if os.path.isfile(os.path.join(path, "saved_model.pb")):
+        return path
     raise ValueError(
-        f"{path} does not contain a SavedModel: expected saved_model.pb, there or in its highest "
-        "version, as keras_transformer.export writes it."
+        f"{path} does not contain a SavedModel: expected a version with saved_model.pb, or a "
+        "directory of such versions, as keras_transformer.export writes them."
     )
 
 

@@ -23,6 +23,7 @@ def test_check_an_export(reverse_run, tmp_path):
     table = result.stderr.decode()
     result = run("check", tmp_path / "models")
     assert result.returncode == 0 and result.stdout.count(b" ok ") == 10 == table.count(" ok ")
+    assert result.stdout.startswith(f"{path}\n".encode())
     (path / "variables" / "variables.index").unlink()
     result = run("check", path)
     assert result.returncode == 1 and b"variables.index is missing" in result.stdout
@@ -76,3 +77,11 @@ def test_mistake_gets_one_sentence(name, reverse_run, monkeypatch):
     before = sorted(folder.rglob("*"))
     refused(arguments, message)
     assert sorted(folder.rglob("*")) == before, "something was written"
+
+
+@pytest.mark.parametrize("command", ["check", "translate"])
+def test_a_broken_version_beside_a_sound_one_is_named(command, tmp_path):
+    for name in ("1/saved_model.pb", "2/half"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    refused([command, tmp_path], f"{tmp_path / '2'} does not contain a SavedModel")

@@ -2,13 +2,18 @@
 
 import contextlib
 import importlib.util
+import os
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
 
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from tests.support import grpc_stand_in, rest_stand_in
@@ -229,9 +234,10 @@ def test_mistakes_at_the_command_line(script):
     assert done.returncode == 2 and b"cannot be used together" in done.stderr
 
 
-def test_url_without_a_scheme():
+@pytest.mark.parametrize("url", ["localhost:8501", "http://", "http://[::1", "http://a:b"])
+def test_no_url(url):
     with pytest.raises(rest.ClientError, match="Expected a URL such as"):
-        rest.RestClient("localhost:8501", "toy")
+        rest.RestClient(url, "toy")
 
 
 def test_server_that_is_none():
@@ -242,6 +248,103 @@ def test_server_that_is_none():
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(rest.ClientError, match="did not answer within"):
             rest.RestClient(url, "toy", timeout=0.3, retries=0).translate(["abc"])
+
+
+@contextlib.contextmanager
+def answering(*chunks, pause=0.0):
+    """A server that answers every request with these bytes, some at a time; yields its URL."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            with contextlib.suppress(ConnectionError):
+                header = iter(self.rfile.readline, b"\r\n")
+                (size,) = [x.partition(b":")[2] for x in header if x.startswith(b"Content-Length")]
+                self.rfile.read(int(size))
+                for chunk in chunks:
+                    self.wfile.write(chunk)
+                    time.sleep(pause)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+def reply(body, status="200 OK", length=None):
+    return f"HTTP/1.1 {status}\r\nContent-Length: {length or len(body)}\r\n\r\n{body}".encode()
+
+
+GATEWAY = f"<html><h1>502 Bad Gateway</h1>{'<p>' * 1000}</html>"
+OTHER_ANSWERS = {
+    "a page": (reply(GATEWAY, "502 Bad Gateway"), "The server answered 502: <html>.*…"),
+    "half a page": (reply(GATEWAY, "502 Bad Gateway", 9000), "broke the connection off"),
+    "elsewhere": (reply("", "302 Found\r\nLocation: /login"), "answered 302: no reason given"),
+    "by rows": (reply('{"predictions": ["x"]}'), 'whose "outputs" is a dict, received .*predict'),
+    "one output": (reply('{"outputs": ["x"]}'), 'whose "outputs" is a dict'),
+    "a list": (reply("[1]"), r'whose "outputs" is a dict, received \[1\]'),
+    "no JSON": (reply("<html>"), "did not answer with JSON: <html>"),
+    "nested": (reply("[" * 100_000), r"did not answer with JSON: \[+…"),
+    "half of it": (reply('{"outputs": {"te', length=99), "broke the connection off: Incomplete"),
+    "nothing": (b"", "broke the connection off: RemoteDisconnected"),
+    "another protocol": (b"220 ESMTP\r\n", "broke the connection off: BadStatusLine"),
+    "another model": (reply('{"outputs": {"y": [0.5]}}'), "expected 1 strings .* received None"),
+    "numbers": (reply('{"outputs": {"text": [0.5]}}'), r"expected 1 strings .* received \[0.5\]"),
+    "too many": (reply('{"outputs": {"text": ["a", "b"]}}'), "expected 1 strings"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ANSWERS)
+def test_answer_of_another_form_is_one_sentence(name):
+    answer, message = OTHER_ANSWERS[name]
+    with answering(answer) as url:
+        with pytest.raises(rest.ClientError, match=message) as error:
+            rest.RestClient(url, "toy").translate(["abc"])
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("start", [0, len(reply("")) - 4], ids=["header", "body"])
+def test_timeout_is_for_the_whole_answer(start):
+    answer = reply('{"outputs": {"text": ["ABC"]}}')
+    drops = [answer[:start], *(answer[i : i + 1] for i in range(start, len(answer)))]
+    started = time.monotonic()
+    with answering(*drops, pause=0.1) as url:
+        with pytest.raises(rest.ClientError, match="did not answer within 0.5 seconds"):
+            rest.RestClient(url, "toy", timeout=0.5).translate(["abc"])
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("outputs", [{}, {"y": [b"a"]}, {"text": [0.5]}, {"text": [b"a", b"b"]}])
+def test_another_model_over_grpc(outputs):
+    class OtherModel(grpc_stand_in.GrpcStandIn):
+        def Predict(self, request, context):
+            tensors = {key: tf.make_tensor_proto(values) for key, values in outputs.items()}
+            return predict_pb2.PredictResponse(outputs=tensors)
+
+    with grpc_stand_in.serving(OtherModel(None)) as address:
+        with grpc_module.GrpcClient(address, "toy") as client:
+            with pytest.raises(grpc_module.ClientError, match="is not a translator: expected 1"):
+                client.translate(["abc"])
+
+
+def test_reader_that_ends_early(kind):
+    options = [kind.address_option, kind.address, "--model", "toy"]
+    command = [sys.executable, str(EXPORT / kind.script), *options]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command, input=b"abc\n", stdout=write, stderr=subprocess.PIPE, timeout=120
+    )
+    os.close(write)
+    assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf")])
+def test_timeout_that_is_none(kind, timeout):
+    with pytest.raises(ERRORS, match="timeout must be a positive number of seconds, received"):
+        kind.client(timeout=timeout)
 
 
 def test_status(process):

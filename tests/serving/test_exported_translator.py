@@ -1,6 +1,7 @@
 """What the commands ask an export: the answers of the translator in memory, or one sentence."""
 
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.models import find_search, open_translator
 from keras_transformer.serving import exported_translator
-from keras_transformer.serving.acceptance.server_process import read_signatures
+from keras_transformer.serving.acceptance.server_process import ServerProcess, read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
 from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.versions import read_card
@@ -209,6 +210,16 @@ print(open_translator(sys.argv[1])({SOURCES!r}))
     answers = [ANSWERS[source] for source in SOURCES]
     assert without_tensorflow(code, PLAIN) == f"{answers}\n"
     assert open_translator(PLAIN)([]) == []
+
+
+def test_a_process_that_ends_within_a_reply():
+    """Its own end is named, not the JSON that it left."""
+    with ServerProcess(PLAIN) as server:
+        server._process.kill()
+        server._replies.close()
+        server._replies = io.BytesIO(b'{"outputs": {"te')
+        with pytest.raises(RuntimeError, match="ended with status -9 .killed, perhaps for its mem"):
+            server.predict(["a"])
 
 
 def test_many_sentences_have_their_graph_rewritten(monkeypatch):

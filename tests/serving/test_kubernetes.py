@@ -97,6 +97,13 @@ def test_probes():
     assert CONTAINER["livenessProbe"]["tcpSocket"] == {"port": "grpc"}
 
 
+def test_a_pod_answers_longer_than_a_request_takes():
+    """TF Serving does not finish requests at SIGTERM; a REST request takes up to 30 seconds."""
+    command, seconds = CONTAINER["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    assert 30 + 5 < int(seconds) < POD["terminationGracePeriodSeconds"]
+
+
 def test_kustomization_has_all_there_is():
     assert {f"kubernetes/{path.name}" for path in EXPORT.glob("kubernetes/*")} == {
         *KUSTOMIZATION["resources"],

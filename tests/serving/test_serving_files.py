@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import io
 import pathlib
 import re
 import shutil
@@ -10,13 +11,14 @@ import sys
 import threading
 
 import pytest
+import tensorflow as tf
 import yaml
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.serving.acceptance.server_process import ENVIRONMENT
 from keras_transformer.serving.saved_model import export
-from tests.serving.test_clients import rest
+from tests.serving.test_clients import load, rest
 from tests.support import server_protos
 from tests.support.paths import EXPORT, ROOT
 from tests.support.toy_translator import SOURCES, trained_translator
@@ -84,14 +86,56 @@ def test_what_the_examples_are_examples_of():
     assert canary[0].name == usual[0].name
 
 
-def test_batching_parameters():
-    parameters = parsed(
-        "batching_parameters.txt", server_protos.message_class("BatchingParameters")()
+def batching_parameters():
+    message = server_protos.message_class("BatchingParameters")()
+    return parsed("batching_parameters.txt", message)
+
+
+def test_large_requests_are_split():
+    """By TensorFlow's own batch scheduler, which is TF Serving's, with the numbers of the file."""
+    parameters = batching_parameters()
+    limit, largest = parameters.max_batch_size.value, parameters.max_execution_batch_size.value
+    assert limit > largest and not parameters.allowed_batch_sizes
+
+    @tf.function(input_signature=[tf.TensorSpec([None])], autograph=False)
+    @tf.nondifferentiable_batch_function(
+        parameters.num_batch_threads.value,
+        limit,
+        parameters.batch_timeout_micros.value,
+        allowed_batch_sizes=[*range(1, largest + 1)],  # all: nothing is filled up
+        max_enqueued_batches=parameters.max_enqueued_batches.value,
+        enable_large_batch_splitting=parameters.enable_large_batch_splitting.value,
     )
-    sizes = list(parameters.allowed_batch_sizes)
-    # allowed_batch_sizes grow, and the last one has to be the largest batch.
-    assert sizes == sorted(sizes) and sizes[-1] == parameters.max_batch_size.value
-    assert parameters.num_batch_threads.value and parameters.max_enqueued_batches.value
+    def sizes_of_batches(rows):
+        return tf.fill(tf.shape(rows), tf.shape(rows)[0])
+
+    for rows in (1, largest, largest + 1, limit):
+        sizes = sizes_of_batches(tf.zeros([rows])).numpy().tolist()
+        assert sizes == rows // largest * largest * [largest] + rows % largest * [rows % largest]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum input batch"):
+        sizes_of_batches(tf.zeros([limit + 1]))
+
+
+@pytest.mark.parametrize("script", ["client_rest", "client_grpc"])
+def test_size_of_the_clients_requests(script, monkeypatch, capsys):
+    """It fits in a batch by default, and the help has the limit."""
+    parameters, client, asked = batching_parameters(), load(script), []
+    monkeypatch.setattr("sys.argv", [script, "--model", "m"])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n" * 100)))
+    kind = client.RestClient if script == "client_rest" else client.GrpcClient
+    monkeypatch.setattr(kind, "translate", lambda self, texts: asked.append(len(texts)) or [])
+    client.main()
+    assert asked[0] == parameters.max_execution_batch_size.value
+    monkeypatch.setattr("sys.argv", [script, "--help"])
+    with pytest.raises(SystemExit):
+        client.main()
+    assert f"up to {parameters.max_batch_size.value}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_where_people_read_the_limit_it_is_that_of_the_file(version_dir):
+    limit = f"up to {batching_parameters().max_batch_size.value} texts"
+    for page in (version_dir / "MODEL.md", EXPORT / "README.md", ROOT / "docs" / "serving.md"):
+        assert limit in " ".join(page.read_text(encoding="utf-8").split()), page
 
 
 def test_monitoring_config():

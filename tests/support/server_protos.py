@@ -15,6 +15,8 @@ MESSAGES = {
         "thread_pool_name": "google.protobuf.StringValue",
         "allowed_batch_sizes": "repeated int64",
         "pad_variable_length_inputs": "bool",
+        "enable_large_batch_splitting": "google.protobuf.BoolValue",
+        "max_execution_batch_size": "google.protobuf.Int64Value",
     },
     "PrometheusConfig": {"enable": "bool", "path": "string"},
     "MonitoringConfig": {"prometheus_config": "tensorflow.serving.PrometheusConfig"},

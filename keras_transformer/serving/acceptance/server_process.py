@@ -190,7 +190,7 @@ class ServerProcess:
             self._requests.flush()
 
     def _read(self):
-        if reply := self._replies.readline():
+        if (reply := self._replies.readline()).endswith(b"\n"):  # else it ended within a reply
             return json.loads(reply, object_hook=c_api.bytes_from_json)
         self._process.kill()
         status = self._process.wait()
