@@ -60,29 +60,26 @@ def bleu_tokenizer(path: Path) -> str:
     return card.get("recipe", {}).get("bleu_tokenize", "13a")
 
 
-def find_detokenizing_losses(path: Path) -> str | None:
-    """Describes what the target vocabulary of a model loses in detokenization.
+def find_detokenizing_losses(path: Path, references: Sequence[str]) -> str:
+    """Describes what the target vocabulary of a model cannot write; empty if it can write all.
+
+    Of an export, only what its card says about a WordPiece vocabulary is known.
 
     Args:
         path: A path for `open_system`.
-
-    Returns:
-        A few words for WordPiece, whose detokenization is lossy; else None.
+        references: The references, which translations are compared with as they are.
     """
     from keras_transformer.runs.run import Run
     from keras_transformer.serving.versions import read_card, version_dir
     from keras_transformer.tokenizers import saved
-    from keras_transformer.tokenizers.vocabularies import deserialize_pieces, detokenizing_loses
+    from keras_transformer.tokenizers.round_trip import describe_lost
 
     if os.path.isfile(path):
-        return None
-    if not Run(path).has_model:
-        target = read_card(version_dir(path)).get("vocabulary", {}).get("target", {})
-        return target.get("detokenizing_loses")
-    model = saved.read(path)[1]
-    if saved.file_extension(model) == saved.SUBWORD:
-        return None
-    return detokenizing_loses(deserialize_pieces(model)[1])
+        return ""
+    if Run(path).has_model:
+        return describe_lost(saved.read(path)[1], references)
+    target = read_card(version_dir(path)).get("vocabulary", {}).get("target", {})
+    return f"it loses {losses}" if (losses := target.get("detokenizing_loses")) else ""
 
 
 def evaluate(

@@ -195,7 +195,7 @@ def evaluate(
             f"{path} is a file of translations: leave out the search options and --precision."
         )
     for one in filter(None, (model, other_model)):
-        _warn_of_losses(one)
+        _warn_of_losses(one, [pair[1] for pair in pairs])
     tokenize = bleu_tokenize or bleu_tokenizer(model)
     report = measure(system, pairs, tokenize, other, n_bootstrap, worst)
     if other:
@@ -214,13 +214,13 @@ def _warn_of_searches(searches):
         )
 
 
-def _warn_of_losses(path):
+def _warn_of_losses(path, references):
     from keras_transformer.evaluate import find_detokenizing_losses
 
-    if losses := find_detokenizing_losses(path):
+    if losses := find_detokenizing_losses(path, references):
         print(
-            f"warning: the WordPiece target vocabulary of {path} loses {losses}: BLEU is fair "
-            "only with references that lack these too",
+            f"warning: BLEU is fair to {path} only with references that its target vocabulary can "
+            f"write: {losses}",
             file=sys.stderr,
         )
 

@@ -74,7 +74,7 @@ class TrainConfig:
     source_vocabulary: str | None = option(None, "WordPiece vocab.txt to use, such as BERT's")
     target_vocabulary: str | None = option(None, "the same for the target")
     lowercase: bool = option(False, "convert text to lower case")
-    nfkc: bool = option(True, "normalize text to Unicode NFKC (wordpiece: as BERT does)")
+    nfkc: bool = option(True, "normalize sources to Unicode NFKC (not wordpiece)")
     source_vectors: str | None = option(None, "pretrained embeddings: GloVe, word2vec, fastText")
     target_vectors: str | None = option(None, "the same for the target")
     freeze_vectors: bool = option(False, "do not train the pretrained embeddings")

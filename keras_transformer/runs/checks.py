@@ -249,7 +249,7 @@ def _check_corpora(config):
                 f"--vocabularies {first}."
             )
     joint = config.model.share_embeddings == "all" and config.imported is None
-    if joint and vocabularies[0] != vocabularies[1]:
+    if joint and not manifest["options"].get("joint_vocabulary"):
         raise ValueError(
             f"--share-embeddings all needs a joint vocabulary, but {first} has two: give "
             "--share-embeddings target, or prepare it without --no-joint-vocabulary."

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import TrainConfig
+from keras_transformer.tokenizers.round_trip import describe_lost
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.utils import counted
 
@@ -24,18 +25,7 @@ def describe_data(config: TrainConfig) -> str:
 def summarize_training(
     config: TrainConfig, data: "TrainingData", model: "Transformer", steps: int, output: str
 ) -> str:
-    """Describes a training in about ten lines; `config.yaml` of the run has everything.
-
-    Args:
-        config: `TrainConfig`.
-        data: `TrainingData`.
-        model: The built model.
-        steps: Number of steps per epoch.
-        output: Name of the run directory.
-
-    Returns:
-        A table with a title and a description in each line.
-    """
+    """Describes a training in about ten lines; `config.yaml` of the run has everything."""
     validation = _join(
         config.valid_source or ("held out" if config.train_source else None),
         counted(len(data.valid), "pair"),
@@ -50,6 +40,7 @@ def summarize_training(
     rows = {
         "data": f"{describe_data(config)}: {counted(data.fingerprints['train']['pairs'], 'pair')}",
         "vocabulary": _describe_vocabulary(config, data),
+        "targets": _describe_targets(data),
         "model": ", ".join(_describe_model(config)),
         "parameters": f"{model.count_params():,}",
         "optimizer": ", ".join(_describe_optimizer(config, steps * config.epochs)),
@@ -64,7 +55,7 @@ def summarize_training(
         "checkpoints": f"the best {kept} and the last {kept}, saved {every}",
         "output": _join(output, config.log_file and f"log {config.log_file}"),
     }
-    return "\n".join(f"{title:12}{text}" for title, text in rows.items())
+    return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
 
 
 def _describe_vocabulary(config, data):
@@ -74,8 +65,16 @@ def _describe_vocabulary(config, data):
         f"{tokenizer.vocabulary_size:,} tokens"
         for tokenizer in data.tokenizers
     )
-    is_joint = data.tokenizers[0] is data.tokenizers[1]
+    is_joint = config.model.share_embeddings == "all" and source == target
     return f"{source}, joint" if is_joint else f"source {source}; target {target}"
+
+
+def _describe_targets(data):
+    """Describes the targets that their vocabulary cannot write; empty if there are none."""
+    if "corpus" in data.source:
+        return "; ".join(filter(None, (corpus.lost for corpus, _ in data.source["corpus"])))
+    targets = [pair[1] for pair in data.source["pairs"]]
+    return describe_lost(data.tokenizers[1].model, targets)
 
 
 def _describe_model(config: TrainConfig) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from keras_transformer.data.corpora import load_corpus, load_valid, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus
+from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus, read_manifest
 from keras_transformer.data.text_files import ParallelText, text_size
 from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabularies
@@ -102,7 +102,7 @@ def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, s
     joint = config.model.share_embeddings == "all"
     models = learn_vocabularies(lambda: (pairs[row] for row in rows), **options, joint=joint)
     source, target = map(saved.open_model, models)
-    return source, source if joint else target
+    return source, source if models[0] == models[1] else target
 
 
 def valid_pairs(run: Run) -> Sequence[Pair]:
@@ -242,16 +242,18 @@ def _check_preparation(config):
 def _find_vocabulary_options(config):
     """Returns the options of the reused vocabularies; raises if those of `config` differ."""
     run = Run(config.vocabularies)
-    source, target = saved.read(run)
+    saved.require_paths(run)
     if run.has(MANIFEST):
         options = vocabulary_options(run)
+        options["joint_vocabulary"] = read_manifest(run)["options"].get("joint_vocabulary")
     elif run.has(CONFIG):
-        options = {name: getattr(run.read_config(), name) for name in VOCABULARY_FIELDS}
+        origin = run.read_config()
+        options = {name: getattr(origin, name) for name in VOCABULARY_FIELDS}
+        options["joint_vocabulary"] = origin.model.share_embeddings == "all"
     else:
         raise ValueError(
             f"--vocabularies must be a run directory or a prepared corpus, received {run}."
         )
-    options["joint_vocabulary"] = source == target
     for name, value in options.items():
         received = getattr(config, name)
         if received not in (value, getattr(PrepareConfig, name)):

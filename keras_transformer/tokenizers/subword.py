@@ -158,7 +158,7 @@ class SubwordTokenizer(GraphTokenizer):
         vocabulary_size: int | None = None,
         model_type: str = "bpe",
         lowercase: bool = False,
-        nfkc: bool = True,
+        nfkc: bool = False,
         files: Sequence[Path] = (),
     ) -> Self:
         """Learns a vocabulary.
@@ -169,7 +169,9 @@ class SubwordTokenizer(GraphTokenizer):
                 256 bytes. None takes every character or word, with model_type "char" or "word".
             model_type: `"bpe"`, `"unigram"`, `"char"` or `"word"`.
             lowercase: Whether to lower-case text first.
-            nfkc: Whether to normalize text to Unicode NFKC first.
+            nfkc: Whether to normalize text to Unicode NFKC first, as `train` does for sources. A
+                model cannot write what that changes in its targets: ʰ becomes h, ½ becomes 1⁄2.
+                Without it, only control characters and the kinds of space are normalized.
             files: Paths of text files to read instead of `lines`.
 
         Returns:

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import tempfile
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -17,9 +16,11 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.inspection.vocabularies import SPECIAL
 from keras_transformer.presets.options import check_vocabulary
 from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.tokenizers.vocabularies import (
     INSIDE,
     NO_TEXT,
+    SPACES_AND_CONTROLS,
     VocabularyTooLarge,
     check_text,
     nonempty,
@@ -47,24 +48,15 @@ def learn_vocabularies(
     source_vocabulary: Path | None = None,
     target_vocabulary: Path | None = None,
 ) -> tuple[bytes, bytes]:
-    """Learns the vocabularies of source and target, or reads them.
+    """Returns the serialized vocabularies of source and target, learned or read from files.
 
-    If the text allows fewer ids than requested, all that it allows are used, and a message is
-    printed to stderr.
-
-    Args:
-        read: Function that returns the pairs to learn from.
-        vocabulary_size, model_type, lowercase, nfkc: See `SubwordTokenizer.train`; with type
-            wordpiece, see `WordPieceTokenizer.train`.
-        joint: Whether both sides share one vocabulary, learned from both.
-        source_vocabulary_size, target_vocabulary_size: Size for one side, if it differs.
-        source_vocabulary, target_vocabulary: Files with WordPiece vocabularies to use instead.
-
-    Returns:
-        Two serialized vocabularies, the same one twice if it is joint.
+    The options are those of `TrainConfig`. `nfkc` is for sources: a model could not write what it
+    changes in targets. Vocabularies that are `joint` are learned from both sides; they have the
+    same pieces and scores, and differ in the normalization alone. If the text allows fewer ids than
+    requested, all that it allows are used, and a message is printed to stderr.
     """
 
-    def make(*sides, size=None, path=None):
+    def make(*sides, read=read, nfkc=False, size=None, path=None):
         if path is not None:
             return serialize_pieces(read_pieces(path), lowercase)
         lines = (pair[side] for pair in read() for side in sides)
@@ -78,12 +70,35 @@ def learn_vocabularies(
         print(
             f"vocabulary: {limit} ids instead of {size}, the maximum for this text", file=sys.stderr
         )
-        return make(*sides, size=limit)
+        return make(*sides, read=read, nfkc=nfkc, size=limit)
 
-    if joint:
+    if not joint:
+        source = make(0, nfkc=nfkc, size=source_vocabulary_size, path=source_vocabulary)
+        return source, make(1, size=target_vocabulary_size, path=target_vocabulary)
+    if not nfkc or model_type == "wordpiece" or source_vocabulary is not None:
         return (make(0, 1, path=source_vocabulary),) * 2
-    source = make(0, size=source_vocabulary_size, path=source_vocabulary)
-    return source, make(1, size=target_vocabulary_size, path=target_vocabulary)
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name=_nfkc_name(lowercase), escape_whitespaces=False
+    )
+
+    def read_normalized():
+        for pair in read():
+            yield normalizer.normalize(to_bytes(pair[0])), pair[1]
+
+    target = make(0, 1, read=read_normalized)
+    return _normalize_to_nfkc(target, lowercase), target
+
+
+def _nfkc_name(lowercase):
+    return "nfkc_cf" if lowercase else "nfkc"
+
+
+def _normalize_to_nfkc(model, lowercase):
+    """Returns a SentencePiece model with the normalization of sources instead of its own."""
+    proto = _parse_model(model)
+    small = train_sentencepiece(["a"], (), None, "char", lowercase, nfkc=True)
+    proto.normalizer_spec.CopyFrom(_parse_model(small).normalizer_spec)
+    return proto.SerializeToString(deterministic=True)
 
 
 def train_sentencepiece(
@@ -94,14 +109,7 @@ def train_sentencepiece(
     lowercase: bool,
     nfkc: bool,
 ) -> bytes:
-    """Learns a SentencePiece model.
-
-    Args:
-        lines, files, vocabulary_size, model_type, lowercase, nfkc: See `SubwordTokenizer.train`.
-
-    Returns:
-        The serialized model.
-    """
+    """Returns a serialized SentencePiece model, learned from text; see `SubwordTokenizer.train`."""
     check_text(lines, files)
     check_vocabulary(vocabulary_size, model_type)
     if model_type == "wordpiece":
@@ -140,21 +148,25 @@ def train_sentencepiece(
 
 def _normalization_options(lowercase, nfkc, folder):
     """Returns the trainer's options for the normalization of text."""
-    if nfkc or not lowercase:
-        name = ("nfkc_cf" if lowercase else "nfkc") if nfkc else "identity"
-        return {"normalization_rule_name": name}
-    rules = os.path.join(folder, "lowercase.tsv")
+    if nfkc:
+        return {"normalization_rule_name": _nfkc_name(lowercase)}
+    rules = os.path.join(folder, "rules.tsv")
     with open(rules, "w", encoding="utf-8") as file:
-        for code in range(0x110000):
-            lower = chr(code).lower()
-            if lower != chr(code) and unicodedata.category(chr(code)) != "Cs":
-                file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in lower)}\n")
+        for code in range(0x110000) if lowercase else SPACES_AND_CONTROLS:
+            text = SPACES_AND_CONTROLS.get(code, chr(code).lower())
+            if text != chr(code):
+                file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in text)}\n")
     return {"normalization_rule_tsv": rules}
+
+
+def _parse_model(model):
+    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # created at import time
+    return proto.FromString(model)
 
 
 def _remove_temporary_path(model, vocabulary_size):
     """Removes the path of the temporary file of rules from a model, which differs each time."""
-    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model)
+    proto = _parse_model(model)
     if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
         raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
     if not proto.normalizer_spec.normalization_rule_tsv:
@@ -187,16 +199,10 @@ def train_wordpiece(
     vocabulary_size: int,
     lowercase: bool,
 ) -> bytes:
-    """Learns a WordPiece model: every character of the text, and the most useful longer pieces.
+    """Returns a serialized WordPiece model: every character, and the most useful longer pieces.
 
     The tokenizers package merges pieces, the method of BERT's vocabularies. Only the pieces that
     occur most often in the segmented words are kept, without intermediate merges.
-
-    Args:
-        lines, files, vocabulary_size, lowercase: See `WordPieceTokenizer.train`.
-
-    Returns:
-        The serialized model.
     """
     check_text(lines, files)
     check_vocabulary(vocabulary_size, "wordpiece")
@@ -254,11 +260,7 @@ def _count_words(lines, lowercase):
 
 
 def _merge_pieces(words, base, size):
-    """Learns `size` pieces beyond `base`.
-
-    Returns:
-        Those that the words need, the most frequent first; and whether there are no others.
-    """
+    """Learns `size` pieces; returns those needed, most frequent first, and whether that is all."""
     import tokenizers
 
     learner = tokenizers.Tokenizer(tokenizers.models.WordPiece())

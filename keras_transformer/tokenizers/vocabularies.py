@@ -2,6 +2,7 @@
 
 import json
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from keras_transformer.inspection.vocabularies import FORMAT, check_pieces, read_wordpiece_model
@@ -9,6 +10,13 @@ from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Path
 
 INSIDE = "##"  # prefix of a WordPiece piece that continues a word
+# What is normalized without NFKC: white space to a space, other control characters to nothing.
+# NUL cannot be in SentencePiece's rules.
+SPACES_AND_CONTROLS = {
+    code: " " if chr(code).isspace() else ""
+    for code in range(1, 0x3001)
+    if unicodedata.category(chr(code)) in ("Cc", "Zl", "Zp", "Zs")
+}
 NO_TEXT = "Cannot learn a vocabulary: every line of the text is empty."
 
 
@@ -64,12 +72,6 @@ def read_pieces(path: Path) -> list[str]:
     White space around a piece is removed, as BERT's own readers do: the published file of its
     uncased vocabulary has some. A piece with a space inside, of which that file has four, keeps
     its id and matches nothing.
-
-    Args:
-        path: A UTF-8 file, with Unix or Windows line ends.
-
-    Returns:
-        The pieces.
     """
     try:
         with open(path, "rb") as file:

@@ -34,7 +34,7 @@ def test_answers_are_those_in_memory(translator, tmp_path):
     vocabulary = read_card(path)["vocabulary"]
     assert vocabulary["target"]["detokenizing_loses"] == "spaces around punctuation"
     assert "detokenizing_loses" not in vocabulary["source"]
-    assert find_detokenizing_losses(path) == "spaces around punctuation"
+    assert find_detokenizing_losses(path, LINES) == "it loses spaces around punctuation"
 
 
 def test_vocabularies_of_a_directory(translator, tmp_path):

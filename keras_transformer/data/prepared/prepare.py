@@ -33,6 +33,7 @@ from keras_transformer.data.prepared.prepared_corpus import (
 from keras_transformer.data.text_files import Block, ParallelText, read_pairs
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
+from keras_transformer.tokenizers.round_trip import MAX_LINES, describe_lost
 from keras_transformer.tokenizers.training import learn_vocabularies
 from keras_transformer.tokenizers.vocabularies import read_pieces
 from keras_transformer.utils import Path, counted, reason, replacing
@@ -50,20 +51,7 @@ FILES = (
 
 
 def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
-    """Writes a prepared corpus, for `PreparedCorpus` to open.
-
-    The same text and options give the same bytes, with any number of processes. If it was
-    interrupted, it resumes after the last complete shard. Progress is printed to stderr.
-
-    Args:
-        config: `PrepareConfig`.
-        output: Directory to create; another corpus there is replaced.
-        processes: Number of processes that tokenize; by default one per core.
-
-    Raises:
-        ValueError: If files are missing or invalid, a vocabulary cannot be learned, or the
-            directory cannot be created.
-    """
+    """Writes a prepared corpus; see `keras_transformer.prepare`. Another one there is replaced."""
     parallel = ParallelText(config.train_source, config.train_target)
     text = TrainingText(parallel, config.valid_fraction, config.seed)
     valid = text.valid
@@ -81,7 +69,8 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
                 _log(f"resuming after {counted(len(writer.content['shards']), 'complete shard')}")
             else:
                 writer.begin(_make_vocabularies(config, text), valid)
-            _write_shards(writer, text, processes)
+            targets = _write_shards(writer, text, processes)
+            writer.content["lost"] = describe_lost(saved.read(writer.folder)[1], targets)
             writer.finish()
     except OSError as error:
         raise ValueError(f"{output} cannot be created: {reason(error)}.") from error
@@ -138,11 +127,18 @@ def _make_vocabularies(config, text):
 
 
 def _write_shards(writer, text, processes):
-    """Tokenizes and writes the pairs that are not in complete shards yet."""
+    """Tokenizes and writes the pairs not in complete shards yet; returns up to 10,000 targets."""
     models = saved.read(writer.folder)
     served = ServedIds(models, writer.content.get("served"))
     done = SHARD * len(writer.content["shards"])
-    chunks = itertools.islice(_regroup_blocks(text.blocks()), done, None)
+    targets: list[str] = []
+
+    def collect_targets(chunk):
+        targets.extend(line.decode() for line in chunk[1][:: -(-len(text) // MAX_LINES)])
+        return chunk
+
+    chunks = map(collect_targets, _regroup_blocks(text.blocks()))
+    chunks = itertools.islice(chunks, done, None)
     encoded = (
         [served.correct(side, block[side], sides[side]) for side in (0, 1)]
         for block, sides in encode_blocks(chunks, models, processes)
@@ -156,6 +152,7 @@ def _write_shards(writer, text, processes):
             f"The text changed while it was being read ({counted(len(text), 'pair')}, then "
             f"{writer.pairs_done}): prepare it again."
         )
+    return targets[:MAX_LINES]
 
 
 def _regroup_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -176,6 +173,8 @@ def _regroup_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
 def _log_summary(content, output):
     """Prints a summary."""
     served, count = content["served"], len(content["shards"])
+    if content["lost"]:
+        _log(f"targets: {content['lost']}")
     if served["uncertain"]:
         such_as = "".join(f"\n    {line}" for line in served["such_as"])
         _log(
@@ -220,17 +219,8 @@ def lock_output(output: Path) -> Iterator[None]:
 class CorpusWriter:
     """Writes a corpus in a directory next to its final one; see `lock_output`.
 
-    An interrupted corpus for the same request is resumed after the last complete shard; any other
-    is started again.
-
-    Args:
-        output: Final directory.
-        request: Everything that the corpus depends on, in JSON types.
-
-    Attributes:
-        folder: The directory until the corpus is complete.
-        content: The manifest so far.
-        is_resumed: Whether an interrupted corpus is resumed.
+    An interrupted corpus for the same request, which is everything that the corpus depends on, is
+    resumed after the last complete shard; any other is started again.
     """
 
     def __init__(self, output: Path, request: dict[str, Any]) -> None:
@@ -278,9 +268,8 @@ class CorpusWriter:
 
     def finish(self) -> None:
         """Moves the corpus to its final directory."""
-        progress = os.path.join(self.folder, PROGRESS)
-        if os.path.exists(progress):  # unless it was killed here before
-            os.replace(progress, os.path.join(self.folder, MANIFEST))
+        self._save()
+        os.replace(os.path.join(self.folder, PROGRESS), os.path.join(self.folder, MANIFEST))
         os.replace(self.folder, self.output)
 
     def _write(self, name, data):

@@ -34,6 +34,7 @@ class PreparedCorpus:
     Attributes:
         options: Dict of the options of its preparation, see `PrepareConfig`.
         fingerprints: Dict of the fingerprints of `train` and `valid`, as in a run's `data.json`.
+        lost: Targets that its vocabulary cannot write, in a sentence; empty if there are none.
 
     Raises:
         ValueError: If it is not a prepared corpus or has another format, or if a file of it is
@@ -51,6 +52,7 @@ class PreparedCorpus:
         check_files(path, self._manifest)
         self.options: dict[str, Any] = self._manifest["options"]
         self.fingerprints: dict[str, Any] = self._manifest["fingerprints"]
+        self.lost: str = self._manifest.get("lost", "")
 
     def __len__(self) -> int:
         return self.fingerprints["train"]["pairs"]
@@ -139,8 +141,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Returns:
         Dict of `format`, `version` (of this package), `options`, `fingerprints` (of `train` and
-        `valid`), `served` (the counts of `ServedIds`), `shards` (a dict each, of `pairs` and the
-        names of `ids` and `offsets`) and `files`: {name: {"bytes": size, "crc32": checksum}}.
+        `valid`), `served` (the counts of `ServedIds`), `lost` (see `PreparedCorpus`), `shards` (a
+        dict each, of `pairs` and the names of `ids` and `offsets`) and `files`: {name: {"bytes":
+        size, "crc32": checksum}}.
     """
     name = os.path.join(path, MANIFEST)
     if not os.path.isfile(name):

@@ -54,9 +54,9 @@ def test_a_corpus_is_its_text_as_ids(text, tmp_path, capsys):
     assert len(corpus) == len(train) and corpus.valid == valid
     names = [f"{number:05}.ids.npy" for number in range(-(-len(train) // 150))]
     assert [name for name in contents(tmp_path / "corpus") if "ids" in name] == names
-    (processor,) = {tokenizer.model for tokenizer in corpus.tokenizers}
-    processor = sentencepiece.SentencePieceProcessor(model_proto=processor)
     for side, rows in enumerate(sentences(corpus)):
+        model = corpus.tokenizers[side].model
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         assert rows == processor.encode([pair[side] for pair in train])
     for ids, offsets in (shard for side in corpus.shards() for shard in side):
         assert isinstance(ids, np.memmap) and ids.dtype == np.uint16
