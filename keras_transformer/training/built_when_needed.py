@@ -104,7 +104,8 @@ def _check_onnx(path):
         onnx.checker.check_model(path)
     except onnx.checker.ValidationError as error:
         os.remove(path)
+        reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"{path} could not be run by ONNX Runtime and is deleted ({error}): export to another "
-            "format, or train with another activation than gelu and celu, such as relu or silu."
+            f"{path} could not be run and is deleted, as ONNX lacks an operation ({reason}): export to "
+            "another format, or train with an activation such as relu or silu, not gelu or celu."
         ) from error
