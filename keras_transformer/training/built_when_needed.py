@@ -106,6 +106,6 @@ def _check_onnx(path):
         os.remove(path)
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"{path} could not be run and is deleted, as ONNX lacks an operation ({reason}): export to "
-            "another format, or train with an activation such as relu or silu, not gelu or celu."
+            f"{path} could not be run and is deleted, as ONNX lacks an operation ({reason}): use "
+            "another format, or an activation such as relu or silu instead of gelu and celu."
         ) from error
