@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from benchmarks.shapes import SHAPES
+from benchmarks.timed_fit import TimedFit
 from benchmarks.vocabulary import synthetic_tokenizer
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
@@ -50,12 +51,7 @@ def training(
     model.parallel_microbatches = parallel_microbatches
     how = dict(jit_compile=jit_compile, steps_per_execution=steps, rdrop=rdrop)
     model.compile(kt.EMAAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
-    dataset = shape.dataset(steps)
-
-    def fit():
-        model.fit(dataset, shuffle=False, verbose=0)
-
-    return fit
+    return TimedFit(model, shape.dataset(steps))
 
 
 def decoding(shape, rows, beam_size=1, jit_compile=False, precision="float32", **options):

@@ -20,6 +20,8 @@ def keras_hub_training(shape, steps=1):
     import keras
     import keras_nlp
 
+    from benchmarks.timed_fit import TimedFit
+
     shape = SHAPES[shape]
     source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
     embedding = keras_nlp.layers.ReversibleEmbedding(
@@ -41,12 +43,7 @@ def keras_hub_training(shape, steps=1):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     how = dict(jit_compile=False, steps_per_execution=steps)
     model.compile(keras.optimizers.Adam(1e-4), loss, **how)
-    dataset = shape.dataset(steps)
-
-    def fit():
-        model.fit(dataset, shuffle=False, verbose=0)
-
-    return fit
+    return TimedFit(model, shape.dataset(steps))
 
 
 def pytorch_training(shape, steps=1):

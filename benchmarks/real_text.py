@@ -23,6 +23,8 @@ def training(corpus, run, steps=10):
     """
     import keras
 
+    from benchmarks.timed_fit import TimedFit
+
     parallel_microbatches = kt.configure_threads()
     preset, tokenizer = get_preset("tiny"), kt.load(run).target_tokenizer
     dataset = _batches(corpus, run)
@@ -33,12 +35,7 @@ def training(corpus, run, steps=10):
     model.compile(kt.EMAAdam(1e-4), kt.SmoothedCrossEntropy(0.1), jit_compile=preset.jit_compile)
     part = dataset.take(steps).cache()
     tokens = sum(int(np.count_nonzero(target)) for _, target in part.as_numpy_iterator())
-
-    def fit():
-        model.fit(part, shuffle=False, verbose=0)
-        return tokens
-
-    return fit
+    return TimedFit(model, part, result=tokens)
 
 
 def padding(corpus, run):

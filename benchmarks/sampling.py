@@ -11,7 +11,6 @@ SOURCE, TARGET: text to train on, plain or gzipped. STEPS: steps in a round.
 import os
 import statistics
 import sys
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -20,6 +19,7 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
+from benchmarks.timed_fit import TimedFit
 from keras_transformer.special_ids import PAD
 
 STRENGTHS = {"none": ("bpe", 0.0), "bpe, 0.1": ("bpe", 0.1), "unigram, 0.2": ("unigram", 0.2)}
@@ -44,9 +44,9 @@ def main(source, target, steps=20, rounds=5):
     seconds = {name: [] for name in ways}
     for _ in range(rounds + 1):  # the first traces
         for name, (model, dataset, _) in ways.items():
-            started = time.perf_counter()
-            model.fit(dataset, steps_per_epoch=steps, verbose=0, shuffle=False)
-            seconds[name].append((time.perf_counter() - started) / steps)
+            fit = TimedFit(model, dataset, steps_per_epoch=steps)
+            fit()
+            seconds[name].append(fit.seconds / steps)
     print("| sampling | ms per step | ratio | steps per epoch | padding |\n|---|---|---|---|---|")
     plain = seconds["none"][1:]
     for name, times in seconds.items():

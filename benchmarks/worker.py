@@ -3,10 +3,11 @@
     python -m benchmarks.worker MODULE FUNCTION OPTIONS
 
 FUNCTION of benchmarks.MODULE is called with OPTIONS, a JSON object, and returns what is to be
-timed: a function without arguments. That runs once for warming up; how many seconds it took, with
-making and compiling of graphs, is printed; and for each line of stdin it runs again, as often as
-fills half a second, followed by a JSON object of `seconds`, the time of one call, what the function
-returned as `result`, and `memory`, the most that the process has had, in MiB.
+timed: a function without arguments, whose attribute `seconds`, if it has one, is how long its last
+call took. That runs once for warming up; how many seconds it took, with making and compiling of
+graphs, is printed; and for each line of stdin it runs again, as often as fills half a second,
+followed by a JSON object of `seconds`, the time of one call, what the function returned as
+`result`, and `memory`, the most that the process has had, in MiB.
 """
 
 import importlib
@@ -30,10 +31,12 @@ def main(module, function, options):
     run()
     print(time.perf_counter() - started, file=answers, flush=True)
     for _ in sys.stdin:
-        calls, seconds, started = 0, 0.0, time.perf_counter()
+        calls, seconds = 0, 0.0
         while seconds < ROUND:
+            started = time.perf_counter()
             result = run()
-            calls, seconds = calls + 1, time.perf_counter() - started
+            seconds += getattr(run, "seconds", time.perf_counter() - started)
+            calls += 1
         answer = {"seconds": seconds / calls, "result": result, "memory": largest_memory()}
         print(json.dumps(answer), file=answers, flush=True)
 

@@ -13,7 +13,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import time
 
 ROWS, LENGTH, VOCABULARY = 256, 32, 8000
 SHAPES = {"toy": (1, 16, 32), "tiny": (4, 128, 256), "small": (6, 256, 1024)}  # N, D, F
@@ -70,6 +69,7 @@ def train(shape, steps, core):
     import numpy as np
 
     import keras_transformer as kt
+    from benchmarks.timed_fit import TimedFit
 
     strategy = kt.make_strategy("auto")
     layers, width, inner = SHAPES[shape]
@@ -83,12 +83,11 @@ def train(shape, steps, core):
     dataset = kt.make_dataset(
         zip(text, text, strict=True), *(_ids,) * 2, tokens_per_batch=ROWS * LENGTH, repeat=True
     )
-    model.fit(dataset, steps_per_epoch=2, verbose=0, shuffle=False)
-    before, started = _loopback(), time.perf_counter()
-    model.fit(dataset, steps_per_epoch=steps, verbose=0, shuffle=False)
-    seconds = time.perf_counter() - started
+    TimedFit(model, dataset, steps_per_epoch=2)()
+    fit, before = TimedFit(model, dataset, steps_per_epoch=steps), _loopback()
+    fit()
     return {
-        "tokens": ROWS * LENGTH * steps / seconds,
+        "tokens": ROWS * LENGTH * steps / fit.seconds,
         "bytes": 4 * model.count_params(),
         "exchanged": (_loopback() - before) / steps,
     }

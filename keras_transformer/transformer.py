@@ -34,6 +34,7 @@ from keras_transformer.presets.options import (
     check_sharing,
     check_sinusoids,
 )
+from keras_transformer.special_ids import SUPPRESSED
 from keras_transformer.training.built_when_needed import BuiltWhenNeeded
 from keras_transformer.training.keras_workarounds import check_left_over
 from keras_transformer.training.labels import check_label_array
@@ -92,7 +93,8 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
         first_position: Number of the first sinusoidal position, 0 or 1.
         suppress_ids: Whether there is a weight `suppressed`, `(V,)`, that is added to the logits
-            except in training and in the loss: -1000 keeps an id out of translations.
+            except in training and in the loss: -1000 keeps an id out of translations, and -inf
+            does the same.
 
     Call arguments:
         inputs: `(source, target)`, ids of shapes `(B, S)` and `(B, T)`, any integer dtype. The
@@ -357,7 +359,7 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         operations = STEP_OPERATIONS if loop == "graph" else None
         decoder_step_fn = self.decoder.make_step(loop, operations)
         project = decoder_step.make_logits(
-            self.target_embedding, self.output_projection, self.suppressed, loop
+            self.target_embedding, self.output_projection, self._suppression(), loop
         )
 
         def step(ids, position, state):
@@ -406,7 +408,11 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         logits = ops.cast(project(x), "float32")
         if self.suppressed is None or training or _in_loss.get():
             return logits
-        return logits + self.suppressed
+        return logits + self._suppression()
+
+    def _suppression(self):
+        # Finite also where a user has assigned -inf: a prefix may require such an id.
+        return None if self.suppressed is None else ops.maximum(self.suppressed, SUPPRESSED)
 
     def test_step(self, *args: Nested) -> dict[str, Tensor]:
         """Evaluates one batch: see `keras.Model.test_step`. The loss is that of the training."""

@@ -8,10 +8,12 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.presets import ModelConfig
+from keras_transformer.presets import ExportConfig, ModelConfig
 from keras_transformer.serving.ctranslate2 import export_ctranslate2
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.served_translator import functions_of, run_signature
+from keras_transformer.serving.signatures import make_inputs
 from keras_transformer.serving.versions import read_card
 from keras_transformer.special_ids import PAD, START, UNK
 from tests.support import layer_harness
@@ -178,6 +180,31 @@ def test_suppressed_ids_are_never_produced():
         _, (tokens, lengths, _) = search(**options)
         within = np.arange(tokens.shape[2]) < np.array(lengths)[:, :, np.newaxis]
         assert not np.isin(np.array(tokens)[within], [chosen, UNK, START, PAD]).any()
+
+
+def test_minus_infinity_suppresses_like_any_low_number():
+    """Also an id that a prefix requires. If all are suppressed, what is served is still finite."""
+    translator = make_translator({"suppress_ids": True, "share_embeddings": "target"})
+    model, texts = translator.model, SOURCES[:4]
+    source, results = translator.read_source(tf.constant(texts))[0], []
+    for value in (SUPPRESSED, -np.inf):
+        values = np.zeros(model.target_vocabulary_size)
+        values[[PAD, UNK, START, 6]] = value
+        model.suppressed.assign(values)
+        results.append([model((SOURCE, TARGET))])
+        for options in ({}, {"beam_size": 4}, {"sample": True}):
+            state, prefix = model.initial_state(source), np.full((len(texts), 1), 6)
+            arguments = model.make_step(), state, len(texts), MAX_LENGTH
+            results[-1] += kt.search(*arguments, prefix=prefix, **options)
+            assert (results[-1][-3][:, 0, 0] == 6).numpy().all()
+            assert np.isfinite(results[-1][-1]).all()
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    model.suppressed.assign(np.full(model.target_vocabulary_size, -np.inf))
+    _, functions = functions_of(translator, ExportConfig(signatures=("beam", "score")))
+    for name in functions:
+        outputs = run_signature(functions, name, make_inputs(name, texts))
+        assert np.isfinite(outputs["log_prob"]).all(), name
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -2,8 +2,8 @@
 
 They use no layers, text or tokenizers. A state is a nested structure of tensors, batch first; a
 tensor that grows with every step has size 0 along that axis at first. A state that does not grow
-has room for t positions: if it is a dict, its entry `positions` holds their numbers, `(B, t)`, and
-no search may take more steps.
+has room for t positions: if it is a dict, its entry `past_positions` holds their numbers, `(B, t)`,
+and no search may take more steps.
 
 Example:
 

@@ -8,19 +8,21 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.arguments import check_arguments
+from keras_transformer.decoding.arguments import read_arguments
 from keras_transformer.decoding.sampling import greedy_search
 from keras_transformer.decoding.token_loop import (
+    NEVER,
     append,
     logsumexp,
     prefix_constraint,
+    read_logits,
     shrinking_loop,
 )
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
-NEVER = float("-inf")  # the log-probability of an empty hypothesis
+ALWAYS = float("inf")  # stands for NaN, so that it ranks first and is not lost
 BLOCK_SIZE = 100  # logits of which only the maximum is compared at first
 
 
@@ -76,8 +78,9 @@ def beam_search(
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
         `lengths`, int32 `(B, N)`, END included; and `log_prob`, float32 `(B, N)`, natural
-        logarithm, not normalized by length. If a row has fewer than N hypotheses, the others are
-        all PAD with length 0 and log_prob -inf.
+        logarithm, not normalized by length. A hypothesis that no token may follow, since all logits
+        are -inf, is dropped. If a row has fewer than N hypotheses, the others are all PAD with
+        length 0 and log_prob -inf. A hypothesis with NaN logits comes first, with log_prob NaN.
 
     Raises:
         ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1
@@ -87,7 +90,7 @@ def beam_search(
     if beam_size == 1:
         outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
-    check_arguments(state, batch_size, max_length, prefix)
+    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
     rank = functools.partial(ranking_score, length_penalty=length_penalty, length_norm=length_norm)
     options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, rank=rank)
     options |= dict(enough=beam_patience * beam_size, constraint=prefix_constraint(prefix))
@@ -96,7 +99,8 @@ def beam_search(
     # In other rows none of them ranks above the ended ones, which come first in ties.
     unfinished = alive._replace(score=rank(alive.log_prob, steps))
     best = _select_best(beam_size, ended, unfinished)
-    return best.tokens, best.lengths, best.log_prob
+    log_prob = tf.where(tf.equal(best.log_prob, ALWAYS), float("nan"), best.log_prob)
+    return best.tokens, best.lengths, log_prob
 
 
 def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
@@ -131,6 +135,7 @@ def _search(step, state, batch_size, max_length, beam_size, rank, constraint, fi
     def advance(position, rows, outputs, state):
         last, alive, ended, count = outputs
         logits, next_state = step(tf.reshape(last, [-1]), position, state)
+        logits = read_logits(logits)
         check_beam_size(beam_size, logits.shape[-1])
         required = None
         if constraint:
@@ -182,19 +187,11 @@ def _search(step, state, batch_size, max_length, beam_size, rank, constraint, fi
 def _extend(logits, log_prob, required, compiled):
     """Returns the 2N best extensions of a row's N beams by one token, best first.
 
-    At most N of them can end, so at least N remain that do not.
-
-    Args:
-        logits: `(B·N, V)`.
-        log_prob: float32 `(B, N)`, of the beams.
-        required: int32 `(B·N,)`, PAD if any token may follow; or None.
-        compiled: Whether the graph is compiled by XLA.
-
-    Returns:
-        `log_prob` float32, `beam` int32 and `token` int32, each `(B, 2N)`.
+    At most N of them can end, so at least N remain that do not. `log_prob` `(B, N)` is that of the
+    beams, `required` ids `(B·N,)`; returned are log-probabilities, beams and tokens, `(B, 2N)`.
     """
     num_beams, vocabulary_size = log_prob.shape[1], logits.shape[-1]
-    allowed_logits = logits = tf.cast(logits, tf.float32)
+    allowed_logits = logits
     if required is not None:
         required = required[:, tf.newaxis]
         allowed = tf.equal(required, PAD) | tf.equal(required, tf.range(vocabulary_size))
@@ -204,7 +201,10 @@ def _extend(logits, log_prob, required, compiled):
     best = tokens[:, 0] if required is None else tf.argmax(logits, axis=-1, output_type=tf.int32)
     total = logsumexp(logits, best, compiled)[:, tf.newaxis]
     gains = tf.reshape(best_logits - total, [-1, num_beams, width])
-    sums = tf.reshape(log_prob[:, :, tf.newaxis] + gains, [-1, num_beams * width])
+    log_prob = log_prob[:, :, tf.newaxis]
+    sums = tf.where(tf.equal(log_prob, NEVER), NEVER, log_prob + gains)
+    sums = tf.where(tf.math.is_nan(sums), ALWAYS, sums)
+    sums = tf.reshape(sums, [-1, num_beams * width])
     log_prob, index = tf.math.top_k(sums, 2 * num_beams)
     tokens = tf.reshape(tokens, [-1, num_beams * width])
     return log_prob, index // width, tf.gather(tokens, index, batch_dims=1)

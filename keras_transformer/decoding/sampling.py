@@ -4,10 +4,9 @@ Shapes: B batch, A rows of it that have not ended, P tokens of the prefix, T num
 V vocabulary, K kept by top-k.
 """
 
-from typing import Any
-
 import tensorflow as tf
 
+from keras_transformer.decoding.arguments import check_options, read_arguments
 from keras_transformer.decoding.token_loop import decode_tokens
 from keras_transformer.presets import SearchConfig
 from keras_transformer.utils import SearchOutputs, State, Step, Tensor
@@ -29,19 +28,23 @@ def greedy_search(
         state: The state at position 0, tensors `(B, …)`. An axis that grows has size 0 at first.
         batch_size: B, an int or a scalar integer tensor; 0 is valid.
         max_length: Maximum number of steps, at least 1.
-        prefix: int ids `(B, P)` that the rows start with, padded with PAD; P ≤ `max_length`.
+        prefix: int ids `(B, P)` that the rows start with, padded with PAD or ragged;
+            P ≤ `max_length`.
         fixed_shapes: Whether T is `max_length` in every step, however soon rows end, as XLA
             requires; the state must not grow then.
 
     Returns:
         `tokens`, int32 `(B, T)` with T ≤ `max_length`: each row up to and including its END, then
         PAD; `lengths`, int32 `(B,)`, END included; and `log_prob`, float32 `(B,)`: the sum of the
-        tokens' natural-log probabilities, prefix and END included, not normalized by length.
+        tokens' natural-log probabilities, prefix and END included, not normalized by length. A row
+        whose next token would have probability 0 (all logits of a step are -inf, or that of the
+        prefix's token) has no hypothesis: all PAD, length 0, log_prob -inf. NaN logits make
+        log_prob NaN.
 
     Raises:
         ValueError: If `max_length` is not positive, less than P, or more than the state has room
-            for; if the state or the prefix does not have B rows; or if an id of the prefix is
-            invalid.
+            for; if the state or the prefix does not have B rows; if an id of the prefix is invalid;
+            or if `step` returns logits of another rank.
 
     Example:
 
@@ -51,6 +54,7 @@ def greedy_search(
     >>> tokenizer.detokenize(tokens).numpy().tolist()
     [b'1998-05-09']
     """
+    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
 
     def choose(logits, position, rows):
         if not fixed_shapes:
@@ -97,16 +101,15 @@ def sample(
         `greedy_search`: by the model's full distribution at temperature 1.
 
     Raises:
-        ValueError: If a number is out of range; see also `greedy_search`.
+        ValueError: If a number is out of range, or not one for each row; see also `greedy_search`.
 
     Example:
 
     >>> step, state = model.make_step(), model.initial_state(source)
     >>> tokens, lengths, log_prob = sample(step, state, len(source), 64, top_p=0.9)
     """
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    numbers: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, (int, float))}
-    SearchConfig(sample=True, **numbers)  # raises if one is out of range
+    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
+    check_options(batch_size, seed, temperature=temperature, top_k=top_k, top_p=top_p)
     uniform = _random_uniform(seed, batch_size, max_length)  # (B, max_length)
 
     def choose(logits, position, rows):

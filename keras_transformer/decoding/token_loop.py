@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.arguments import check_arguments, check_ids
+from keras_transformer.decoding.arguments import check_ids
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.utils import Nested, SearchOutputs, State, Step, Tensor
+
+NEVER = float("-inf")  # the log-probability of what cannot follow, and of an empty hypothesis
 
 
 def shrinking_loop(
@@ -123,19 +125,12 @@ def decode_tokens(
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
 ) -> SearchOutputs:
-    """Appends one token after another to every row until all rows have ended.
+    """Appends tokens to every row until all have ended: returns what `greedy_search` does.
 
-    Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes: See `greedy_search`.
-        choose: Function from logits, float32 `(A, V)`, position (scalar) and the indices of their
-            rows, int32 `(A,)`, to the ids of the next tokens and of the most probable ones, int32
-            `(A,)` each.
-
-    Returns:
-        `tokens`, int32 `(B, T)`, `lengths`, int32 `(B,)`, and `log_prob`, float32 `(B,)`, see
-        `greedy_search`.
+    `choose` is a function from logits, float32 `(A, V)`, position (scalar) and the indices of their
+    rows, int32 `(A,)`, to the ids of the next tokens and of the most probable ones, int32 `(A,)`
+    each. The other arguments are those that `read_arguments` returns.
     """
-    check_arguments(state, batch_size, max_length, prefix)
     constraint = prefix_constraint(prefix)
 
     def running(outputs):
@@ -143,7 +138,7 @@ def decode_tokens(
 
     def advance(position, rows, outputs, state):
         logits, state = step(outputs.last, position, state)
-        logits = tf.cast(logits, tf.float32)
+        logits = read_logits(logits)
         chosen, best = choose(logits, position, rows)
         if constraint:
             required = tf.gather(constraint(position, logits.shape[-1]), rows)
@@ -153,7 +148,7 @@ def decode_tokens(
         last = tf.where(outputs.ended, PAD, chosen)
         outputs = Tokens(
             last,
-            outputs.ended | tf.equal(last, END),
+            outputs.ended | tf.equal(last, END) | tf.equal(gain, NEVER),
             append(outputs.tokens, last, position if fixed_shapes else None),
             outputs.lengths + tf.cast(running(outputs), tf.int32),
             outputs.log_prob + tf.where(outputs.ended, 0.0, gain),
@@ -170,33 +165,39 @@ def decode_tokens(
     outputs, _ = shrinking_loop(
         running, advance, nothing, state, max_length, fixed_shapes=fixed_shapes
     )
-    return outputs.tokens, outputs.lengths, outputs.log_prob
+    # Such a row has no hypothesis.
+    never = tf.equal(outputs.log_prob, NEVER)
+    tokens = tf.where(never[:, tf.newaxis], PAD, outputs.tokens)
+    return tokens, tf.where(never, 0, outputs.lengths), outputs.log_prob
+
+
+def read_logits(logits: Tensor) -> Tensor:
+    """Returns the logits of a step as float32 `(B, V)`."""
+    logits = tf.cast(logits, tf.float32)
+    if logits.shape.rank != 2:
+        raise ValueError(f"A step must return logits (B, V), received shape {logits.shape}.")
+    return logits
 
 
 def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
     """Computes `log Σ exp` of logits `(B, V)` in as few passes as TensorFlow or XLA need.
 
-    `best`, int32 `(B,)`, are the ids of the largest logits.
+    `best`, int32 `(B,)`, are the ids of the largest logits. If all are -inf, the result is 0, so
+    that nothing may follow: each logit minus 0 is -inf, and not NaN.
     """
+    largest = tf.gather(logits, best, batch_dims=1)
     if compiled:
-        return tf.reduce_logsumexp(logits, axis=-1)
-    # The largest probability is never 0, so its logarithm is finite.
-    log_prob = tf.math.log(tf.gather(tf.nn.softmax(logits), best, batch_dims=1))
-    return tf.gather(logits, best, batch_dims=1) - log_prob
+        total = tf.reduce_logsumexp(logits, axis=-1)
+    else:
+        # The largest probability is never 0, so its logarithm is finite.
+        total = largest - tf.math.log(tf.gather(tf.nn.softmax(logits), best, batch_dims=1))
+    return tf.where(tf.equal(largest, NEVER), 0.0, total)
 
 
 def prefix_constraint(
     prefix: Tensor | None,
 ) -> Callable[[int | Tensor, int | None], Tensor] | None:
-    """Returns the constraint of a prefix.
-
-    Args:
-        prefix: int ids `(B, P)` padded with PAD, or None.
-
-    Returns:
-        Function from a position and the size of the vocabulary to int32 ids `(B,)`, PAD if any
-        token may follow; None for no prefix. It raises ValueError for invalid ids.
-    """
+    """Returns a function from position and V to the required ids `(B,)`, PAD if any may follow."""
     if prefix is None:
         return None
     ids = tf.cast(prefix, tf.int32)

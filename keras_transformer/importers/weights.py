@@ -13,8 +13,8 @@ import numpy as np
 from keras_transformer.importers.source_model import SourceModel
 from keras_transformer.importers.vocabularies import Rewritten
 from keras_transformer.presets import ModelConfig
+from keras_transformer.special_ids import SUPPRESSED
 
-SUPPRESSED = -1000.0  # finite: the loss of smoothed labels stays finite too
 PROJECTIONS = ("query", "key", "value")
 
 

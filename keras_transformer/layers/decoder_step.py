@@ -49,8 +49,8 @@ def initial_state(
 
     Returns:
         Dict of `past`, for each layer empty keys and values `(B, H, 0, K)` that grow along axis 2
-        with every step, or of size t if `length` is given; with `length` also `positions`, the
-        numbers of the t positions, int32 `(B, t)`; with a memory, for each layer its keys and
+        with every step, or of size t if `length` is given; with `length` also `past_positions`,
+        the numbers of the t positions, int32 `(B, t)`; with a memory, for each layer its keys and
         values `(B, H, S, K)` as `memory`, and with a mask, that as `memory_mask`, `(B, 1, 1, S)`.
     """
     state: dict[str, State] = {}
@@ -68,7 +68,7 @@ def initial_state(
     state["past"] = [empty(layer.self_attention) for layer in decoder.layers]
     if length is not None:
         positions = ops.arange(length, dtype="int32")
-        state["positions"] = ops.broadcast_to(positions, (batch_size, length))
+        state["past_positions"] = ops.broadcast_to(positions, (batch_size, length))
     return state
 
 
@@ -111,10 +111,10 @@ class DecoderStep:
         x = ops.cast(x, self.compute_dtype)
         append, past_mask = _append_position, None
         num_keys = ops.shape(state["past"][0][0])[2]
-        if "positions" in state:
-            x = _check_position(x, position, ops.shape(state["positions"])[1])
+        if "past_positions" in state:
+            x = _check_position(x, position, ops.shape(state["past_positions"])[1])
             append = functools.partial(_write_position, position)
-            past_mask = key_mask(ops.less_equal(state["positions"], position))
+            past_mask = key_mask(ops.less_equal(state["past_positions"], position))
         else:
             num_keys = num_keys + 1
         biases = {

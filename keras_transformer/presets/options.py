@@ -94,7 +94,7 @@ def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None
     if isinstance(allowed, Range):
         try:
             valid, expected = allowed.contains(value), allowed.expected
-        except TypeError:  # not a number
+        except (TypeError, ValueError):  # not a number, or more than one
             valid, expected = False, allowed.expected
     else:
         valid, expected = value in allowed, f"one of {', '.join(allowed)}"

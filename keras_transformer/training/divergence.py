@@ -86,13 +86,9 @@ def all_finite(model: keras.Model) -> bool:
 
 
 def check_weights(model: keras.Model, name: str) -> None:
-    """Checks that all weights of a model are finite.
-
-    Args:
-        model: A built model.
-        name: Its name in the error message.
-    """
-    invalid = next((weight for weight in model.weights if not _is_finite(weight)), None)
+    """Checks that all weights of a built model, except `suppressed`, are finite."""
+    weights = (weight for weight in model.weights if weight.name != "suppressed")
+    invalid = next((weight for weight in weights if not _is_finite(weight)), None)
     if invalid is not None:
         raise ValueError(
             f"{name} has weights that are not finite, such as {invalid.path}: its training "

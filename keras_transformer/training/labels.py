@@ -29,16 +29,10 @@ def token_weights(
     dtype: str = "float32",
     vocabulary_size: int | Tensor | None = None,
 ) -> Tensor:
-    """Returns the weights of labels: 0 for PAD and negative labels.
+    """Returns the weights `(B, T)` of labels: 0 for PAD and negative labels.
 
-    Args:
-        labels: Ids `(B, T)` of any integer type, or whole numbers of a float type.
-        sample_weight: Weights of shape `(B,)` or `(B, T)`, or None: 1 for each token.
-        dtype: Dtype of the result.
-        vocabulary_size: V, or None. With V, invalid labels get weight NaN: a graph may not raise.
-
-    Returns:
-        Tensor `(B, T)`.
+    `sample_weight` has shape `(B,)` or `(B, T)`. With `vocabulary_size`, invalid labels get weight
+    NaN: a graph may not raise.
     """
     labels = _cast_labels(labels)
     weights = ops.cast(ops.greater(labels, PAD), dtype)
@@ -70,19 +64,18 @@ def read_labels(
     sample_weight: Tensor | None = None,
     dtype: str = "float32",
 ) -> tuple[Tensor, Tensor]:
-    """Reads the labels of some outputs.
+    """Returns ids, PAD for labels that do not count, and weights of the labels of `(B, T, …)`.
 
-    Args:
-        labels, sample_weight, dtype: See `token_weights`.
-        outputs: Tensor `(B, T, ...)`.
-        vocabulary_size: V.
-
-    Returns:
-        Ids, int32 `(B, T)`, PAD for labels that do not count, and their weights `(B, T)`. In a
-        compiled function, which cannot raise, an invalid label has weight NaN.
+    In a compiled function, which cannot raise, an invalid label has weight NaN.
     """
     labels, shape = _check_type(labels), ops.shape(outputs)[:-1]
     received, expected = _static_shape(labels), _static_shape(outputs)[:-1]
+    if len(expected) < 2:
+        raise ValueError(
+            "Outputs must be logits of shape (batch, length, vocabulary), received shape "
+            f"{tuple(outputs.shape)}: for classes, use keras.losses.SparseCategoricalCrossentropy "
+            "and its metrics, since label 0 (PAD) is ignored here."
+        )
     if received is not None and not _shapes_match(received, expected):
         raise ValueError(_wrong_shape(received, expected))
     check_label_array(labels, vocabulary_size)

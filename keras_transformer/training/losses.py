@@ -141,7 +141,8 @@ class TokenMetric(keras.metrics.Mean):
 class MaskedAccuracy(TokenMetric):
     """Share of target tokens that the model, given the true prefix, ranks first.
 
-    Called with ids `(B, T)` and logits `(B, T, V)`; PAD and negative labels do not count.
+    Called with ids `(B, T)` and logits `(B, T, V)`; PAD and negative labels do not count. Its name,
+    and so the key in Keras' history, is "accuracy".
 
     Example:
 
@@ -233,32 +234,22 @@ _BY_NAME |= {kind.__name__: kind for kind in _BY_NAME.values()}
 
 
 def replace_names(arguments: Nested) -> Nested:
-    """Replaces the names of this package's losses and metrics by new objects.
+    """Replaces the names of this package's losses and metrics in arguments of `compile` by objects.
 
     `keras.losses.get` and `keras.metrics.get` do not find registered classes by name, so these
-    names work only in models whose `compile` calls this function.
-
-    Args:
-        arguments: Arguments of `compile`, nested in any way. As in Keras, a name is that of the
-            class or the same in snake case: `"perplexity"`.
-
-    Returns:
-        The arguments, with an object of the same name instead of each name; other strings stay.
+    names work only in models whose `compile` calls this function. As in Keras, a name is that of
+    the class or the same in snake case: `"perplexity"`.
     """
 
     def replace(leaf):
         kind = _BY_NAME.get(leaf) if isinstance(leaf, str) else None
-        return kind(name=leaf) if kind else leaf
+        return kind() if kind else leaf
 
     return keras.tree.map_structure(replace, arguments)
 
 
 def refuse_probabilities(arguments: Nested) -> None:
-    """Raises for losses and metrics that expect probabilities instead of logits.
-
-    Args:
-        arguments: Arguments of the `compile` of a model that returns logits, nested in any way.
-    """
+    """Raises for losses and metrics that expect probabilities, in arguments of `compile`."""
     for leaf in keras.tree.flatten(arguments):
         found = leaf
         if isinstance(leaf, str):

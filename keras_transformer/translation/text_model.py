@@ -163,7 +163,9 @@ class TextModel(tf.Module):
         output = self._detokenize(tokens)
         return tokens, {
             "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
-            "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
+            "log_prob": tf.ensure_shape(
+                tf.where(empty, 0.0, tf.maximum(log_prob, LEAST_LOG_PROB)), [None]
+            ),
         }
 
     def search_batch(

@@ -4,13 +4,18 @@ import json
 import re
 import subprocess
 import sys
+import time
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from benchmarks import __main__ as program
 from benchmarks.report import bars, table
 from benchmarks.shapes import SHAPES, Shape
 from benchmarks.side_by_side import System, Timing, time_systems
+from benchmarks.timed_fit import TimedFit
 from benchmarks.vocabulary import synthetic_tokenizer
 
 
@@ -67,6 +72,21 @@ def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
     assert len(one.seconds) == len(two.seconds) == 3 and min(one.seconds) > 0 and one.memory > 50
     assert one.first > 0
     assert "absent is left out: AttributeError" in capfd.readouterr().err
+
+
+def test_what_fit_does_after_training_is_not_timed():
+    class Stalls(keras.Sequential):
+        def fit(self, *arguments, **options):
+            super().fit(*arguments, **options)
+            time.sleep(0.3)
+
+    model = Stalls([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    dataset = tf.data.Dataset.from_tensors((np.ones((4, 2)), np.ones((4, 1)))).repeat(3)
+    for options in ({}, {"steps_per_epoch": 2}):
+        fit, started = TimedFit(model, dataset, result=7, **options), time.perf_counter()
+        assert fit() == 7 and fit() == 7
+        assert 0 < fit.seconds <= time.perf_counter() - started - 0.6
 
 
 def test_an_environment_that_is_not_there():

@@ -1,5 +1,7 @@
 """What every search is given: what does not fit together gets one sentence, where it is known."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,16 +22,29 @@ SEARCHES = {
 MISTAKES = {
     "no steps": ({"max_length": 0}, "max_length must be at least 1, received 0."),
     "no steps, a tensor": ({"max_length": tf.constant(0)}, "max_length must be at least 1"),
-    "rows": ({"batch_size": 3}, "The state has 2 rows, but batch_size is 3: pass the number"),
-    "rows, a tensor": ({"batch_size": tf.constant(1)}, "has 2 rows, but batch_size is 1: pass"),
-    "prefix's rows": ({"prefix": [[5], [6], [7]]}, "prefix has 3 rows, but batch_size is 2"),
+    "less than no steps": ({"max_length": -1}, "max_length must be at least 1, received -1"),
+    "rows": (
+        {"batch_size": 3},
+        r"must hold tensors of shape \(batch_size=3, …\), received shape \(2,\): create it for as",
+    ),
+    "rows, a tensor": ({"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
+    "no state": ({"state": None}, r"\(batch_size=2, …\), received None: .* pass \(\) if the step"),
+    "a number": (
+        {"state": {"n": tf.constant(7)}},
+        r"batch_size=2, …\), received shape \(\): create",
+    ),
+    "prefix's rows": (
+        {"prefix": [[5], [6], [7]]},
+        r"batch_size=2, .* received int32 of shape \(3, 1",
+    ),
     "prefix's rank": (
         {"prefix": [5, 6]},
-        r"The prefix must be integer ids of shape \(B, P\), received int32 of shape \(2,\).",
+        r"The prefix must be integer ids of shape \(batch_size=2, at most max_length=5\), received "
+        r"int32 of shape \(2,\).",
     ),
     "prefix's type": ({"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
-    "ragged": ({"prefix": tf.ragged.constant([[5], [6, 7]])}, "The prefix is ragged: pad it"),
-    "long": ({"prefix": np.ones((2, 6), int)}, "prefix is 6 tokens wide, but max_length is 5"),
+    "ragged": ({"prefix": tf.ragged.constant([[5], [6] * 6])}, "received int32 of shape .2, 6"),
+    "long": ({"prefix": np.ones((2, 6), int)}, r"max_length=5\), received int64 of shape \(2, 6\)"),
     "negative": ({"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
     "no id": ({"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
 }
@@ -39,10 +54,94 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name, how):
     step, (given, message) = Toy(2, 8, 0), MISTAKES[name]
-    loop = {"batch_size": 2, "max_length": 5} | given
-    arguments = step, step.state, loop.pop("batch_size"), loop.pop("max_length")
+    loop = {"state": step.state, "batch_size": 2, "max_length": 5} | given
     with pytest.raises(ValueError, match=message):
-        SEARCHES[how](*arguments, **loop)
+        SEARCHES[how](
+            step, loop.pop("state"), loop.pop("batch_size"), loop.pop("max_length"), **loop
+        )
+
+
+@pytest.mark.parametrize("how", SEARCHES)
+def test_logits_of_another_rank(how):
+    def step(ids, position, state):
+        return tf.zeros([tf.size(ids), 1, 8]), state
+
+    message = r"must return logits \(B, V\), received shape \(\d, 1, 8\)"
+    with pytest.raises(ValueError, match=message):
+        SEARCHES[how](step, (), 2, 5)
+
+
+@pytest.mark.parametrize("how", ["greedy", "sampling", "beam"])
+def test_sizes_of_any_integer_type(how):
+    """As `nrows` and `row_lengths` return them, and NumPy's; eagerly, traced and by XLA."""
+    step = Toy(2, 8, 0)
+    expected = [x.numpy().tolist() for x in SEARCHES[how](step, step.state, 2, 5)]
+
+    def decode(rows, steps):
+        return SEARCHES[how](step, step.state, rows, steps)
+
+    wide, narrow = (functools.partial(tf.constant, dtype=dtype) for dtype in ("int64", "int32"))
+    for sizes in ((wide(2), wide(5)), (narrow(2), wide(5)), (np.int64(2), np.int64(5))):
+        assert [x.numpy().tolist() for x in decode(*sizes)] == expected
+    graph = tf.function(decode, autograph=False)
+    assert [x.numpy().tolist() for x in graph(wide(2), wide(5))] == expected
+
+    @tf.function(autograph=False, jit_compile=True)
+    def compiled(logits):
+        def step(ids, position, state):
+            return tf.gather(logits, ids), state
+
+        return SEARCHES[how](step, (), wide(2), narrow(5), fixed_shapes=True)
+
+    assert compiled(tf.one_hot(tf.fill([8], 5), 8))[0].shape[-1] == 5
+
+
+def test_a_ragged_prefix_is_padded():
+    step = Toy(2, 8, 0)
+    for decode in SEARCHES.values():
+        ragged = decode(step, step.state, 2, 5, prefix=tf.ragged.constant([[5], [6, 7]]))
+        padded = decode(step, step.state, 2, 5, prefix=[[5, 0], [6, 7]])
+        assert [x.numpy().tolist() for x in ragged] == [x.numpy().tolist() for x in padded]
+
+
+@pytest.mark.parametrize("how", ["greedy", "beam"])
+def test_names_of_entries_are_free(how):
+    """A state of the user's own with "positions" of whatever shape."""
+    toy = Toy(2, 8, 0)
+    state = toy.state | {"positions": tf.zeros([2, 3])}
+    found = [SEARCHES[how](toy, given, 2, 5)[0].numpy().tolist() for given in (state, toy.state)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"temperature": [1.0, -1.0]}, "temperature must be a number above 0, received -1.0"),
+        ({"temperature": tf.constant([0.0, 1.0])}, "temperature must be .* received 0.0"),
+        ({"temperature": np.float32(0)}, "temperature must be .* received 0.0"),
+        ({"temperature": np.array([np.nan, 1.0])}, "temperature must be .* received nan"),
+        ({"temperature": tf.constant(np.inf)}, "temperature must be .* received inf"),
+        ({"top_k": tf.constant([5, -2])}, "top_k must be at least 0, received -2"),
+        ({"top_p": np.array([0.5, 1.5])}, "top_p must be above 0 and at most 1, received 1.5"),
+        ({"top_p": [[0.5], [0.0]]}, "top_p must be above 0 and at most 1, received 0.0"),
+        ({"top_p": [0.5] * 3}, r"top_p must be a number or .* received shape \(3,\)"),
+        ({"seed": [1, 2, 3]}, r"seed must be a number or of shape \(batch_size=2,\), received"),
+    ],
+)
+def test_mistakes_of_sampling(options, message):
+    step = Toy(2, 8, 0)
+    with pytest.raises(ValueError, match=message):
+        sample(step, step.state, 2, 5, **options)
+    with pytest.raises(ValueError, match=message):  # constants are known as a graph is traced
+        tf.function(lambda: sample(step, step.state, 2, 5, **options), autograph=False)()
+
+
+def test_a_configuration_has_numbers():
+    """One for each row is for `sample`."""
+    step = Toy(2, 8, 0)
+    for value in (np.array([1.0, 0.5]), tf.constant([1.0, 0.5])):
+        with pytest.raises(ValueError, match="temperature must be a number above 0, received"):
+            search(step, step.state, 2, 5, sample=True, temperature=value)
 
 
 @pytest.mark.parametrize("how", ["greedy", "beam"])
@@ -57,10 +156,10 @@ def test_mistakes_are_found_as_a_graph_is_traced(how):
         return tf.function(decode, autograph=False).get_concrete_function(spec)
 
     assert trace(None, None)
-    for shape, message in [((3, 1), "3 rows"), ((2, 6), "6 tokens wide"), ((2,), "shape (2,)")]:
+    for shape in [(3, 1), (2, 6), (2,)]:
         with pytest.raises(ValueError) as raised:
             trace(*shape)
-        assert message in str(raised.value)
+        assert f"received int32 of shape {shape}" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +189,7 @@ def model():
 def test_a_state_with_too_little_room(model, how):
     source = np.array([[5, 6, 7], [8, 9, 0]])
     state, step = model.initial_state(source, length=3), model.make_step("xla")
-    message = "room for 3 positions, but max_length is 4: create the state with length=4"
+    message = "has length=3, but max_length is 4: create the state with length=4"
     with pytest.raises(ValueError, match=message):
         SEARCHES[how](step, state, 2, 4, fixed_shapes=True)
 

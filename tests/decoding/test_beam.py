@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import beam, beam_search, greedy_search
 from keras_transformer.special_ids import END, PAD, START
-from tests.support.toy_steps import Markov, Toy, exhaustive, hypotheses, references
+from tests.support.toy_steps import Markov, Toy, exhaustive, hypotheses, references, same
 
 A, B, C, D = 4, 5, 6, 7
 
@@ -23,15 +23,6 @@ def found_by(step, max_length, beam_size, length_penalty=0.0, **options):
     """What is found from START, one row: (probability, tokens), best first."""
     rows = hypotheses(*exact_search(step, {}, 1, max_length, beam_size, length_penalty, **options))
     return [(pytest.approx(math.exp(log_prob), abs=1e-6), tokens) for log_prob, tokens in rows[0]]
-
-
-def same(found, expected):
-    """Equal tokens, and log-probabilities up to rounding."""
-    assert [[tokens for _, tokens in row] for row in found] == [
-        [tokens for _, tokens in row] for row in expected
-    ]
-    for row, expected_row in zip(found, expected, strict=True):
-        assert [h[0] for h in row] == pytest.approx([h[0] for h in expected_row], abs=1e-4)
 
 
 # By hand.

@@ -159,6 +159,19 @@ def test_half_precision_is_refused(format, policy, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("activation", ["gelu", "celu"])
+def test_what_onnx_cannot_compute_is_refused(activation, tmp_path):
+    """The converter would write a file that does not load; LiteRT has such operations."""
+    model, (inputs, *_) = transformer(activation=activation)
+    with pytest.raises(
+        ValueError, match=r"lacks an operation \(.*\): use another format, or an act"
+    ):
+        model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    assert not list(tmp_path.iterdir())
+    run = export(model, "litert", tmp_path)
+    assert_close(run(inputs), call(model, inputs))
+
+
 @pytest.mark.parametrize("format", CONVERTED)
 def test_invalid_ids_are_errors(format, tmp_path):
     """Not some other row of the embedding."""

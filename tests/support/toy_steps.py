@@ -4,6 +4,7 @@ import functools
 import math
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD, START
@@ -17,9 +18,14 @@ class Toy:
     Through a state tensor that grows, one that changes, and one that stays as it is.
     """
 
-    def __init__(self, rows, vocabulary_size, seed, allowed=None, end=0.0):
-        table = np.random.default_rng(seed).normal(0, 2, (rows, STATES, vocabulary_size))
+    def __init__(self, rows, vocabulary_size, seed, allowed=None, end=0.0, blocked=0.0):
+        """`blocked` is the share of logits that are -inf; as often, all logits of a step are."""
+        random = np.random.default_rng(seed)
+        table = random.normal(0, 2, (rows, STATES, vocabulary_size))
         table[:, :, END] += end
+        if blocked:
+            table[random.random(table.shape) < blocked] = -np.inf
+            table[random.random(table.shape[:2]) < blocked] = -np.inf
         if allowed is not None:
             table[:, :, np.setdiff1d(np.arange(vocabulary_size), allowed)] = -np.inf
         self.table = table.astype("float32")
@@ -66,6 +72,8 @@ class Markov:
 
 def log_softmax(logits):
     logits = np.asarray(logits, "float64")
+    if logits.max() == -np.inf:  # nothing may follow
+        return logits
     return logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
 
 
@@ -106,6 +114,17 @@ def reference_beam(
         if count >= beam_patience * beam_size and not ahead:
             return ended
     return sorted(ended + alive, key=rank)[:beam_size]
+
+
+def reference_greedy(log_probs, max_length):
+    """Greedy search of one row: (log_prob, tokens)."""
+    total, tokens = 0.0, []
+    while len(tokens) < max_length and END not in tokens:
+        gains = log_probs(tokens)
+        tokens, total = [*tokens, int(np.argmax(gains))], total + gains.max()
+        if total == -np.inf:
+            return total, []
+    return total, tokens
 
 
 def references(
@@ -158,3 +177,10 @@ def hypotheses(tokens, lengths, log_prob):
             assert (value == -np.inf) == (length == 0)
             rows[-1].append((float(value), found[:length].tolist()))
     return rows
+
+
+def same(found, expected):
+    """Asserts equal tokens, and equal log-probabilities up to rounding."""
+    assert [[h[1] for h in row] for row in found] == [[h[1] for h in row] for row in expected]
+    for row, wanted in zip(found, expected, strict=True):
+        assert [h[0] for h in row] == pytest.approx([h[0] for h in wanted], abs=1e-4)

@@ -226,6 +226,19 @@ def test_wrong_labels_of_metrics(metric):
     assert np.isnan(metric.result())
 
 
+@pytest.mark.parametrize("made", [kt.SmoothedCrossEntropy, *METRICS])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_classes_are_no_tokens(made, compiled):
+    """Of labels (B,) for logits (B, C), class 0 would be ignored as padding."""
+    function, shapes = (
+        made(),
+        r"\(batch, length, vocabulary\), received shape \(2, 3\): for classes",
+    )
+    call = tf.function(lambda x: function(np.array([0, 1]), x)) if compiled else function
+    with pytest.raises(ValueError, match=shapes):
+        call(tf.zeros([2, 3])) if compiled else call(np.array([0, 1]), np.zeros([2, 3]))
+
+
 def test_perplexity_by_hand():
     """Probabilities 1/4 and 1/2 of the labels: perplexity √8, padding aside."""
     logits = np.log([[[1.0, 1, 2], [2, 1, 1], [1, 1, 1]]])

@@ -227,11 +227,12 @@ def test_small_gradients_are_left_alone():
 
 
 def test_compile_arguments_are_saved_with_the_model(tmp_path):
-    """But not what belongs to the machine; loss and metrics may be said by name."""
+    """But not what belongs to the machine. Losses and metrics by name report as objects do."""
     model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0)
     options = dict(clip_norm=0.5, accumulation_steps=2, fused_loss=False, rdrop=0.5)
-    names = ["masked_accuracy", "perplexity"]
-    model.compile("adam", "smoothed_cross_entropy", metrics=names, **options)
+    metrics, names = ["masked_accuracy", "Perplexity"], ["accuracy", "perplexity"]
+    assert [kt.MaskedAccuracy().name, kt.Perplexity().name] == names
+    model.compile("adam", "smoothed_cross_entropy", metrics=metrics, **options)
     model.parallel_microbatches = 3
     callbacks = [keras.callbacks.EarlyStopping(name) for name in names]
     model.fit(*batch(), batch_size=7, verbose=0, callbacks=callbacks)
