@@ -51,8 +51,8 @@ class Run(os.PathLike[str]):
     """The directory of a training; can be used as a path.
 
     It contains `model.keras` (the best weights), `model.json` (its scores, and the checksums of the
-    files needed to translate), `source.spm` or `source.wordpiece` and the target's (equal if
-    shared), `config.yaml`, `data.json`, `examples.json` (some pairs of the validation set, for
+    files needed to translate), `source.spm` or `source.wordpiece` and the target's (the same pieces
+    if shared), `config.yaml`, `data.json`, `examples.json` (some pairs of the validation set, for
     exports), `history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`.
     Loading reads nothing outside the directory, so it can be moved.
 

@@ -260,6 +260,9 @@ def test_a_summary_counts_what_cannot_be_written(config, tmp_path, capsys):
     # A training on the corpus has no text to count, and says what was counted then.
     prepared = from_corpus(config, tmp_path / "corpus")
     assert summary(prepared, tmp_path / "run")["targets"] == said + HELP
+    manifest = tmp_path / "corpus" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("10 of 30", "\\u001b[2J10 of 30"))
+    assert kt.PreparedCorpus(tmp_path / "corpus").lost == "[2J" + said + HELP
     # Nothing is said when all can be written.
     config = dataclasses.replace(config, lowercase=False)
     rows = summary(config, tmp_path / "run")

@@ -52,7 +52,7 @@ class PreparedCorpus:
         check_files(path, self._manifest)
         self.options: dict[str, Any] = self._manifest["options"]
         self.fingerprints: dict[str, Any] = self._manifest["fingerprints"]
-        self.lost: str = self._manifest.get("lost", "")
+        self.lost = "".join(filter(str.isprintable, str(self._manifest.get("lost", ""))))
 
     def __len__(self) -> int:
         return self.fingerprints["train"]["pairs"]
