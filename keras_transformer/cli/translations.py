@@ -81,8 +81,8 @@ class UnfinishedOutput:
         except OSError as error:
             raise ValueError(f"{path} cannot be read ({error.strerror}): check it.") from error
 
-    def skip_translated(self, lines: IncomingLines) -> int:
-        """Skips the input lines that are translated, if they are those; returns how many."""
+    def skip_translated(self, lines: IncomingLines) -> tuple[int, int]:
+        """Skips the input lines that are translated; returns how many, and of how many `last`."""
         count, above = 0, self._header.count(b"\n")
         with open(self.path if self.done else os.devnull, "rb") as file:
             file.seek(len(self._header))
@@ -97,14 +97,14 @@ class UnfinishedOutput:
                         where = f"line {count + above}"
                         raise ValueError(
                             f"{self.path} {where} is not {where} of stdin with its translation: "
-                            "give the same input and options as before, or another file."
+                            "give the same input and options as before, or another output file."
                         )
         if count < self.done:
             raise ValueError(
                 f"{self.path} has translations of {counted(self.done, 'line')}, but stdin has only "
                 f"{count:,}: give the same input as before."
             )
-        return self.done
+        return self.done, len(self.last)
 
     def compare(
         self, translate: Callable[..., list[Any]], prefixes: Iterator[str | bytes] | None
@@ -126,7 +126,7 @@ class UnfinishedOutput:
             raise ValueError(
                 f"{different} of the last {counted(len(lines), 'translation')} in {self.path} are "
                 "not those of the same lines of stdin: give the same input and options as before, "
-                "or another file."
+                "or another output file."
             )
 
     def open(self) -> IO[str]:

@@ -87,7 +87,7 @@ def test_resumed_json_lines(random_run, tmp_path):
     lines.insert(2, "")
     options = ["--format", "jsonl"]
     whole = translated(random_run, *options, stdin="\n".join(lines).encode())
-    for kept in range(6):
+    for kept in (1, 3, 5):
         (tmp_path / "out").write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
         stdin = " \r\n".join(lines).encode()  # spaces around an object do not count
         translated(random_run, *options, "--resume", tmp_path / "out", stdin=stdin)
