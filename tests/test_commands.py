@@ -143,8 +143,9 @@ def test_names_are_public():
 
 @pytest.fixture(scope="module")
 def options():
-    """The options of all commands; `--run` is one of the benchmarks."""
-    known = {"--run"}
+    """The options of all commands and of bulk translation; `--run` is one of the benchmarks."""
+    bulk = (ROOT / "export" / "bulk" / "shards.py").read_text(encoding="utf-8")
+    known = {"--run", *re.findall(r'"(--[a-z-]+)"', bulk)}
     for command in FUNCTIONS:
         known |= set(re.findall(r"--[a-z0-9-]+", run(command, "--help").stdout.decode()))
     return known

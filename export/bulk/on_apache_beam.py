@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
+import formats
 import shards
 from apache_beam.internal.cloudpickle import cloudpickle
 from apache_beam.ml.inference.base import ModelHandler, RunInference
@@ -51,15 +52,24 @@ def finish(item, options):
         shards.finish_file(path, count, options)
 
 
+def check_options(words):
+    """Exits if there are options that Beam does not have: it would only log a warning."""
+
+    def check(parser):
+        if unknown := parser.parse_known_args(words)[1]:
+            sys.exit(f"Unknown option {unknown[0]}: it is neither one of --help nor one of Beam.")
+
+    PipelineOptions(words).get_all_options(add_extra_args_fn=check)
+
+
 def main() -> None:
     options, rest = shards.parse_arguments(__doc__.splitlines()[0])
-    try:
-        paths = shards.find_inputs(options)
-    except ValueError as error:
-        sys.exit(str(error))
+    check_options(rest)
+    paths = shards.find_inputs_or_exit(options)
     if not any(word.startswith("--runner") for word in rest):
         rest = [*LOCAL, f"--direct_num_workers={os.cpu_count()}", *rest]
-    cloudpickle.register_pickle_by_value(shards)  # workers do not have the module
+    for module in (shards, formats):  # workers do not have them
+        cloudpickle.register_pickle_by_value(module)
     with beam.Pipeline(options=PipelineOptions(rest)) as pipeline:
         found = (
             pipeline

@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 
+import formats
 import pandas
 import shards
 from pyspark.sql import SparkSession
@@ -53,31 +54,28 @@ def finish(frames, options):
 def main() -> None:
     options, rest = shards.parse_arguments(__doc__.splitlines()[0])
     if rest:
-        sys.exit(f"Unknown option {rest[0]}.")
-    try:
-        paths = shards.find_inputs(options)
-    except ValueError as error:
-        sys.exit(str(error))
+        sys.exit(f"Unknown option {rest[0]}: see --help.")
+    paths = shards.find_inputs_or_exit(options)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # without spark-submit: workers of this machine
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("keras-transformer").getOrCreate()
-    spark.sparkContext.addPyFile(shards.__file__)  # workers do not have the module
+    for module in (shards, formats):  # workers do not have them
+        spark.sparkContext.addPyFile(module.__file__)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # of many rows each
     tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
-    if paths:
-        files = spark.createDataFrame([(path,) for path in paths], "path string")
-        found = files.repartition(len(paths)).mapInPandas(
-            functools.partial(read, options=options), "path string, number long, rows binary"
-        )
-        ends = found.repartition(tasks).mapInPandas(
-            functools.partial(translate, options=options), "path string, number long"
-        )
-        rows = ends.collect()  # all shards are written now
-        if rows:
-            finished = spark.createDataFrame(rows).repartition(min(tasks, len(rows)))
-            finished.mapInPandas(
-                functools.partial(finish, options=options), "path string, number long"
-            ).collect()
+    files = spark.createDataFrame([(path,) for path in paths], "path string")
+    found = files.repartition(len(paths)).mapInPandas(
+        functools.partial(read, options=options), "path string, number long, rows binary"
+    )
+    ends = found.repartition(tasks).mapInPandas(
+        functools.partial(translate, options=options), "path string, number long"
+    )
+    rows = ends.collect()  # all shards are written now
+    if rows:
+        finished = spark.createDataFrame(rows).repartition(min(tasks, len(rows)))
+        finished.mapInPandas(
+            functools.partial(finish, options=options), "path string, number long"
+        ).collect()
     spark.stop()
     shards.exit_with_report(paths, options)
 

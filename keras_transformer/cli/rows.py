@@ -33,24 +33,21 @@ class TextRows:
         return []
 
     def read(self, line: bytes) -> bytes:
-        """Returns the text of a line.
-
-        Raises:
-            ValueError: If it has none.
-        """
+        """Returns the text of a line; a ValueError says why it has none."""
         return line
 
     def write(self, line: bytes, number: int, answer: Any) -> list[str]:
-        """Returns the lines of the output for one line of the input.
+        """Returns the lines of the output for a line of the input and its number, from 0.
 
-        Args:
-            line: The line that was read.
-            number: Its number, from 0.
-            answer: The translation, or a list of `Hypothesis` with `n_best`.
+        The answer is the translation, or a list of `Hypothesis` with `n_best`.
         """
         if self.n_best is None:
             return [join_lines(answer)]
         return [f"{number} ||| {join_lines(text)} ||| {score:.6f}" for text, _, score in answer]
+
+    def copied(self, line: bytes) -> str | None:
+        """Returns what a line of the output has before the translation; None: not of the input."""
+        return None
 
 
 class JsonRows(TextRows):
@@ -86,14 +83,16 @@ class JsonRows(TextRows):
         return row[self.field].encode("utf-8", "replace")
 
     def write(self, line: bytes, number: int, answer: Any) -> list[str]:
-        text = line.decode("utf-8", "replace").strip()
-        if not text:
-            return [text]
+        if not (copied := self.copied(line)):
+            return [""]
         if self.n_best is not None:
             answer = [hypothesis._asdict() for hypothesis in answer]
+        return [f"{copied}{json.dumps(answer, ensure_ascii=False)}}}"]
+
+    def copied(self, line: bytes) -> str:
         # The other members are copied as they are written: parsing would change numbers.
-        name, value = json.dumps(self.output_field), json.dumps(answer, ensure_ascii=False)
-        return [f"{text.removesuffix('}').rstrip()}, {name}: {value}}}"]
+        text = line.decode("utf-8", "replace").strip()
+        return text and f"{text.removesuffix('}').rstrip()}, {json.dumps(self.output_field)}: "
 
 
 class TableRows(TextRows):
@@ -140,23 +139,16 @@ class TableRows(TextRows):
         return columns[self._column]
 
     def write(self, line: bytes, number: int, answer: Any) -> list[str]:
-        translation = join_lines(answer).replace("\t", " ")
-        return [f"{line.decode('utf-8', 'replace')}\t{translation}"]
+        return [self.copied(line) + join_lines(answer).replace("\t", " ")]
+
+    def copied(self, line: bytes) -> str:
+        return line.decode("utf-8", "replace") + "\t"
 
 
 def make_rows(
     format: str, field: str | None, output_field: str | None, n_best: int | None
 ) -> TextRows:
-    """Makes the reader and writer of a format.
-
-    Args:
-        format: One of `FORMATS`.
-        field, output_field: See `JsonRows` and `TableRows`; None: the default.
-        n_best: See `translate`.
-
-    Raises:
-        ValueError: If the options do not fit together.
-    """
+    """Makes the reader and writer of a format from the options of `translate`."""
     if format not in FORMATS:
         raise ValueError(f"--format must be one of {', '.join(FORMATS)}, received {format!r}.")
     if format == "text":
@@ -173,13 +165,8 @@ def make_rows(
 class RowReader:
     """Takes the texts of lines, and keeps the lines until their translations are formatted.
 
-    An invalid line raises when it is reached: those before it are translated first.
-
-    Args:
-        lines: `IncomingLines`.
-        rows: Their format.
-        first: Number of lines before them, for errors.
-
+    An invalid line raises when it is reached: those before it are translated first. `first` is the
+    number of lines before them, for errors.
     """
 
     def __init__(self, lines: IncomingLines, rows: TextRows, first: int = 0) -> None:

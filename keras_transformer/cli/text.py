@@ -52,9 +52,7 @@ def translate(
     output_field: OutputField = None,
     precision: Precision = None,
     resume: Annotated[
-        str | None,
-        "output file to complete after an interruption, with the same input and options; created "
-        "if it does not exist",
+        str | None, "output file to complete, with the same input and options, or to create"
     ] = None,
     allow_ops: Ops = (),
     *,
@@ -83,12 +81,14 @@ def translate(
         check_stdout()
     lines, progress = _open_stdin()
     header = rows.read_header(lines)
-    output = UnfinishedOutput(resume, rows.numbered, header) if resume else None
-    first = output.skip_translated(lines) if output else 0
-    prefixes = None if prefix is None else _read_prefixes(prefix, first)
+    output = UnfinishedOutput(resume, rows, header) if resume else None
+    first, compared = output.skip_translated(lines) if output else (0, 0)
+    prefixes = None if prefix is None else _read_prefixes(prefix, first - compared)
     (model,) = set_threads(path, precision=precision)
     translator = open_translator(model, search, n_best, precision, prefix is not None, allow_ops)
     reader = RowReader(lines, rows, len(header) + first)
+    if output:
+        output.compare(translator, prefixes)
     with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
         if not (output and output.has_header):
             _write(file, header)

@@ -1,25 +1,25 @@
 """The output of `translate`: progress on stderr, and an output file that can be resumed."""
 
+import collections
+import itertools
 import os
 import stat
 import sys
 import time
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
 
+from keras_transformer.cli.rows import TextRows
 from keras_transformer.translation.sentence_batches import IncomingLines
 from keras_transformer.utils import Path, counted
 
 SEPARATOR = b" ||| "
 SECONDS_BETWEEN_LINES = 60  # of progress, if stderr is not a terminal
+COMPARED = 16  # lines of text that are translated again when an output is resumed
 
 
 class StreamProgress:
-    """Prints the number of translated lines; continuously on a terminal, else once a minute.
-
-    Args:
-        size: Size of the input in bytes, or None if unknown.
-    """
+    """Prints the number of translated lines; continuously on a terminal, else once a minute."""
 
     def __init__(self, size: int | None = None) -> None:
         self.size = size
@@ -28,12 +28,7 @@ class StreamProgress:
         self._started = self._printed = time.monotonic()
 
     def __call__(self, lines: int, bytes_taken: int) -> None:
-        """Adds translated lines, and prints if enough time has passed.
-
-        Args:
-            lines: Number of lines translated since the last call.
-            bytes_taken: Number of input bytes translated so far.
-        """
+        """Adds lines that were translated since the last call, and prints after enough time."""
         now = time.monotonic()
         self._lines += lines
         if not self.terminal and now - self._printed < SECONDS_BETWEEN_LINES:
@@ -60,48 +55,79 @@ def file_size(descriptor: int) -> int | None:
 class UnfinishedOutput:
     """An interrupted output file, to which the missing translations are appended.
 
-    Args:
-        path: Name of the file, which need not exist.
-        n_best: Number of output lines per input line with `--n-best`, or None. If some are missing
-            for the last line, all of that line are written again.
-        header: Lines that the output begins with.
+    With `--n-best`, all translations of the last line are written again if some are missing.
 
     Attributes:
-        path: As given.
         has_header: Whether the header is complete.
         done: Number of input lines that are completely translated, the header excluded.
-
-    Raises:
-        ValueError: If the file cannot be read, or contains something else.
+        last: The last of them with their translations, if the output has nothing of the input.
     """
 
-    def __init__(self, path: Path, n_best: int | None = None, header: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, rows: TextRows, header: Sequence[str] = ()) -> None:
         self.path = path
         self.done = self._size = 0
         self.has_header = not header
+        self.last: collections.deque[tuple[bytes, list[bytes]]] = collections.deque(maxlen=COMPARED)
+        self._rows = rows
+        self._header = "".join(f"{line}\n" for line in header).encode()
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{path} is not a file and cannot be resumed.")
         try:
             with open(path, "rb") as file:
-                self._read_header(file, header)
-                self._read(file, n_best)
+                self._read_header(file)
+                self._read(file, rows.numbered)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise ValueError(f"{path} cannot be read ({error.strerror}): check it.") from error
 
-    def skip_translated(self, lines: IncomingLines) -> int:
-        """Skips the input lines that are translated; returns how many.
-
-        Raises:
-            ValueError: If the input has fewer.
-        """
-        if (found := lines.skip(self.done)) < self.done:
+    def skip_translated(self, lines: IncomingLines) -> tuple[int, int]:
+        """Skips the input lines that are translated; returns how many, and of how many `last`."""
+        count, above = 0, self._header.count(b"\n")
+        with open(self.path if self.done else os.devnull, "rb") as file:
+            file.seek(len(self._header))
+            while taken := lines.take(min(self.done - count, 1 << 12)):
+                for line in taken:
+                    count += 1
+                    group = [file.readline()[:-1] for _ in range(self._rows.numbered or 1)]
+                    copied = self._rows.copied(line)
+                    if copied is None:
+                        self.last.append((line, group))
+                    elif not _begins_with(group[0], copied.encode()):
+                        where = f"line {count + above}"
+                        raise ValueError(
+                            f"{self.path} {where} is not {where} of stdin with its translation: "
+                            "give the same input and options as before, or another output file."
+                        )
+        if count < self.done:
             raise ValueError(
                 f"{self.path} has translations of {counted(self.done, 'line')}, but stdin has only "
-                f"{found:,}: give the same input as before."
+                f"{count:,}: give the same input as before."
             )
-        return self.done
+        return self.done, len(self.last)
+
+    def compare(
+        self, translate: Callable[..., list[Any]], prefixes: Iterator[str | bytes] | None
+    ) -> None:
+        """Translates the `last` lines again, from whose prefixes on `prefixes` come, and compares.
+
+        Nothing else in a text shows what it was made from. Rounding, which depends on the batch,
+        may change a translation and scores, but not most translations.
+        """
+        if not (lines := [line for line, _ in self.last]):
+            return
+        first, different = self.done - len(lines), 0
+        own = None if prefixes is None else list(itertools.islice(prefixes, len(lines)))
+        answers = translate(lines, prefixes=own, first=first)
+        for number, (answer, (line, old)) in enumerate(zip(answers, self.last, strict=True), first):
+            new = [written.encode() for written in self._rows.write(line, number, answer)]
+            different += _remove_scores(new) != _remove_scores(old)
+        if 2 * different > sum(map(bool, lines)):
+            raise ValueError(
+                f"{different} of the last {counted(len(lines), 'translation')} in {self.path} are "
+                "not those of the same lines of stdin: give the same input and options as before, "
+                "or another output file."
+            )
 
     def open(self) -> IO[str]:
         """Removes an incomplete end, and opens the file for appending."""
@@ -112,16 +138,16 @@ class UnfinishedOutput:
         except OSError as error:
             raise ValueError(f"{self.path} cannot be written: {error.strerror}.") from error
 
-    def _read_header(self, file, header):
+    def _read_header(self, file):
         """Compares the first lines with the header."""
-        expected = "".join(f"{line}\n" for line in header).encode()
-        found = file.read(len(expected))
-        if found == expected:
-            self.has_header, self._size = True, len(expected)
-        elif not expected.startswith(found):
+        found = file.read(len(self._header))
+        if found == self._header:
+            self.has_header, self._size = True, len(found)
+        elif not self._header.startswith(found):
+            columns = self._header.decode().strip().replace("\t", ", ")
             raise ValueError(
-                f"{self.path} does not begin with the columns {', '.join(header[0].split(chr(9)))}:"
-                " resume with the same options."
+                f"{self.path} does not begin with the columns {columns}: resume with the same "
+                "options."
             )
 
     def _read(self, file, n_best):
@@ -139,3 +165,13 @@ class UnfinishedOutput:
                 )
             if count % (n_best or 1) == 0:
                 self.done, self._size = self.done + 1, end
+
+
+def _remove_scores(lines):
+    return [line.rsplit(SEPARATOR, 1)[0] for line in lines]
+
+
+def _begins_with(written, copied):
+    """Returns whether only a translation, in which tabs are escaped or replaced, follows."""
+    rest = written.removeprefix(copied)
+    return written.startswith(copied) and b"\t" not in rest and bool(copied) == bool(written)

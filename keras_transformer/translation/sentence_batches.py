@@ -84,13 +84,6 @@ class IncomingLines:
         self.bytes_taken += size
         return taken
 
-    def skip(self, count: int) -> int:
-        """Skips up to `count` lines; returns how many were skipped."""
-        left = count
-        while left and (taken := self.take(min(left, 1 << 12))):
-            left -= len(taken)
-        return count - left
-
     def _wait(self, seconds):
         """Waits for a block; returns whether one has arrived, or the end."""
         try:

@@ -82,6 +82,48 @@ def test_table_that_is_resumed_anywhere(random_run, expected, named, tmp_path):
         assert (tmp_path / "out").read_bytes() == whole
 
 
+def test_resumed_json_lines(random_run, tmp_path):
+    lines = json_lines()
+    lines.insert(2, "")
+    options = ["--format", "jsonl"]
+    whole = translated(random_run, *options, stdin="\n".join(lines).encode())
+    for kept in (1, 3, 5):
+        (tmp_path / "out").write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
+        stdin = " \r\n".join(lines).encode()  # spaces around an object do not count
+        translated(random_run, *options, "--resume", tmp_path / "out", stdin=stdin)
+        assert (tmp_path / "out").read_bytes() == whole
+
+
+TABLE = [f"{i}\t{text}" for i, text in enumerate(TEXTS)]
+CHANGES = {
+    "inserted": (lambda rows: [rows[-1], *rows], 1),
+    "removed": (lambda rows: rows[1:], 1),
+    "repeated": (lambda rows: [rows[0], *rows], 2),
+    "edited": (lambda rows: [*rows[:2], rows[2].replace("DA FE", "DA"), *rows[3:]], 3),
+    "blank": (lambda rows: [*rows[:2], "", *rows[2:]], 3),
+    "a column less": (lambda rows: [*rows[:2], rows[2].rpartition("\t")[0], *rows[3:]], 3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("format", ["jsonl", "tsv", "named"])
+def test_output_of_other_lines_is_refused(format, change, random_run, tmp_path):
+    """What was copied into the output is compared with the input."""
+    rows = {"jsonl": json_lines(), "tsv": TABLE, "named": TABLE}[format]
+    header = ["id\ttext"] if format == "named" else []
+    options = ["--format", "jsonl"] if format == "jsonl" else ["--format", "tsv"]
+    options += ["--field", "2"] if format == "tsv" else []
+    whole = translated(random_run, *options, stdin="\n".join(header + rows).encode())
+    kept = b"".join(whole.splitlines(keepends=True)[: len(header) + 3])
+    (tmp_path / "out").write_bytes(kept + b"torn")
+    changed, row = CHANGES[change]
+    stdin = "\n".join(header + changed(rows)).encode()
+    row += len(header)
+    message = f"line {row} is not line {row} of stdin with its translation: give the same input"
+    refused(["translate", random_run, *options, "--resume", tmp_path / "out"], message, stdin)
+    assert (tmp_path / "out").read_bytes() == kept + b"torn"
+
+
 def test_lines_before_an_invalid_one_are_translated(random_run, expected, tmp_path):
     lines = json_lines()
     lines[3] = '{"text": 3}'

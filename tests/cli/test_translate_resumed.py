@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from keras_transformer.cli.rows import make_rows
 from keras_transformer.cli.text import _write
 from keras_transformer.cli.translations import UnfinishedOutput
 from keras_transformer.runs import models
@@ -117,6 +118,29 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("options", [[], N_BEST])
+def test_text_of_other_lines_or_options_is_refused(options, random_run, tmp_path):
+    """The last lines of a text are translated again: nothing else shows what it was made from."""
+    out = tmp_path / "out"
+    kept = b"".join(translated(random_run, *options).splitlines(keepends=True)[:8])
+    shifted = b"\n" + STDIN
+    cases = [([], shifted)] if options else [([], shifted), (["--sample", "--seed", "4"], STDIN)]
+    for other, stdin in cases:
+        out.write_bytes(kept + b"torn")
+        command = ["translate", random_run, *options, *other, "--resume", out]
+        refused(command, "are not those of the same lines of stdin: give the same input", stdin)
+        assert out.read_bytes() == kept + b"torn"
+
+
+def test_one_translation_may_differ(random_run, whole, tmp_path):
+    """As rounding in another batch may make it."""
+    kept = whole.splitlines(keepends=True)[:8]
+    kept[2] = b"by rounding\n"
+    (tmp_path / "out").write_bytes(b"".join(kept))
+    translated(random_run, "--resume", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"".join(kept + whole.splitlines(keepends=True)[8:])
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_cannot_be_resumed_stays_as_it_is(name, random_run, tmp_path):
     content, options, message = MISTAKES[name]
@@ -158,7 +182,7 @@ def test_cut_off_at_every_byte(n_best, tmp_path):
     whole = b"".join(parts)
     for size in range(len(whole) + 1):
         (tmp_path / "out").write_bytes(whole[:size])
-        output = UnfinishedOutput(tmp_path / "out", n_best)
+        output = UnfinishedOutput(tmp_path / "out", make_rows("text", None, None, n_best))
         done = max(i for i in range(5) if len(b"".join(parts[:i])) <= size)
         assert output.done == done, whole[:size]
         with output.open() as file:
@@ -167,7 +191,7 @@ def test_cut_off_at_every_byte(n_best, tmp_path):
 
 
 def test_a_file_that_is_not_there_is_begun(tmp_path):
-    output = UnfinishedOutput(tmp_path / "out")
+    output = UnfinishedOutput(tmp_path / "out", make_rows("text", None, None, None))
     assert output.done == 0 and not (tmp_path / "out").exists()
     output.open().close()
     assert (tmp_path / "out").read_bytes() == b""

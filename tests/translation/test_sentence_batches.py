@@ -73,12 +73,6 @@ def test_lines_are_handed_out_while_more_may_come():
     assert lines.take(100) == [b"four"] and lines.ended and lines.take(100) == []
 
 
-def test_skipped_lines():
-    lines = IncomingLines(reading([b"a\nb\n", b"c\nd\ne\n"]))
-    assert lines.skip(3) == 3 and lines.take(1) == [b"d"] and lines.skip(0) == 0
-    assert lines.skip(2) == 1 and lines.ended
-
-
 def test_few_bytes_together(monkeypatch):
     monkeypatch.setattr(sentence_batches, "MAX_WINDOW_BYTES", 100)
     lines = IncomingLines(reading([b"x" * 40 + b"\n"] * 7 + [b"y" * 500 + b"\n"] * 2))
