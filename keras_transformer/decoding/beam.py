@@ -223,9 +223,8 @@ def _top_k(logits, count):
     best = tf.sort(tf.math.top_k(tf.reduce_max(blocks, axis=2), count).indices, axis=1)
     candidates = tf.reshape(tf.gather(blocks, best, batch_dims=1), [-1, count * BLOCK_SIZE])
     logits, index = tf.math.top_k(candidates, count)
-    return logits, tf.gather(
-        best, index // BLOCK_SIZE, batch_dims=1
-    ) * BLOCK_SIZE + index % BLOCK_SIZE
+    block = tf.gather(best, index // BLOCK_SIZE, batch_dims=1)
+    return logits, block * BLOCK_SIZE + index % BLOCK_SIZE
 
 
 def _select_best(count, first, second):

@@ -28,8 +28,7 @@ def greedy_search(
         state: The state at position 0, tensors `(B, …)`. An axis that grows has size 0 at first.
         batch_size: B, an int or a scalar integer tensor; 0 is valid.
         max_length: Maximum number of steps, at least 1.
-        prefix: int ids `(B, P)` that the rows start with, padded with PAD or ragged;
-            P ≤ `max_length`.
+        prefix: int ids `(B, P)` that rows start with, padded with PAD or ragged; P ≤ `max_length`.
         fixed_shapes: Whether T is `max_length` in every step, however soon rows end, as XLA
             requires; the state must not grow then.
 

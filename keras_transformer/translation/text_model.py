@@ -160,12 +160,11 @@ class TextModel(tf.Module):
             Target ids `(B, T)`, and what `translate_batch` returns.
         """
         tokens, _, log_prob = self._search(search_fn, source, self.max_output_length, options or {})
+        log_prob = tf.maximum(log_prob, LEAST_LOG_PROB)
         output = self._detokenize(tokens)
         return tokens, {
             "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
-            "log_prob": tf.ensure_shape(
-                tf.where(empty, 0.0, tf.maximum(log_prob, LEAST_LOG_PROB)), [None]
-            ),
+            "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
         }
 
     def search_batch(
