@@ -154,11 +154,13 @@ def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT_PRESET) -> None:
 def import_(
     path: Annotated[
         str,
-        "folder of Hugging Face, zip or folder of OPUS-MT, run directory of OpenNMT-tf 2, or a "
-        "name such as Helsinki-NLP/opus-mt-en-de",
+        "folder or zip of Hugging Face or of OPUS-MT, run directory of OpenNMT-tf 2, or a name "
+        "such as Helsinki-NLP/opus-mt-en-de",
     ],
     output: Annotated[str, "run directory to create"],
     /,
+    num_heads: Annotated[int | None, "heads, for models outside of OpenNMT-tf's catalog"] = None,
+    activation: Annotated[str | None, "their activation, relu or silu; if unset: relu"] = None,
 ) -> None:
     """Import a model of OPUS-MT (Marian) or of OpenNMT-tf as a run that all commands take.
 
@@ -167,7 +169,7 @@ def import_(
     """
     from keras_transformer.importers.importing import import_model
 
-    print(import_model(path, output))
+    print(import_model(path, output, num_heads, activation))
 
 
 def average(

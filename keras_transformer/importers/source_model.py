@@ -62,6 +62,51 @@ class SourceModel:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
+def list_files(folder: Path) -> list[str]:
+    """Returns the names in a folder, without hidden ones such as `._model.npz` of macOS."""
+    return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+
+
+class NamedFiles:
+    """Finds the files that a configuration names, in folders that may have moved.
+
+    Two names never become one file: then a copy of one has replaced the other.
+
+    Args:
+        path: The configuration.
+        *folders: Where a relative name, and the last part of any name, is looked for.
+    """
+
+    def __init__(self, path: Path, *folders: str) -> None:
+        self._path, self._folders = path, folders
+        self._names: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def find(self, value: Any) -> str:
+        """Returns the path of a file; one outside the folders is named by an absolute path."""
+        if not isinstance(value, str):
+            raise ValueError(f"{self._path} must name a file, received {value!r:.40}.")
+        places = [value] if os.path.isabs(value) else []
+        names = [os.path.basename(value)]
+        if not places and ".." not in value.replace("\\", "/").split("/"):
+            names.insert(0, value)
+        places += [os.path.join(folder, name) for name in names for folder in self._folders]
+        place = next(filter(os.path.isfile, places), None)
+        if place is None:
+            raise ValueError(
+                f"{places[-1]} is missing: copy all files that {self._path} names there."
+            )
+        place, value = os.path.abspath(place), os.path.normpath(value)
+        if (other := self._names.setdefault(place, value)) != value:
+            raise ValueError(
+                f"{self._path} names {other} and {value}, but there is one file for both, {place}: "
+                "give the copies different names, there and in the configuration."
+            )
+        return place
+
+
 def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
     """Parses a YAML file with options; objects are not constructed.
 
@@ -125,6 +170,30 @@ def check_options(
 
 def _show(value):
     return repr(value)[:60] if not isinstance(value, bool) else str(value).lower()
+
+
+def read_option(options: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Returns an option; the default also where it is null."""
+    value = options.get(name)
+    return default if value is None else value
+
+
+def list_ignored(options: Mapping[str, Any], neutral: Mapping[str, Iterable[Any]]) -> list[str]:
+    """Returns a note for each option that changes translations there and is ignored here.
+
+    Args:
+        options: What a configuration contains.
+        neutral: {name: values without an effect, besides null, false and what is empty}.
+    """
+    return [
+        f"{name} {_show(options[name])} of the configuration is ignored."
+        for name, values in neutral.items()
+        if name in options and not _is_off(options[name]) and options[name] not in values
+    ]
+
+
+def _is_off(value):
+    return value is None or value is False or value in ("", [], {})  # 0 may be an id
 
 
 def read_activation(path: Path, options: Mapping[str, Any], name: str) -> str:

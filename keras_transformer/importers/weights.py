@@ -221,15 +221,16 @@ def _load_embeddings(transformer, reader, model, sides, order):
     if transformer.share_embeddings == "all":
         matrices = [("target", sides[1])]
     for side, rewritten in matrices:
-        shape = (len(getattr(model, side).pieces), d_model)
-        matrix = reader.read(find_embedding(model, side), shape)
+        matrix = reader.read(find_embedding(model, side), (getattr(model, side).size, d_model))
         matrix = _take_rows(matrix, rewritten.rows, order)  # frees the first one, as it is large
         getattr(transformer, f"{side}_embedding").embeddings.assign(matrix)
         del matrix
-    target, count = sides[1], len(model.target.pieces)
+    target, count = sides[1], model.target.size
     bias = np.zeros(count, np.float32)
     if model.bias:
-        bias = reader.read(model.bias, (count,))
+        stored, pieces = model.tensors.get(model.bias), len(model.target.pieces)
+        is_filled = not stored or stored.shape[-1:] != (pieces,)  # transformers may leave it
+        bias = reader.read(model.bias, (count if is_filled else pieces,))
     bias = _take_rows(bias[:, np.newaxis], target.rows, [0])[:, 0]
     if transformer.output_projection is None:
         if model.bias:
