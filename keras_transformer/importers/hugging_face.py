@@ -110,8 +110,8 @@ def read_hugging_face(folder: Path) -> SourceModel:
     tensors = _read_tensors(weights, options)
     generation, notes = _read_generation(folder, options)
     source, target = _read_vocabularies(folder, options, generation)
-    if dropped := source.padding + target.padding:
-        notes.append(f"{dropped:,} rows of the embeddings have no piece and are dropped.")
+    if source.padding or target.padding:
+        notes.append("rows of the embeddings without a piece are dropped.")
     return SourceModel(
         path=folder,
         kind="Marian (Hugging Face)",
@@ -250,8 +250,7 @@ def _read_vocabularies(folder, options, generation):
         unk = find_piece(paths[1], pieces, "<unk>")
         padding = _count_padding(options.get("decoder_vocab_size") or size, pieces)
     config = os.path.join(folder, CONFIG)
-    ids = options | {name: generation[name] for name in IDS if generation.get(name) is not None}
-    pad, start, end = (_read_id(config, ids, name, len(pieces)) for name in IDS)
+    pad, start, end = (_read_id(config, (options, generation), x, len(pieces)) for x in IDS)
     bad = frozenset(word[0] for word in _suppressed(generation) if len(word) == 1)
     target = Vocabulary(pieces, pad, unk, start, end, bad, models[1], added, padding)
     if not separate and (source.pad, source.end) != (pad, end):
@@ -288,15 +287,16 @@ def _count_padding(size, pieces):
     return max(0, size - len(pieces)) if type(size) is int else 0
 
 
-def _read_id(path, options, name, size):
-    value = options.get(name)
-    value = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if type(value) is not int or not 0 <= value < size:
+def _read_id(path, sources, name, size):
+    """An id of config.json or generation_config.json; if both have it, they must agree."""
+    values = [options[name] for options in sources if options.get(name) is not None]
+    values = [x[0] if isinstance(x, list) and len(x) == 1 else x for x in values]
+    if not values or any(type(x) is not int or x != values[0] or not 0 <= x < size for x in values):
         raise ValueError(
-            f"{path}: {name} must be an id below {size:,}, the pieces of the vocabulary, received "
-            f"{value!r:.40}."
+            f"{path}: {name} must be one id below {size:,}, the pieces of the vocabulary, received "
+            f"{' and '.join(map(repr, values)) or 'none':.60}."
         )
-    return value
+    return values[0]
 
 
 def _read_search(generation, options):
