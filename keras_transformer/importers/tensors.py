@@ -55,6 +55,8 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
     """
     start = read_start(path)
     try:
+        if start[8:9] == b"{":  # first, as the size before it may be of any bytes
+            return _read_safetensors(path)
         if start.startswith(b"PK"):
             with zipfile.ZipFile(path) as archive:
                 if any(name.endswith(".npy") for name in archive.namelist()):
@@ -62,8 +64,6 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
                 return _read_torch_zip(path, archive)
         if start.startswith(b"\x80"):
             return _read_torch_stream(path)
-        if start[8:9] == b"{":
-            return _read_safetensors(path)
     except (ValueError, ModuleNotFoundError):
         raise
     except Exception as error:  # zipfile and pickle raise anything for a corrupted file
