@@ -39,33 +39,20 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
 }
 # Options of a search that change translations, and values without an effect: others are noted.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length"), (0,)),
-    **dict.fromkeys(("min_new_tokens", "diversity_penalty", "penalty_alpha"), (0,)),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1,)),
-    **dict.fromkeys(("guidance_scale", "num_beam_groups"), (1,)),
     **dict.fromkeys(("do_sample", "forced_bos_token_id", "begin_suppress_tokens"), ()),
-    **dict.fromkeys(("exponential_decay_length_penalty", "sequence_bias", "constraints"), ()),
-    **dict.fromkeys(("force_words_ids", "stop_strings", "max_time", "watermarking_config"), ()),
-    **dict.fromkeys(("dola_layers", "token_healing"), ()),
+    **dict.fromkeys(("exponential_decay_length_penalty", "max_time"), ()),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length"), (0,)),
+    **dict.fromkeys(("min_new_tokens", "diversity_penalty"), (0,)),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1,)),
+    **dict.fromkeys(("num_beam_groups", "guidance_scale", "num_return_sequences"), (1,)),
     "early_stopping": (True,),
 }
-# The other options of generation_config.json that are known (transformers 5.24): those that are
-# read, those without an effect on translations, and those that only sampling uses.
+# Options that generation_config.json may have without a note: they are read, or without an effect.
 IDS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 KNOWN = {
-    *IDS,
-    *("num_beams", "length_penalty", "max_length", "max_new_tokens", "bad_words_ids"),
-    *("suppress_tokens", "forced_eos_token_id", "bos_token_id", "renormalize_logits"),
-    *("remove_invalid_values", "num_return_sequences", "return_dict_in_generate"),
-    *(f"output_{x}" for x in ("attentions", "hidden_states", "scores", "logits")),
-    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory"),
-    *("prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config"),
-    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"),
-    *("epsilon_cutoff", "eta_cutoff", "use_mtp", "is_assistant", "num_assistant_tokens"),
-    *("num_assistant_tokens_schedule", "assistant_confidence_threshold"),
-    *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit"),
-    *("assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"),
-    *("speculation_type", "transformers_version", "_from_model_config", "_commit_hash"),
+    *("num_beams", "length_penalty", "max_length", "max_new_tokens", *IDS),
+    *("bad_words_ids", "suppress_tokens", "bos_token_id", "forced_eos_token_id", "use_cache"),
+    *("renormalize_logits", "transformers_version", "_from_model_config"),
 }
 # What a folder may have instead of a model, and what to do.
 SPLIT = (
@@ -215,10 +202,9 @@ def _read_generation(folder, options):
     if os.path.exists(path):
         read_start(path)
         generation = read_json(path)
-    notes = list_ignored(generation, NEUTRAL)
-    if generation is not options:
-        unknown = dict.fromkeys(generation.keys() - KNOWN - NEUTRAL.keys(), ())
-        notes += list_ignored(generation, dict(sorted(unknown.items())))
+    # config.json has other options too.
+    others = [] if generation is options else sorted(generation.keys() - KNOWN)
+    notes = list_ignored(generation, dict.fromkeys(others, ()) | NEUTRAL)
     if any(len(words) != 1 for words in _suppressed(generation)):
         notes.append("bad_words_ids of several tokens are ignored.")
     return generation, notes
@@ -230,7 +216,8 @@ def _suppressed(generation):
         value if isinstance(value := generation.get(name), list) else []
         for name in ("bad_words_ids", "suppress_tokens")
     )
-    return [word for word in words if isinstance(word, list)] + [[id] for id in ids]
+    words = [word for word in words if isinstance(word, list)] + [[id] for id in ids]
+    return [word for word in words if all(type(id) is int for id in word)]
 
 
 def _read_vocabularies(folder, options, generation):
@@ -265,19 +252,18 @@ def _read_vocabularies(folder, options, generation):
 
 def _read_added(folder, pieces):
     """Tokens that were added to a vocabulary, in the order of their ids, which come last."""
-    found = {}
-    path = os.path.join(folder, TOKENIZER)
-    if os.path.exists(path):
-        tokens = read_option(read_json(path), "added_tokens_decoder", {})
-        found = {token["content"]: int(id) for id, token in tokens.items()}
-    path = os.path.join(folder, ADDED)
-    if os.path.exists(path):
-        found |= read_json(path)
-    added = sorted((found[token], token) for token in found.keys() - set(pieces))
+    paths = [os.path.join(folder, name) for name in (TOKENIZER, ADDED)]
+    listed, found = (read_json(path) if os.path.exists(path) else {} for path in paths)
+    try:
+        tokens = read_option(listed, "added_tokens_decoder", {}).items()
+        found = {token["content"]: int(id) for id, token in tokens} | found
+        added = sorted((found[token], token) for token in found.keys() - set(pieces))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        added = [(None, "what cannot be read")]
     if [id for id, _ in added] != [*range(len(pieces), len(pieces) + len(added))]:
         raise ValueError(
-            f"{path} must number added tokens from {len(pieces):,}, the size of the vocabulary, "
-            f"received {added!r:.60}: the files are of different models."
+            f"{folder}: {ADDED} and {TOKENIZER} must number added tokens from {len(pieces):,}, the "
+            f"size of the vocabulary, received {added!r:.60}: the files are of different models."
         )
     return tuple(token for _, token in added)
 

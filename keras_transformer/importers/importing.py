@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = (CONFIG, GENERATION, *WEIGHTS, TOKENIZER, ADDED, "*.spm", "*vocab.json", "README.md")
+INSTEAD_FILES = ("adapter_config.json", "*.index.json")  # what an error names instead
 MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
 SHOWN_TAGS = 5  # of those of a multilingual model
 
@@ -116,7 +117,7 @@ def read_source(
         return read_opennmt_tf(folder, *given)
     if given != (None, None):
         raise ValueError(
-            f"--num-heads and --activation are for OpenNMT-tf: {folder} is of another."
+            f"--num-heads and --activation are for OpenNMT-tf, which {folder} is not of."
         )
     if is_hugging_face:
         return read_hugging_face(folder)
@@ -199,7 +200,7 @@ def _download(name):
             "install huggingface_hub."
         ) from None
     try:
-        return huggingface_hub.snapshot_download(name, allow_patterns=list(HUB_FILES))
+        return huggingface_hub.snapshot_download(name, allow_patterns=[*HUB_FILES, *INSTEAD_FILES])
     except Exception as error:  # of the network, of the Hub, of the disk
         reason = " ".join(str(error).split()).rstrip(".")[:200]
         raise ValueError(f"{name} cannot be downloaded from the Hub ({reason}).") from None

@@ -142,7 +142,9 @@ def _find_weights(folder, decoder, files):
     """The path of the only .npz; decoder.yml may name one of several."""
     named = decoder.get("models") or []
     if len(named) > 1:
-        raise ValueError(f"{files} names {len(named)} models: ensembles are not supported.")
+        raise ValueError(
+            f"{folder}: {DECODER} names {len(named)} models: ensembles are not supported."
+        )
     found = [x for x in list_files(folder) if x.endswith(".npz")]
     if not named and len(found) > 1:
         raise ValueError(

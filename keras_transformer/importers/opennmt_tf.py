@@ -82,12 +82,7 @@ def is_opennmt_tf(folder: Path) -> bool:
 def read_opennmt_tf(
     folder: Path, num_heads: int | None = None, activation: str | None = None
 ) -> SourceModel:
-    """Reads a run directory with its configuration, or the folder that both are in.
-
-    Args:
-        folder: The folder.
-        num_heads, activation: Of a model that is not in OpenNMT-tf's catalog.
-    """
+    """Reads a run directory with its configuration, or the folder that both are in."""
     folder = os.fspath(folder)
     _check_version(folder, os.listdir(folder))
     path, options = _find_configuration(folder)
@@ -241,13 +236,7 @@ def _read_search(path, options, params):
 def read_description(
     path: Path, num_heads: int | None = None, activation: str | None = None
 ) -> tuple[int, str]:
-    """Returns the number of heads and the activation of a model.
-
-    Args:
-        path: `model_description.py`, which is searched for the name of a model of the catalog.
-        num_heads: The number of heads of another model.
-        activation: Its activation, if it is not ReLU.
-    """
+    """Returns the heads and the activation: given ones, or of the model of the catalog's."""
     read_start(path)
     text = read_bytes(path, MAX_BYTES).decode(errors="replace")
     found = CATALOG_NAME.findall(text)
@@ -324,14 +313,7 @@ def _data_file(prefix):
 
 
 def read_checkpoint(prefix: Path) -> dict[str, StoredTensor]:
-    """Finds the tensors of a model in a checkpoint of TensorFlow, without those of its optimizer.
-
-    Args:
-        prefix: Path of the checkpoint, without the ending of a file.
-
-    Returns:
-        {name: `StoredTensor`}.
-    """
+    """Finds the tensors of a model, without those of its optimizer, in a checkpoint."""
     import tensorflow as tf
 
     path = _data_file(prefix)

@@ -68,21 +68,14 @@ def list_files(folder: Path) -> list[str]:
 
 
 class NamedFiles:
-    """Finds the files that a configuration names, in folders that may have moved.
+    """Finds the files that a configuration names, also if they have moved to some folders.
 
     Two names never become one file: then a copy of one has replaced the other.
-
-    Args:
-        path: The configuration.
-        *folders: Where a relative name, and the last part of any name, is looked for.
     """
 
     def __init__(self, path: Path, *folders: str) -> None:
         self._path, self._folders = path, folders
         self._names: dict[str, str] = {}
-
-    def __str__(self) -> str:
-        return str(self._path)
 
     def find(self, value: Any) -> str:
         """Returns the path of a file; one outside the folders is named by an absolute path."""
@@ -108,12 +101,7 @@ class NamedFiles:
 
 
 def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
-    """Parses a YAML file with options; objects are not constructed.
-
-    Args:
-        path: Name of the file, for errors.
-        content: What it contains.
-    """
+    """Parses a YAML file with options; objects are not constructed."""
     import yaml
 
     try:
@@ -126,13 +114,7 @@ def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def read_size(path: Path, options: Mapping[str, Any], *names: str) -> int:
-    """Returns a size; several names must agree.
-
-    Args:
-        path: Name of the file, for errors.
-        options: What it contains.
-        *names: Names of the option.
-    """
+    """Returns a size; several names of it must agree."""
     values: list[int] = []
     for name in names:
         value = options.get(name)
@@ -150,13 +132,7 @@ def read_size(path: Path, options: Mapping[str, Any], *names: str) -> int:
 def check_options(
     path: Path, options: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]
 ) -> None:
-    """Checks options of a model's configuration; one that is missing has its default.
-
-    Args:
-        path: Name of the file, for errors.
-        options: What it contains.
-        allowed: {name: values that the Transformer of this package can have}.
-    """
+    """Checks that options have the values that this package can have, or are missing."""
     for name, values in allowed.items():
         if name in options and not any(
             type(options[name]) is type(x) and options[name] == x for x in values
@@ -179,21 +155,14 @@ def read_option(options: Mapping[str, Any], name: str, default: Any) -> Any:
 
 
 def list_ignored(options: Mapping[str, Any], neutral: Mapping[str, Iterable[Any]]) -> list[str]:
-    """Returns a note for each option that changes translations there and is ignored here.
-
-    Args:
-        options: What a configuration contains.
-        neutral: {name: values without an effect, besides null, false and what is empty}.
-    """
+    """Returns a note for each option that is neither off nor has one of its neutral values."""
+    off: tuple[Any, ...] = None, False, "", [], {}
     return [
-        f"{name} {_show(options[name])} of the configuration is ignored."
+        f"{name} {_show(value)} of the configuration is ignored."
         for name, values in neutral.items()
-        if name in options and not _is_off(options[name]) and options[name] not in values
+        if (value := options.get(name)) not in values
+        and not any(type(value) is type(x) and value == x for x in off)  # 0 may be an id
     ]
-
-
-def _is_off(value):
-    return value is None or value is False or value in ("", [], {})  # 0 may be an id
 
 
 def read_activation(path: Path, options: Mapping[str, Any], name: str) -> str:

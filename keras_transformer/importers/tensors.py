@@ -45,14 +45,7 @@ class StoredTensor(NamedTuple):
 
 
 def read_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Finds the tensors of a file, whose kind is known by its content.
-
-    Args:
-        path: A safetensors file, a state dict that `torch.save` wrote, or an `.npz`.
-
-    Returns:
-        {name: `StoredTensor`}.
-    """
+    """Finds the tensors of a safetensors file, a state dict of PyTorch or an `.npz`, by content."""
     start = read_start(path)
     try:
         if start[8:9] == b"{":  # first, as the size before it may be of any bytes

@@ -19,23 +19,14 @@ PROJECTIONS = ("query", "key", "value")
 
 
 class TensorReader:
-    """Reads tensors of a model once, and knows which were not.
-
-    Args:
-        model: `SourceModel`.
-    """
+    """Reads tensors of a model once, and knows which were not."""
 
     def __init__(self, model: SourceModel) -> None:
         self._model = model
         self._unread = set(model.tensors)
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Reads a tensor as float32.
-
-        Args:
-            name: Its name.
-            shape: Its shape; in the file there may be an axis of size 1 before it.
-        """
+        """Reads a tensor as float32; the file may have an axis of size 1 before its shape."""
         stored, path = self._model.tensors.get(name), self._model.weights
         if stored is None:
             raise ValueError(
@@ -131,13 +122,7 @@ def find_embedding(model: SourceModel, name: str) -> str:
 def load_weights(
     transformer: Any, model: SourceModel, source: Rewritten, target: Rewritten
 ) -> None:
-    """Copies all weights into a built `Transformer`.
-
-    Args:
-        transformer: The `Transformer`.
-        model: `SourceModel`.
-        source, target: The vocabularies.
-    """
+    """Copies all weights into a built `Transformer`."""
     reader = TensorReader(model)
     order = residual_order(transformer.d_model)
     for name in ("encoder", "decoder"):

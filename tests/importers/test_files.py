@@ -1,5 +1,6 @@
 """The files that models come in: names of tensors, dtypes, vocabularies, searches, zips."""
 
+import functools
 import json
 import os
 import shutil
@@ -45,6 +46,11 @@ def weights_of(folder):
     return transformer.get_weights()
 
 
+@functools.cache
+def usual_weights():
+    return weights_of(FOLDER / "tied")
+
+
 def assert_equal(one, other):
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -57,7 +63,7 @@ def assert_equal(one, other):
 def test_prefixes_of_names(prefix, folder):
     path = folder / "model.safetensors"
     save_file({prefix + name: array for name, array in load_file(path).items()}, path)
-    assert_equal(weights_of(folder), weights_of(FOLDER / "tied"))
+    assert_equal(weights_of(folder), usual_weights())
     save_file(load_file(path) | {SHARED: np.zeros((2, 2), "float32")}, path)
     with pytest.raises(ValueError, match="some tensors twice"):
         read_source(folder)
@@ -68,7 +74,7 @@ def test_tied_tensors_under_one_name(folder):
     path = folder / "model.safetensors"
     arrays = load_file(path)
     save_file(arrays | {HEAD: arrays.pop(SHARED)}, path)
-    assert_equal(weights_of(folder), weights_of(FOLDER / "tied"))
+    assert_equal(weights_of(folder), usual_weights())
 
 
 def test_a_shared_matrix_that_nothing_reads(folder):
@@ -119,10 +125,10 @@ def test_rows_without_a_piece_are_dropped(folder, tmp_path):
     save_file(arrays, path)
     refused(["import", folder, tmp_path / "run"], "they belong to different models")
     edit(folder / "config.json", vocab_size=rows, decoder_vocab_size=rows)
-    assert_equal(weights_of(folder), weights_of(FOLDER / "tied"))
+    assert_equal(weights_of(folder), usual_weights())
     bias = "final_logits_bias"
     save_file(arrays | {bias: np.pad(arrays[bias], [(0, 0), (0, 5)])}, path)
-    assert_equal(weights_of(folder), weights_of(FOLDER / "tied"))
+    assert_equal(weights_of(folder), usual_weights())
     assert "without a piece are dropped" in read_source(folder).notes[0]
 
 
@@ -131,6 +137,9 @@ def test_added_tokens_that_do_not_fit(folder, tmp_path):
     added, run = folder / "added_tokens.json", tmp_path / "run"
     added.write_text(json.dumps({"<a>": len(pieces) + 1}))
     refused(["import", folder, run], f"must number added tokens from {len(pieces)}")
+    edit(folder / "tokenizer_config.json", added_tokens_decoder={"7": "<a>"})
+    refused(["import", folder, run], "what cannot be read")
+    edit(folder / "tokenizer_config.json", added_tokens_decoder={})
     word = next(piece for piece in pieces if len(piece) > 2 and piece[0] == "▁")
     added.write_text(json.dumps({word[1:]: len(pieces)}))
     edit(folder / "config.json", vocab_size=len(pieces) + 1)
