@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import keras_transformer as kt
+from keras_transformer.cli.training import configure
 from keras_transformer.runs.run import Run
 from keras_transformer.train import train
 from tests.support.command_line import run
@@ -38,6 +39,7 @@ def tuned(origin):
         *["train", "--start-from", folder / "origin", "--output", folder / "tuned"],
         *["--train-source", source, "--train-target", target, "--valid-fraction", "0.2"],
         *["--freeze", "encoder", "source-embeddings", "--parallel-microbatches", "1"],
+        *["--epochs", "1", "--steps-per-epoch", "25"],
     )
     assert result.returncode == 0, result.stderr.decode()
     return folder, (source, target)
@@ -101,10 +103,46 @@ def test_fine_tuning_has_the_weights_tokenizers_and_recipe_of_its_origin(tuned):
     moved = zip(old.decoder.get_weights(), new.decoder.get_weights(), strict=True)
     assert not any(np.array_equal(a, b) for a, b in moved)
     begun, config = (Run(folder / name).read_config() for name in ("origin", "tuned"))
-    assert config.learning_rate == begun.learning_rate and config.log_file is None
+    assert (config.learning_rate, config.log_file) == (3e-4, None)
+    assert (config.ema, config.seed, config.warmup_steps) == (begun.ema, begun.seed, 50)
     assert config.start_from == str(folder / "origin")
     (first,), (second,) = (Run(folder / name).read_history() for name in ("origin", "tuned"))
     assert second["step"] == first["step"] and second["loss"] < first["loss"]
+
+
+def schedule_of(*arguments, **options):
+    config = configure(options, *arguments)
+    return {name: getattr(config, name) for name in SCHEDULE}
+
+
+SCHEDULE = ("learning_rate", "warmup_steps", "cooldown_steps", "epochs", "steps_per_epoch")
+SCHEDULE += ("tokens_per_batch",)
+GENTLE = dict(zip(SCHEDULE, (3e-4, 50, 0, 5, None, 1024), strict=True))
+
+
+def test_the_schedule_of_a_fine_tuning(origin, tmp_path):
+    folder, config = origin
+    start = {"start_from": str(folder / "origin")}
+    assert schedule_of(**start) == GENTLE
+    assert schedule_of(**start, epochs=9, learning_rate=0.1) == GENTLE | dict(
+        epochs=9, learning_rate=0.1
+    ), "options win"
+    own = schedule_of(None, "tiny", **start)
+    assert own["learning_rate"] == kt.PRESETS["tiny"].learning_rate, "a preset has its own"
+
+    def begin(**changes):
+        run = Run(shutil.copytree(folder / "origin", tmp_path / str(len(changes))))
+        run.write_config(dataclasses.replace(config, **changes))
+        return schedule_of(start_from=str(run))
+
+    # Without a learning rate, as an imported model, it is that of the paper.
+    longer = dataclasses.replace(config.model, max_length=2000)
+    sizes = dict(model=longer, tokens_per_batch=2000)
+    found = begin(learning_rate=None, warmup_steps=4000, **sizes)
+    rate = float(f"{(config.model.d_model * 4000) ** -0.5 / 10:.1e}")
+    assert found == GENTLE | {"learning_rate": rate, "tokens_per_batch": 2000}
+    again = begin(start_from="before", learning_rate=1e-4)
+    assert again["learning_rate"] == 1e-4 and again["epochs"] == config.epochs, "passed on"
 
 
 def test_resume_takes_all_from_the_run(tuned):

@@ -125,12 +125,25 @@ def configure(
 
         base = Run(options["start_from"]).read_config()
         names = (*TEXTS, *VOCABULARIES, *VECTORS, *NOT_INHERITED)
-        values = {name: getattr(TrainConfig, name) for name in names}
+        values = {name: getattr(TrainConfig, name) for name in names} | _gentle_schedule(base)
     if options.get("corpus") and not resume:
         from keras_transformer.runs.checks import parse_corpora, vocabulary_options
 
         values |= vocabulary_options(parse_corpora(options["corpus"])[0][0])
     return change(base, {**values, **options})
+
+
+def _gentle_schedule(base):
+    """The schedule of a fine-tuning: that of a training from scratch would undo what was learned.
+
+    A run that was fine-tuned itself passes its own schedule on.
+    """
+    if base.start_from is not None:
+        return {}
+    rate = base.learning_rate or (base.model.d_model * base.warmup_steps) ** -0.5
+    schedule = {"learning_rate": float(f"{rate / 10:.1e}"), "warmup_steps": 50, "cooldown_steps": 0}
+    batch = max(1024, base.model.max_length)
+    return schedule | {"epochs": 5, "steps_per_epoch": None, "tokens_per_batch": batch}
 
 
 def find_train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,11 +167,13 @@ def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT_PRESET) -> None:
 def import_(
     path: Annotated[
         str,
-        "folder of Hugging Face, zip or folder of OPUS-MT, run directory of OpenNMT-tf 2, or a "
-        "name such as Helsinki-NLP/opus-mt-en-de",
+        "folder or zip of Hugging Face or of OPUS-MT, run directory of OpenNMT-tf 2, or a name "
+        "such as Helsinki-NLP/opus-mt-en-de",
     ],
     output: Annotated[str, "run directory to create"],
     /,
+    num_heads: Annotated[int | None, "heads, for models outside of OpenNMT-tf's catalog"] = None,
+    activation: Annotated[str | None, "their activation, relu or silu; if unset: relu"] = None,
 ) -> None:
     """Import a model of OPUS-MT (Marian) or of OpenNMT-tf as a run that all commands take.
 
@@ -167,7 +182,7 @@ def import_(
     """
     from keras_transformer.importers.importing import import_model
 
-    print(import_model(path, output))
+    print(import_model(path, output, num_heads, activation))
 
 
 def average(

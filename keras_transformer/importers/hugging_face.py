@@ -1,13 +1,17 @@
 """Reads the folder of a Marian model of Hugging Face."""
 
+import dataclasses
 import os
+import re
 from typing import Any
 
 from keras_transformer.importers.source_model import (
     SourceModel,
     check_options,
+    list_ignored,
     read_activation,
     read_licence,
+    read_option,
     read_size,
 )
 from keras_transformer.importers.tensors import read_start, read_tensors
@@ -22,6 +26,7 @@ from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.utils import Path
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+TOKENIZER, ADDED = "tokenizer_config.json", "added_tokens.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Options of config.json that the model depends on, and what they may be.
 ALLOWED: dict[str, tuple[Any, ...]] = {
@@ -32,20 +37,43 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "static_position_embeddings": (True,),
     "is_encoder_decoder": (True,),
 }
-# Options of the search that change translations, and their values without an effect.
+# Options of a search that change translations, and values without an effect: others are noted.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "do_sample": (False,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "repetition_penalty": (1.0, 1),
-    "min_length": (0,),
-    "min_new_tokens": (None, 0),
-    "forced_bos_token_id": (None,),
-    "suppress_tokens": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "num_beam_groups": (None, 1),
-    "diversity_penalty": (None, 0.0),
+    **dict.fromkeys(("do_sample", "forced_bos_token_id", "begin_suppress_tokens"), ()),
+    **dict.fromkeys(("exponential_decay_length_penalty", "max_time"), ()),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length"), (0,)),
+    **dict.fromkeys(("min_new_tokens", "diversity_penalty"), (0,)),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1,)),
+    **dict.fromkeys(("num_beam_groups", "guidance_scale", "num_return_sequences"), (1,)),
+    "early_stopping": (True,),
 }
+# Options that generation_config.json may have without a note: they are read, or without an effect.
+IDS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
+KNOWN = {
+    *("num_beams", "length_penalty", "max_length", "max_new_tokens", *IDS),
+    *("bad_words_ids", "suppress_tokens", "bos_token_id", "forced_eos_token_id", "use_cache"),
+    *("renormalize_logits", "transformers_version", "_from_model_config"),
+}
+# What a folder may have instead of a model, and what to do.
+SPLIT = (
+    "has its weights in several files: load it with transformers, and call save_pretrained(FOLDER, "
+    'max_shard_size="100GB").'
+)
+FOREIGN = (
+    "has weights of {0} only: load it with transformers 4, MarianMTModel.from_pretrained(FOLDER, "
+    "from_{1}=True), and call save_pretrained(FOLDER)."
+)
+INSTEAD = {
+    "adapter_config.json": "is an adapter of PEFT: load it with its model, call merge_and_unload() "
+    "and save_pretrained(FOLDER), and add the files of the tokenizer.",
+    "model.safetensors.index.json": SPLIT,
+    "pytorch_model.bin.index.json": SPLIT,
+    "tf_model.h5": FOREIGN.format("TensorFlow", "tf"),
+    "flax_model.msgpack": FOREIGN.format("Flax", "flax"),
+    "snapshots": "is a folder of the Hub's cache: give the folder in its snapshots/.",
+}
+# Prefixes of names that torch.nn.DataParallel, torch.compile and FSDP add.
+WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module)\.)*")
 ATTENTION = {"self": "self_attn", "cross": "encoder_attn"}
 SUBLAYERS = {
     **{name: f"{name[0]}_proj" for name in ("query", "key", "value")},
@@ -66,9 +94,11 @@ def read_hugging_face(folder: Path) -> SourceModel:
         )
     check_options(path, {"scale_embedding": False} | options, ALLOWED)
     weights = _find_weights(folder)
-    tensors = read_tensors(weights)
+    tensors = _read_tensors(weights, options)
     generation, notes = _read_generation(folder, options)
     source, target = _read_vocabularies(folder, options, generation)
+    if source.padding or target.padding:
+        notes.append("rows of the embeddings without a piece are dropped.")
     return SourceModel(
         path=folder,
         kind="Marian (Hugging Face)",
@@ -104,10 +134,27 @@ def _find_weights(folder):
     for name in WEIGHTS:
         if os.path.exists(path := os.path.join(folder, name)):
             return path
-    raise ValueError(
-        f"{folder} has no weights: {' or '.join(WEIGHTS)} is missing; weights in several files are "
-        "not supported."
-    )
+    check_instead(folder)
+    raise ValueError(f"{folder} has no weights: {' or '.join(WEIGHTS)} is missing.")
+
+
+def check_instead(folder: Path) -> None:
+    """Raises if a folder without a model has something that can be made into one."""
+    for name, sentence in INSTEAD.items():
+        if os.path.exists(os.path.join(folder, name)):
+            raise ValueError(f"{folder} {sentence}")
+
+
+def _read_tensors(path, options):
+    """Reads the tensors, without the prefixes of wrappers and what transformers does not read."""
+    found = read_tensors(path)
+    tensors = {name[WRAPPERS.match(name).end() :]: found[name] for name in found}
+    if len(tensors) < len(found):
+        raise ValueError(f"{path} has some tensors twice, with and without a prefix: convert it.")
+    sides = {f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")}
+    if options.get("tie_word_embeddings") is False and sides <= tensors.keys():
+        tensors.pop("model.shared.weight", None)
+    return tensors
 
 
 def _read_config(path, options):
@@ -141,9 +188,11 @@ def _name_embeddings(options):
     shared = ["model.shared.weight"]
     sides = {side: [f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder")}
     source, target = sides["encoder"] + shared, sides["decoder"] + shared
+    head = ["lm_head.weight"]
+    tied = head if options.get("tie_word_embeddings", True) else []
     if options.get("share_encoder_decoder_embeddings") is not False:
-        source, target = source + sides["decoder"], target + sides["encoder"]
-    return {"source": source, "target": target, "output": ["lm_head.weight", *target]}
+        source, target = source + sides["decoder"] + tied, target + sides["encoder"]
+    return {"source": source, "target": target + tied, "output": head + target}
 
 
 def _read_generation(folder, options):
@@ -153,19 +202,22 @@ def _read_generation(folder, options):
     if os.path.exists(path):
         read_start(path)
         generation = read_json(path)
-    notes = []
-    for name, values in NEUTRAL.items():
-        if name in generation and generation[name] not in values:
-            notes.append(f"{name} {generation[name]!r:.40} of the configuration is ignored.")
-    if any(len(words) != 1 for words in _bad_words(generation)):
+    # config.json has other options too.
+    others = [] if generation is options else sorted(generation.keys() - KNOWN)
+    notes = list_ignored(generation, dict.fromkeys(others, ()) | NEUTRAL)
+    if any(len(words) != 1 for words in _suppressed(generation)):
         notes.append("bad_words_ids of several tokens are ignored.")
     return generation, notes
 
 
-def _bad_words(generation):
-    words = generation.get("bad_words_ids") or []
-    valid = isinstance(words, list) and all(isinstance(word, list) for word in words)
-    return words if valid else []
+def _suppressed(generation):
+    """Lists of ids that are never generated."""
+    words, ids = (
+        value if isinstance(value := generation.get(name), list) else []
+        for name in ("bad_words_ids", "suppress_tokens")
+    )
+    words = [word for word in words if isinstance(word, list)] + [[id] for id in ids]
+    return [word for word in words if all(type(id) is int for id in word)]
 
 
 def _read_vocabularies(folder, options, generation):
@@ -176,43 +228,72 @@ def _read_vocabularies(folder, options, generation):
     models = [read_model(os.path.join(folder, f"{side}.spm")) for side in ("source", "target")]
     pieces = read_vocabulary(paths[0])
     unk, pad, end = (find_piece(paths[0], pieces, x) for x in ("<unk>", "<pad>", "</s>"))
-    source = Vocabulary(pieces, pad, unk, pad, end, frozenset(), models[0])
+    added = _read_added(folder, pieces)
+    pieces, size = [*pieces, *added], options.get("vocab_size")
+    padding = _count_padding(size, pieces)
+    source = Vocabulary(pieces, pad, unk, pad, end, frozenset(), models[0], added, padding)
     if separate:
-        pieces = read_vocabulary(paths[1])
+        pieces, added = read_vocabulary(paths[1]), ()
         unk = find_piece(paths[1], pieces, "<unk>")
+        padding = _count_padding(options.get("decoder_vocab_size") or size, pieces)
     config = os.path.join(folder, CONFIG)
-    ids = "pad_token_id", "decoder_start_token_id", "eos_token_id"
-    pad, start, end = (_read_id(config, options, name, len(pieces)) for name in ids)
-    bad = frozenset(word[0] for word in _bad_words(generation) if len(word) == 1)
-    target = Vocabulary(pieces, pad, unk, start, end, bad, models[1])
+    pad, start, end = (_read_id(config, (options, generation), x, len(pieces)) for x in IDS)
+    bad = frozenset(word[0] for word in _suppressed(generation) if len(word) == 1)
+    target = Vocabulary(pieces, pad, unk, start, end, bad, models[1], added, padding)
     if not separate and (source.pad, source.end) != (pad, end):
         raise ValueError(
             f"{config} has pad_token_id {pad} and eos_token_id {end}, but {paths[0]} has the ids "
             f"{source.pad} and {source.end}: the files are of different models."
         )
     if not separate:
-        source = Vocabulary(pieces, pad, unk, start, end, frozenset(), models[0])
+        source = dataclasses.replace(source, start=start)
     return source, target
 
 
-def _read_id(path, options, name, size):
-    value = options.get(name)
-    if type(value) is not int or not 0 <= value < size:
+def _read_added(folder, pieces):
+    """Tokens that were added to a vocabulary, in the order of their ids, which come last."""
+    paths = [os.path.join(folder, name) for name in (TOKENIZER, ADDED)]
+    listed, found = (read_json(path) if os.path.exists(path) else {} for path in paths)
+    try:
+        tokens = read_option(listed, "added_tokens_decoder", {}).items()
+        found = {token["content"]: int(id) for id, token in tokens} | found
+        added = sorted((found[token], token) for token in found.keys() - set(pieces))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        added = [(None, "what cannot be read")]
+    if [id for id, _ in added] != [*range(len(pieces), len(pieces) + len(added))]:
         raise ValueError(
-            f"{path}: {name} must be an id below {size:,}, the pieces of the vocabulary, received "
-            f"{value!r:.40}."
+            f"{folder}: {ADDED} and {TOKENIZER} must number added tokens from {len(pieces):,}, the "
+            f"size of the vocabulary, received {added!r:.60}: the files are of different models."
         )
-    return value
+    return tuple(token for _, token in added)
+
+
+def _count_padding(size, pieces):
+    """The number of rows that fill up a matrix, such as to a multiple of 8."""
+    return max(0, size - len(pieces)) if type(size) is int else 0
+
+
+def _read_id(path, sources, name, size):
+    """An id of config.json or generation_config.json; if both have it, they must agree."""
+    values = [options[name] for options in sources if options.get(name) is not None]
+    values = [x[0] if isinstance(x, list) and len(x) == 1 else x for x in values]
+    if not values or any(type(x) is not int or x != values[0] or not 0 <= x < size for x in values):
+        raise ValueError(
+            f"{path}: {name} must be one id below {size:,}, the pieces of the vocabulary, received "
+            f"{' and '.join(map(repr, values)) or 'none':.60}."
+        )
+    return values[0]
 
 
 def _read_search(generation, options):
-    longest = generation.get("max_length") or options.get("max_length")
-    if type(longest) is int:
-        longest -= 1  # it counts the first input of the decoder
+    longest = generation.get("max_new_tokens")
+    if longest is None:
+        longest = generation.get("max_length") or options.get("max_length")
+        longest = longest - 1 if type(longest) is int else longest  # without the decoder's first
     try:
         return SearchConfig(
-            beam_size=generation.get("num_beams", 1) or 1,
-            length_penalty=float(generation.get("length_penalty", 1.0)),
+            beam_size=read_option(generation, "num_beams", 1),
+            length_penalty=float(read_option(generation, "length_penalty", 1.0)),
             length_norm="length",
             max_output_length=longest,
         )

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.importers.hugging_face import CONFIG, GENERATION, WEIGHTS, read_hugging_face
+from keras_transformer.importers.hugging_face import (
+    ADDED,
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    WEIGHTS,
+    check_instead,
+    read_hugging_face,
+)
 from keras_transformer.importers.marian import read_marian
 from keras_transformer.importers.opennmt_tf import DESCRIPTION, is_opennmt_tf, read_opennmt_tf
-from keras_transformer.importers.source_model import SourceModel
+from keras_transformer.importers.source_model import SourceModel, list_files
 from keras_transformer.importers.tensors import read_start
 from keras_transformer.importers.vocabularies import Rewritten, rewrite
 from keras_transformer.importers.weights import load_weights, resolve_sharing
@@ -32,12 +40,15 @@ if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_FILES = (CONFIG, GENERATION, *WEIGHTS, "*.spm", "*vocab.json", "README.md")
-ZIP_FILES = (".npz", ".spm", ".yml", ".yaml", "README.md", "LICENSE", "preprocess.sh")
+HUB_FILES = (CONFIG, GENERATION, *WEIGHTS, TOKENIZER, ADDED, "*.spm", "*vocab.json", "README.md")
+INSTEAD_FILES = ("adapter_config.json", "*.index.json")  # what an error names instead
 MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
+SHOWN_TAGS = 5  # of those of a multilingual model
 
 
-def import_model(path: Path, output: Path) -> Run:
+def import_model(
+    path: Path, output: Path, num_heads: int | None = None, activation: str | None = None
+) -> Run:
     """Imports a model of OPUS-MT (Marian) or of OpenNMT-tf as a run directory.
 
     Every command and function that takes a run takes the new one. All its tensors must be known,
@@ -45,11 +56,13 @@ def import_model(path: Path, output: Path) -> Run:
     No code in the files is executed.
 
     Args:
-        path: A folder of Hugging Face, with config.json; a zip of OPUS-MT or its folder, with an
-            `.npz`; a run directory of OpenNMT-tf 2, with model_description.py; or the name of a
-            model on the Hugging Face Hub, such as `"Helsinki-NLP/opus-mt-en-de"`, if the package
+        path: A folder of Hugging Face, with config.json, or of OPUS-MT, with an `.npz`; a zip of
+            one of them; a run directory of OpenNMT-tf 2, with model_description.py; or the name of
+            a model on the Hugging Face Hub, such as `"Helsinki-NLP/opus-mt-en-de"`, if the package
             huggingface_hub is installed.
         output: The directory to create.
+        num_heads: Number of heads of a model of OpenNMT-tf that is not in its catalog.
+        activation: Its activation, `"relu"` or `"silu"`.
 
     Returns:
         `Run`.
@@ -68,7 +81,7 @@ def import_model(path: Path, output: Path) -> Run:
     if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
         raise ValueError(f"{output} is not empty: choose another name.")
     with _open_folder(path) as folder:
-        model = read_source(folder, path)
+        model = read_source(folder, num_heads, activation)
         config = resolve_sharing(model)
         source, target = rewrite(model.source, model.target)
         imported = Imported(
@@ -80,6 +93,7 @@ def import_model(path: Path, output: Path) -> Run:
             length_penalty=model.search.length_penalty,
             length_norm=model.search.length_norm,
             max_output_length=model.search.max_output_length,
+            language_tags=model.source.tags,
         )
         translator = _make_translator(model, config, source, target)
     _check_translation(translator, path)
@@ -93,24 +107,27 @@ def import_model(path: Path, output: Path) -> Run:
     return Run(output)
 
 
-def read_source(folder: Path, path: Path | None = None) -> SourceModel:
-    """Reads a folder by what it contains.
-
-    Args:
-        folder: The folder.
-        path: What errors name instead.
-    """
-    names = os.listdir(folder)
-    if CONFIG in names:
+def read_source(
+    folder: Path, num_heads: int | None = None, activation: str | None = None
+) -> SourceModel:
+    """Reads a folder by what it contains; see `import_model`."""
+    names, given = list_files(folder), (num_heads, activation)
+    is_hugging_face, is_marian = CONFIG in names, any(name.endswith(".npz") for name in names)
+    if not (is_hugging_face or is_marian) and is_opennmt_tf(folder):
+        return read_opennmt_tf(folder, *given)
+    if given != (None, None):
+        raise ValueError(
+            f"--num-heads and --activation are for OpenNMT-tf, which {folder} is not of."
+        )
+    if is_hugging_face:
         return read_hugging_face(folder)
-    if any(name.endswith(".npz") for name in names):
+    if is_marian:
         return read_marian(folder)
-    if is_opennmt_tf(folder):
-        return read_opennmt_tf(folder)
+    check_instead(folder)
     raise ValueError(
-        f"{path or folder} has neither {CONFIG}, as models of Hugging Face have, nor an .npz, as "
-        f"those of OPUS-MT have, nor {DESCRIPTION}, as those of OpenNMT-tf have: give the folder "
-        "of such a model."
+        f"{folder} has neither {CONFIG}, as models of Hugging Face have, nor an .npz, as those of "
+        f"OPUS-MT have, nor {DESCRIPTION}, as those of OpenNMT-tf have: give the folder of such a "
+        "model."
     )
 
 
@@ -125,7 +142,10 @@ def _open_folder(path: Path) -> Iterator[str]:
     elif os.path.isfile(path):
         with tempfile.TemporaryDirectory() as folder:
             _unzip(path, folder)
-            yield folder
+            try:
+                yield folder
+            except ValueError as error:
+                raise ValueError(str(error).replace(folder, os.fspath(path))) from None
     elif not os.path.exists(path) and HUB_NAME.fullmatch(os.fspath(path)):
         yield _download(os.fspath(path))
     else:
@@ -133,28 +153,41 @@ def _open_folder(path: Path) -> Iterator[str]:
 
 
 def _unzip(path, folder):
-    """Copies the files of a model from a zip."""
+    """Copies the files of a model from a zip: those beside its config.json or its .npz."""
     if not read_start(path).startswith(b"PK"):
-        raise ValueError(f"{path} is not a zip: give the zip of an OPUS-MT model, or its folder.")
+        raise ValueError(f"{path} is not a zip: give the zip of a model, or its folder.")
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = [x for x in archive.infolist() if not x.is_dir()]
-            for entry in entries:
-                parts = entry.filename.replace("\\", "/").split("/")
+            files = {tuple(x.filename.replace("\\", "/").split("/")): x for x in archive.infolist()}
+            for parts, entry in files.items():
                 if ".." in parts or not parts[0] or ":" in parts[0]:
                     raise ValueError(
                         f"{path} has a file outside of its folder, {entry.filename[:80]!r}: do not "
                         "trust it."
                     )
-            entries = [x for x in entries if x.filename.endswith(ZIP_FILES)]
-            names = [os.path.basename(x.filename) for x in entries]
-            if len(set(names)) < len(names) or sum(x.file_size for x in entries) > MAX_ZIP_BYTES:
-                raise ValueError(f"{path} must be the zip of one model: give its folder instead.")
-            for entry, name in zip(entries, names, strict=True):
-                with archive.open(entry) as file, open(os.path.join(folder, name), "wb") as copy:
+            top = _find_top(path, files)
+            chosen = [x for x in files if x[:-1] == top and x[-1] and not x[-1].startswith(".")]
+            if sum(files[parts].file_size for parts in chosen) > MAX_ZIP_BYTES:
+                raise ValueError(f"{path} is too large: give its folder instead.")
+            for parts in chosen:
+                with (
+                    archive.open(files[parts]) as file,
+                    open(os.path.join(folder, parts[-1]), "wb") as copy,
+                ):
                     shutil.copyfileobj(file, copy, 1 << 20)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(describe_corruption(path, error)) from None
+
+
+def _find_top(path, files):
+    """The folder of the model in a zip; the names of the files that macOS adds begin with "._"."""
+    seen = [parts for parts in files if parts[-1] and not parts[-1].startswith(".")]
+    models = [parts for parts in seen if parts[-1] == CONFIG or parts[-1].endswith(".npz")]
+    least = min(map(len, models or seen), default=0)
+    tops = {parts[:-1] for parts in models or seen if len(parts) == least}
+    if len(tops) != 1:
+        raise ValueError(f"{path} must be the zip of one model: give its folder instead.")
+    return tops.pop()
 
 
 def _download(name):
@@ -167,7 +200,7 @@ def _download(name):
             "install huggingface_hub."
         ) from None
     try:
-        return huggingface_hub.snapshot_download(name, allow_patterns=list(HUB_FILES))
+        return huggingface_hub.snapshot_download(name, allow_patterns=[*HUB_FILES, *INSTEAD_FILES])
     except Exception as error:  # of the network, of the Hub, of the disk
         reason = " ".join(str(error).split()).rstrip(".")[:200]
         raise ValueError(f"{name} cannot be downloaded from the Hub ({reason}).") from None
@@ -192,6 +225,9 @@ def _report(model, config, imported, sides):
         f"{depths[0]}+{depths[1]} layers of {config.d_model}, {sizes} ids; default search: beam "
         f"{imported.beam_size}, length penalty {imported.length_penalty:g}",
     ]
+    if tags := imported.language_tags:
+        shown = ", ".join(tags[:SHOWN_TAGS]) + ", …" * (len(tags) > SHOWN_TAGS)
+        lines.append(f"begin each source with one of {len(tags):,} language tags: {shown}")
     lines += [f"note: {note}" for note in model.notes]
     print("\n".join(lines), file=sys.stderr)
 

@@ -4,17 +4,22 @@ import os
 from typing import Any
 
 from keras_transformer.importers.source_model import (
+    NamedFiles,
     SourceModel,
     check_options,
+    list_files,
+    list_ignored,
     parse_yaml,
     read_activation,
     read_licence,
+    read_option,
     read_size,
 )
 from keras_transformer.importers.tensors import StoredTensor, read_tensors
 from keras_transformer.importers.vocabularies import (
     Vocabulary,
     find_piece,
+    list_pieces,
     read_model,
     read_vocabulary,
 )
@@ -67,20 +72,28 @@ ALLOWED: dict[str, tuple[Any, ...] | None] = {
     "transformer-aan-nogate": None,
     "transformer-dim-aan": None,
 }
+# Options of decoder.yml that change translations and are ignored.
+IGNORED = dict.fromkeys(("output-sampling", "output-approx-knn", "force-decode"), ())
 STACKS = {"source": "encoder", "target": "decoder"}
 PARTS = {"self": "self", "cross": "context", "feed_forward": "ffn"}
 LETTERS = {"query": "q", "key": "k", "value": "v", "output": "o", "inner": "1", "outer": "2"}
 
 
 def read_marian(folder: Path) -> SourceModel:
-    """Reads a folder with an `.npz`, vocabularies and, mostly, `decoder.yml`."""
+    """Reads a folder with an `.npz`, vocabularies and, mostly, `decoder.yml`.
+
+    The vocabularies of OPUS-MT number the pieces of `source.spm` and `target.spm`: one `vocab.yml`
+    or, in the Tatoeba Challenge, lists, `.src.vocab` and `.trg.vocab`. Marian's own are
+    SentencePiece models, which number their pieces themselves.
+    """
     folder = os.fspath(folder)
     decoder = _read_decoder(folder)
-    weights = _find_weights(folder, decoder)
+    files = NamedFiles(os.path.join(folder, DECODER), folder)
+    weights = _find_weights(folder, decoder, files)
     tensors = read_tensors(weights)
     options = _read_options(weights, tensors)
-    names = _find_vocabularies(folder, decoder)
-    source, target = _read_vocabularies(folder, names, decoder)
+    paths = _find_vocabularies(folder, decoder, files)
+    source, target = _read_vocabularies(folder, paths, decoder)
     embeddings = {side: [f"{stack}_Wemb", "Wemb"] for side, stack in STACKS.items()}
     embeddings["output"] = ["decoder_ff_logit_out_Wt", *embeddings["target"]]
     untransposed = "decoder_ff_logit_out_W"
@@ -119,22 +132,27 @@ def _read_decoder(folder):
     options = parse_yaml(path, read_bytes(path, MAX_BYTES))
     check_options(path, options, {"word-penalty": (0, 0.0)})
     for name in ("models", "vocabs"):
-        if not all(isinstance(x, str) for x in options.get(name) or []):
+        value = options.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
             raise ValueError(f"{path}: {name} must be a list of files.")
     return options
 
 
-def _find_weights(folder, decoder):
+def _find_weights(folder, decoder, files):
     """The path of the only .npz; decoder.yml may name one of several."""
-    names = [os.path.basename(name) for name in decoder.get("models") or []]
-    if not names:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".npz"))
-    if len(names) != 1:
+    named = decoder.get("models") or []
+    if len(named) > 1:
         raise ValueError(
-            f"{folder} must have one model, received {', '.join(names) or 'none'}: ensembles are "
-            "not supported."
+            f"{folder}: {DECODER} names {len(named)} models: ensembles are not supported."
         )
-    return os.path.join(folder, names[0])
+    found = [x for x in list_files(folder) if x.endswith(".npz")]
+    if not named and len(found) > 1:
+        raise ValueError(
+            f"{folder} has several models, {', '.join(found)}, as a folder in which Marian trains: "
+            f"copy one of them into a new folder, with its decoder.yml as {DECODER} and the files "
+            "that this names, source.spm and target.spm."
+        )
+    return files.find((named or found)[0])
 
 
 def _read_options(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, Any]:
@@ -178,42 +196,45 @@ def _read_config(path, options, tensors):
         raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
 
 
-def _find_vocabularies(folder, decoder):
-    """Names of the vocabularies of source and target."""
-    names = [os.path.basename(name) for name in decoder.get("vocabs") or []]
+def _find_vocabularies(folder, decoder, files):
+    """Paths of the vocabularies of source and target."""
+    names = decoder.get("vocabs") or []
     if not names:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".vocab.yml"))
+        names = [x for x in list_files(folder) if x.endswith((".vocab.yml", ".src.vocab"))]
+        names += [x for x in list_files(folder) if x.endswith(".trg.vocab")]
         names *= 3 - len(names) if len(names) == 1 else 1
-    if len(names) != 2 or not all(name.endswith((".yml", ".yaml")) for name in names):
+    if len(names) != 2 or any(name.endswith(".fsv") for name in names):
         raise ValueError(
-            f"{folder} must have a vocab.yml for source and target, received "
-            f"{', '.join(names) or 'none'}: such models are not supported."
+            f"{folder} must have a vocabulary for source and target, .yml, .vocab or .spm, which "
+            f"{DECODER} names, received {', '.join(names) or 'none'}: such models are not "
+            "supported."
         )
-    return names
+    return [files.find(name) for name in names]
 
 
-def _read_vocabularies(folder, names, decoder):
+def _read_vocabularies(folder, paths, decoder):
     sides = []
-    for side, name in zip(("source", "target"), names, strict=True):
-        model = os.path.join(folder, f"{side}.spm")
+    for side, path in zip(("source", "target"), paths, strict=True):
+        plain = path.endswith(".spm")
+        model = path if plain else os.path.join(folder, f"{side}.spm")
         if not os.path.exists(model):
             raise ValueError(
                 f"{model} is missing: models with subword-nmt codes, from before SentencePiece, "
                 "are not supported."
             )
-        path = os.path.join(folder, name)
-        pieces = read_vocabulary(path)
+        content = read_model(model)
+        pieces = list_pieces(content) if plain else read_vocabulary(path)
         unk, end = (find_piece(path, pieces, x) for x in ("<unk>", "</s>"))
         suppressed = frozenset() if decoder.get("allow-unk") else frozenset([unk])
-        sides.append(Vocabulary(pieces, None, unk, None, end, suppressed, read_model(model)))
+        sides.append(Vocabulary(pieces, None, unk, None, end, suppressed, content, plain=plain))
     return sides
 
 
 def _read_search(decoder):
     try:
         return SearchConfig(
-            beam_size=decoder.get("beam-size", 6),
-            length_penalty=float(decoder.get("normalize", 0)),
+            beam_size=read_option(decoder, "beam-size", 6),
+            length_penalty=float(read_option(decoder, "normalize", 0)),
             length_norm="length",
         )
     except (TypeError, ValueError) as error:
@@ -221,12 +242,15 @@ def _read_search(decoder):
 
 
 def _notes(folder, decoder):
-    notes = [
+    notes = list_ignored(decoder, IGNORED)
+    if not decoder:
+        notes.append(f"without {DECODER}, the search is Marian's: beam 6, no length penalty.")
+    notes += [
         f"translations have up to {MAX_LENGTH} tokens; Marian stops at a multiple of the source's "
         "length (max-length-factor)."
     ]
-    if decoder.get("shortlist") or any("lex" in name for name in os.listdir(folder)):
+    if decoder.get("shortlist") or any("lex" in name for name in list_files(folder)):
         notes.append("the shortlist is ignored: all pieces compete.")
-    if any(name.startswith("preprocess") for name in os.listdir(folder)):
+    if any(name.startswith("preprocess") for name in list_files(folder)):
         notes.append("the punctuation of sources is not normalized as preprocess.sh does.")
     return notes

@@ -1,24 +1,25 @@
 """Reads a run directory of OpenNMT-tf 2: checkpoints, `model_description.py`, configuration.
 
-`model_description.py` is Python. It is parsed for the arguments of the Transformer, as the number
-of heads cannot be told from the shapes of tensors, and never executed.
+`model_description.py` is Python, which is never executed. Of a model of OpenNMT-tf's catalog it has
+the name. Of others, the number of heads is asked for: the shapes of tensors do not tell it.
 """
 
-import ast
 import functools
 import math
 import os
 import re
-import warnings
 from typing import Any
 
 from keras_transformer.importers.source_model import (
+    NamedFiles,
     SourceModel,
     check_options,
+    list_files,
+    list_ignored,
     parse_yaml,
     read_activation,
     read_licence,
-    read_size,
+    read_option,
 )
 from keras_transformer.importers.tensors import StoredTensor, read_start
 from keras_transformer.importers.vocabularies import (
@@ -38,55 +39,26 @@ SPECIAL = ["<blank>", "<s>", "</s>"]  # the first lines of a vocabulary
 VERSION_1 = ("model_description.pkl", "model.ckpt-")  # names in its run directories
 CHECKPOINT = re.compile(r"(.+)-(\d+)\.index")
 ROOT, SUFFIX = "model/", "/.ATTRIBUTES/VARIABLE_VALUE"  # of the name of each tensor
-# The arguments of opennmt.models.Transformer, in order, and their defaults.
-ARGUMENTS: dict[str, Any] = {
-    "source_inputter": None,
-    "target_inputter": None,
-    "num_layers": 6,
-    "num_units": 512,
-    "num_heads": 8,
-    "ffn_inner_dim": 2048,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "ffn_dropout": 0.1,
-    "ffn_activation": "relu",
-    "mha_bias": True,
-    "position_encoder_class": "SinusoidalPositionEncoder",
-    "share_embeddings": "NONE",
-    "share_encoders": False,
-    "maximum_relative_position": None,
-    "attention_reduction": "FIRST_HEAD_LAST_LAYER",
-    "pre_norm": True,
-    "output_layer_bias": True,
+# The numbers of heads of the Transformers in OpenNMT-tf's catalog. Their activation is ReLU.
+CATALOG = {
+    "Transformer": 8,
+    "TransformerBase": 8,
+    "TransformerBaseSharedEmbeddings": 8,
+    "TransformerBig": 16,
+    "TransformerBigSharedEmbeddings": 16,
+    "TransformerTiny": 2,
 }
-# What they may be; sizes, sharing, norm and bias are known by the tensors.
-ALLOWED: dict[str, tuple[Any, ...]] = {
-    "source_inputter": ("WordEmbedder", None),
-    "target_inputter": ("WordEmbedder", None),
-    "mha_bias": (True,),
-    "maximum_relative_position": (None,),
-    "position_encoder_class": ("SinusoidalPositionEncoder",),
-}
-# The Transformers of OpenNMT-tf's catalog, with arguments that are neither defaults nor sizes.
-RELATIVE = {"maximum_relative_position": 20}
-CATALOG: dict[str, dict[str, Any]] = {
-    "Transformer": {},
-    "TransformerBase": {},
-    "TransformerBaseSharedEmbeddings": {},
-    "TransformerBaseRelative": RELATIVE,
-    "TransformerRelative": RELATIVE,
-    "TransformerBig": {"num_heads": 16},
-    "TransformerBigSharedEmbeddings": {"num_heads": 16},
-    "TransformerBigRelative": RELATIVE,
-    "TransformerTiny": {"num_heads": 2},
-}
+CATALOG_NAME = re.compile(
+    r"(?m)^model *=[^#\n]*get_model_from_catalog\(\s*[\"'](\w+)[\"']\s*\)\s*$"
+)
+DROPOUT = 0.1  # of the catalog's models; for fine-tuning
 # Options of the search that change translations, and their values without an effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "coverage_penalty": (0, None),
+    "coverage_penalty": (0,),
     "sampling_topk": (1,),
     "minimum_decoding_length": (0,),
-    "replace_unknown_target": (False, None),
-    "decoding_noise": (None, []),
+    "replace_unknown_target": (),
+    "decoding_noise": (),
 }
 PARTS = {"self": "self_attention", "cross": "attention/0", "feed_forward": "ffn"}
 SUBLAYERS = {
@@ -107,7 +79,9 @@ def is_opennmt_tf(folder: Path) -> bool:
     return any(x.startswith((DESCRIPTION, *VERSION_1)) for x in names)
 
 
-def read_opennmt_tf(folder: Path) -> SourceModel:
+def read_opennmt_tf(
+    folder: Path, num_heads: int | None = None, activation: str | None = None
+) -> SourceModel:
     """Reads a run directory with its configuration, or the folder that both are in."""
     folder = os.fspath(folder)
     _check_version(folder, os.listdir(folder))
@@ -115,9 +89,10 @@ def read_opennmt_tf(folder: Path) -> SourceModel:
     run = _find_run(folder, options)
     data, params = options["data"], _section(path, options, "params")
     prefix = _find_checkpoint(run)
-    source, target = (_read_vocabulary(path, run, data, side) for side in ("source", "target"))
+    files = NamedFiles(path, run, os.path.dirname(path))
+    source, target = (_read_vocabulary(path, files, data, side) for side in ("source", "target"))
     description = os.path.join(run, DESCRIPTION)
-    arguments = read_description(description)
+    described = read_description(description, num_heads, activation)
     tensors = read_checkpoint(prefix)
     norm = "input" if "encoder/layer_norm/gamma" in tensors else "output"
     search, notes = _read_search(path, options, params)
@@ -127,7 +102,7 @@ def read_opennmt_tf(folder: Path) -> SourceModel:
         kind="OpenNMT-tf",
         weights=_data_file(prefix),
         licence=read_licence(folder),
-        config=_read_config(description, arguments, tensors, longest),
+        config=_read_config(description, *described, tensors, longest),
         tensors=tensors,
         name_tensor=functools.partial(name_tensor, f"{norm}_layer_norm"),
         transposed=False,
@@ -156,7 +131,7 @@ def name_tensor(norm: str, stack: str, layer: int, part: str, sublayer: str, wei
 def _find_configuration(folder):
     """Returns path and options of the only YAML file with vocabularies."""
     found = []
-    for name in sorted(os.listdir(folder)):
+    for name in list_files(folder):
         if name.endswith((".yml", ".yaml")):
             path = os.path.join(folder, name)
             options = parse_yaml(path, read_bytes(path, MAX_BYTES))
@@ -201,24 +176,11 @@ def _find_run(folder, options):
     )
 
 
-def _find_file(path, run, value):
-    """Finds a file that the configuration names: in the run directory, or beside itself."""
-    if not isinstance(value, str):
-        raise ValueError(f"{path} must name a file, received {value!r:.40}.")
-    inside = not os.path.isabs(value) and ".." not in value.replace("\\", "/").split("/")
-    names = [value, os.path.basename(value)] if inside else [os.path.basename(value)]
-    places = [os.path.join(x, name) for name in names for x in (run, os.path.dirname(path))]
-    for place in places:
-        if os.path.isfile(place):
-            return place
-    raise ValueError(f"{places[-1]} is missing: copy all files that {path} names there.")
-
-
-def _read_vocabulary(path, run, data, side):
+def _read_vocabulary(path, files, data, side):
     """Reads the vocabulary of one side."""
     tokenizer = data.get(f"{side}_tokenization")
     if isinstance(tokenizer, str):
-        place = _find_file(path, run, tokenizer)
+        place = files.find(tokenizer)
         tokenizer = parse_yaml(place, read_bytes(place, MAX_BYTES))
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {}
     kind = tokenizer.get("type", "OpenNMTTokenizer" if tokenizer else None)
@@ -228,14 +190,14 @@ def _read_vocabulary(path, run, data, side):
             f"{kind!r:.40}: models with other tokenizers are not supported."
         )
     model = _section(path, tokenizer, "params").get("model")
-    file = _find_file(path, run, data.get(f"{side}_vocabulary"))
+    file = files.find(data.get(f"{side}_vocabulary"))
     pieces = read_lines(file)
     if pieces[:3] != SPECIAL:
         raise ValueError(
             f"{file} must begin with the lines {', '.join(SPECIAL)}, received "
             f"{', '.join(pieces[:3])!r:.60}: it is not a vocabulary of OpenNMT-tf 2."
         )
-    model = read_model(_find_file(path, run, model))
+    model = read_model(files.find(model))
     unk = len(pieces)  # which the file does not have
     return Vocabulary([*pieces, "<unk>"], 0, unk, 1, 2, frozenset(), model, plain=True)
 
@@ -251,114 +213,51 @@ def _read_source_end(path, data):
 def _read_search(path, options, params):
     """Returns the search, and notes."""
     automatic = options.get("auto_config") is True
-    notes = []
-    if "beam_width" not in params and not automatic:
+    notes = list_ignored(params, NEUTRAL)
+    if params.get("beam_width") is None and not automatic:
         notes.append(
             "the configuration has no beam_width, so the search is greedy; with --auto_config, "
             "OpenNMT-tf has a beam of 4."
         )
-    for name, values in NEUTRAL.items():
-        if name in params and params[name] not in values:
-            notes.append(f"{name} {params[name]!r:.40} of the configuration is ignored.")
     try:
         search = SearchConfig(
-            beam_size=params.get("beam_width", 4 if automatic else 1),
-            length_penalty=float(params.get("length_penalty") or 0),
-            max_output_length=params.get("maximum_decoding_length", OUTPUT_LENGTH),
+            beam_size=read_option(params, "beam_width", 4 if automatic else 1),
+            length_penalty=float(read_option(params, "length_penalty", 0)),
+            max_output_length=read_option(params, "maximum_decoding_length", OUTPUT_LENGTH),
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"The search of {path} is invalid: {error}") from None
     return search, notes
 
 
-# --- the description, which is never executed ---
+# --- the model ---
 
 
-def read_description(path: Path) -> dict[str, Any]:
-    """Reads the arguments of the Transformer in `model_description.py`, without executing it.
-
-    Args:
-        path: The file. It creates one Transformer of the catalog or one with arguments, by a call
-            or as a subclass whose `__init__` calls `super().__init__`.
-
-    Returns:
-        {name: value}; of a function, a class or a member of an enumeration its name.
-    """
+def read_description(
+    path: Path, num_heads: int | None = None, activation: str | None = None
+) -> tuple[int, str]:
+    """Returns the heads and the activation: given ones, or of the model of the catalog's."""
     read_start(path)
-    try:
-        with warnings.catch_warnings(action="ignore"):  # such as of "\d" in a string
-            tree = ast.parse(read_bytes(path, MAX_BYTES))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(describe_corruption(path, error)) from None
-    found = [call for call in map(_as_transformer, _walk(tree)) if call]
-    if len(found) != 1:
+    text = read_bytes(path, MAX_BYTES).decode(errors="replace")
+    found = CATALOG_NAME.findall(text)
+    num_heads = num_heads or (CATALOG.get(found[0]) if len(found) == 1 else None)
+    if num_heads is None:
         raise ValueError(
-            f"{path} must create one Transformer, such as models.Transformer(num_heads=8), found "
-            f"{len(found)}: other models are not supported."
+            f"{path} does not name one of {', '.join(CATALOG)} of OpenNMT-tf's catalog: give "
+            "--num-heads (of opennmt.models.Transformer, 8 by default), and --activation if it is "
+            "not relu."
         )
-    name, call = found[0]
-    if name not in CATALOG:
+    if "position_encoder_class" in text:
         raise ValueError(
-            f"{path}: the model {name[:60]!r} is not supported; TransformerBase and others are."
+            f"{path} has the option position_encoder_class: only models with OpenNMT-tf's "
+            "sinusoidal positions are supported."
         )
-    values = ARGUMENTS | CATALOG[name]
-    if call is not None:
-        pairs = [*zip(ARGUMENTS, call.args, strict=False)]
-        pairs += [(str(keyword.arg), keyword.value) for keyword in call.keywords]
-        values |= {key: _read_value(path, key, node) for key, node in pairs}
-    unknown = {key: (None, False) for key in values if key not in ARGUMENTS}
-    check_options(path, values, unknown | ALLOWED)
-    return values
+    if "ffn_activation" in text and activation is None:
+        raise ValueError(f"{path} has the option ffn_activation: give --activation relu or silu.")
+    return num_heads, activation or "relu"
 
 
-def _walk(tree):
-    """Returns pairs of a node and the name of the base class of the class that it is in."""
-    inside = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            inside |= {id(x): _last_name(node.bases[0]) for x in ast.walk(node) if node.bases}
-    return [(node, inside.get(id(node), "")) for node in ast.walk(tree)]
-
-
-def _as_transformer(pair):
-    """Returns name and call of a model if a node creates one, else None."""
-    node, base = pair
-    if not isinstance(node, ast.Call):
-        if isinstance(node, ast.Assign) and _last_name(node.targets[0]) == "model":
-            name = _last_name(node.value)  # model = models.TransformerBase
-            return (name, None) if name in CATALOG else None
-        return None
-    name = _last_name(node.func)
-    if name == "get_model_from_catalog":
-        literal = node.args[0] if node.args else None
-        return (str(literal.value), None) if isinstance(literal, ast.Constant) else None
-    if name == "__init__" and base in CATALOG:
-        return base, node
-    return (name, node) if name in CATALOG else None
-
-
-def _last_name(node):
-    """Returns the last part of a dotted name, `Transformer` of `onmt.models.Transformer`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _read_value(path, name, node):
-    if isinstance(node, ast.Call) and _last_name(node.func):
-        return _last_name(node.func)  # an inputter
-    if _last_name(node):
-        return _last_name(node)
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError):
-        raise ValueError(
-            f"{path}: {name} must be a plain value, as the file is not executed, received an "
-            f"expression in line {node.lineno}: write the value there."
-        ) from None
-
-
-def _read_config(path, arguments, tensors, longest):
+def _read_config(path, num_heads, activation, tensors, longest):
     """Returns the architecture; its sizes are those of the tensors."""
     depths = {
         stack: len({x.split("/")[2] for x in tensors if x.startswith(f"{stack}/layers/")})
@@ -377,11 +276,11 @@ def _read_config(path, arguments, tensors, longest):
             num_layers=depths["encoder"],
             num_decoder_layers=depths["decoder"],
             d_model=tensors[embedding].shape[1],
-            num_heads=read_size(path, arguments, "num_heads"),
+            num_heads=num_heads,
             d_ff=tensors[inner].shape[1],
-            dropout=arguments["dropout"],
+            dropout=DROPOUT,
             norm="pre" if "encoder/layer_norm/gamma" in tensors else "post",
-            activation=read_activation(path, arguments, "ffn_activation"),
+            activation=read_activation(path, {"activation": activation}, "activation"),
             share_embeddings="none" if not tied else "all" if shared else "target",
             max_length=longest,
             epsilon=1e-3,
@@ -414,14 +313,7 @@ def _data_file(prefix):
 
 
 def read_checkpoint(prefix: Path) -> dict[str, StoredTensor]:
-    """Finds the tensors of a model in a checkpoint of TensorFlow, without those of its optimizer.
-
-    Args:
-        prefix: Path of the checkpoint, without the ending of a file.
-
-    Returns:
-        {name: `StoredTensor`}.
-    """
+    """Finds the tensors of a model, without those of its optimizer, in a checkpoint."""
     import tensorflow as tf
 
     path = _data_file(prefix)

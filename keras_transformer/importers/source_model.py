@@ -62,13 +62,46 @@ class SourceModel:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
-    """Parses a YAML file with options; objects are not constructed.
+def list_files(folder: Path) -> list[str]:
+    """Returns the names in a folder, without hidden ones such as `._model.npz` of macOS."""
+    return sorted(name for name in os.listdir(folder) if not name.startswith("."))
 
-    Args:
-        path: Name of the file, for errors.
-        content: What it contains.
+
+class NamedFiles:
+    """Finds the files that a configuration names, also if they have moved to some folders.
+
+    Two names never become one file: then a copy of one has replaced the other.
     """
+
+    def __init__(self, path: Path, *folders: str) -> None:
+        self._path, self._folders = path, folders
+        self._names: dict[str, str] = {}
+
+    def find(self, value: Any) -> str:
+        """Returns the path of a file; one outside the folders is named by an absolute path."""
+        if not isinstance(value, str):
+            raise ValueError(f"{self._path} must name a file, received {value!r:.40}.")
+        places = [value] if os.path.isabs(value) else []
+        names = [os.path.basename(value)]
+        if not places and ".." not in value.replace("\\", "/").split("/"):
+            names.insert(0, value)
+        places += [os.path.join(folder, name) for name in names for folder in self._folders]
+        place = next(filter(os.path.isfile, places), None)
+        if place is None:
+            raise ValueError(
+                f"{places[-1]} is missing: copy all files that {self._path} names there."
+            )
+        place, value = os.path.abspath(place), os.path.normpath(value)
+        if (other := self._names.setdefault(place, value)) != value:
+            raise ValueError(
+                f"{self._path} names {other} and {value}, but there is one file for both, {place}: "
+                "give the copies different names, there and in the configuration."
+            )
+        return place
+
+
+def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
+    """Parses a YAML file with options; objects are not constructed."""
     import yaml
 
     try:
@@ -81,13 +114,7 @@ def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def read_size(path: Path, options: Mapping[str, Any], *names: str) -> int:
-    """Returns a size; several names must agree.
-
-    Args:
-        path: Name of the file, for errors.
-        options: What it contains.
-        *names: Names of the option.
-    """
+    """Returns a size; several names of it must agree."""
     values: list[int] = []
     for name in names:
         value = options.get(name)
@@ -105,13 +132,7 @@ def read_size(path: Path, options: Mapping[str, Any], *names: str) -> int:
 def check_options(
     path: Path, options: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]
 ) -> None:
-    """Checks options of a model's configuration; one that is missing has its default.
-
-    Args:
-        path: Name of the file, for errors.
-        options: What it contains.
-        allowed: {name: values that the Transformer of this package can have}.
-    """
+    """Checks that options have the values that this package can have, or are missing."""
     for name, values in allowed.items():
         if name in options and not any(
             type(options[name]) is type(x) and options[name] == x for x in values
@@ -125,6 +146,23 @@ def check_options(
 
 def _show(value):
     return repr(value)[:60] if not isinstance(value, bool) else str(value).lower()
+
+
+def read_option(options: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Returns an option; the default also where it is null."""
+    value = options.get(name)
+    return default if value is None else value
+
+
+def list_ignored(options: Mapping[str, Any], neutral: Mapping[str, Iterable[Any]]) -> list[str]:
+    """Returns a note for each option that is neither off nor has one of its neutral values."""
+    off: tuple[Any, ...] = None, False, "", [], {}
+    return [
+        f"{name} {_show(value)} of the configuration is ignored."
+        for name, values in neutral.items()
+        if (value := options.get(name)) not in values
+        and not any(type(value) is type(x) and value == x for x in off)  # 0 may be an id
+    ]
 
 
 def read_activation(path: Path, options: Mapping[str, Any], name: str) -> str:

@@ -1,7 +1,7 @@
 """Reads tensors of other systems: safetensors, PyTorch's `.bin`, NumPy's `.npz`.
 
-The files are parsed, never executed, and need none of those packages. What a file claims is
-compared with its size before memory is taken, and each tensor is read only when it is needed.
+The files are parsed, never executed, and PyTorch is not needed. What a file claims is compared with
+its size before memory is taken, and each tensor is read only when it is needed.
 """
 
 import collections
@@ -13,15 +13,20 @@ import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import ml_dtypes  # noqa: F401 - by which NumPy knows bfloat16; TensorFlow needs it too
 import numpy as np
 
-from keras_transformer.inspection.files import describe_corruption, parse_json
+from keras_transformer.inspection.files import describe_corruption
 from keras_transformer.utils import Path
 
 LFS = b"version https://git-lfs"
 MAX_HEADER_BYTES = 16 << 20  # of the names and shapes of a file
-DTYPES = {"F32": "float32", "F16": "float16"}  # of safetensors
-STORAGES = {"FloatStorage": "float32", "HalfStorage": "float16"}  # of PyTorch
+DTYPES = ("F32", "F16", "BF16")  # of safetensors
+STORAGES = {  # of PyTorch
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+}
 ARRAYS = ("float32", "float16", "int8", "int32", "int64")  # of NumPy
 
 
@@ -40,16 +45,11 @@ class StoredTensor(NamedTuple):
 
 
 def read_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Finds the tensors of a file, whose kind is known by its content.
-
-    Args:
-        path: A safetensors file, a state dict that `torch.save` wrote, or an `.npz`.
-
-    Returns:
-        {name: `StoredTensor`}.
-    """
+    """Finds the tensors of a safetensors file, a state dict of PyTorch or an `.npz`, by content."""
     start = read_start(path)
     try:
+        if start[8:9] == b"{":  # first, as the size before it may be of any bytes
+            return _read_safetensors(path)
         if start.startswith(b"PK"):
             with zipfile.ZipFile(path) as archive:
                 if any(name.endswith(".npy") for name in archive.namelist()):
@@ -57,9 +57,7 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
                 return _read_torch_zip(path, archive)
         if start.startswith(b"\x80"):
             return _read_torch_stream(path)
-        if start[8:9] == b"{":
-            return _read_safetensors(path)
-    except ValueError:
+    except (ValueError, ModuleNotFoundError):
         raise
     except Exception as error:  # zipfile and pickle raise anything for a corrupted file
         raise ValueError(describe_corruption(path, error)) from None
@@ -87,48 +85,18 @@ def read_start(path: Path) -> bytes:
 
 
 def _read_safetensors(path):
-    size = os.path.getsize(path) - 8
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > min(size, MAX_HEADER_BYTES):
+    from safetensors import safe_open
+
+    file, tensors = safe_open(path, "numpy"), {}
+    for name in file.keys():  # noqa: SIM118 - it is not a dict
+        described = file.get_slice(name)
+        if (kind := described.get_dtype()) not in DTYPES:
             raise ValueError(
-                f"{path} claims a header of {length:,} bytes, but has {size:,} bytes: it is "
-                "truncated or corrupted; copy or download it again."
+                f"{path}: {name} must be {', '.join(DTYPES)}, received {kind}: convert it."
             )
-        header = parse_json(path, file.read(length))
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in header.items():
-        kind, shape = entry.get("dtype"), entry.get("shape")
-        if kind not in DTYPES:
-            raise ValueError(f"{path}: {name} must be F32 or F16, received {kind}: convert it.")
-        start, end = entry.get("data_offsets")
-        dtype = np.dtype(DTYPES[kind])
-        claimed = math.prod(shape) * dtype.itemsize
-        if not (_are_sizes(shape) and 0 <= start and end - start == claimed):
-            raise ValueError(f"{path} is corrupted: the size of {name} is not that of its shape.")
-        _check_end(path, name, end, size - length)
-        where = functools.partial(
-            np.fromfile, path, dtype, math.prod(shape), "", 8 + length + start
-        )
-        tensors[name] = StoredTensor(tuple(shape), _reshaped(where, shape))
+        read = functools.partial(file.get_tensor, name)
+        tensors[name] = StoredTensor(tuple(described.get_shape()), read)
     return tensors
-
-
-def _reshaped(read, shape):
-    return lambda: read().reshape(shape)
-
-
-def _are_sizes(values):
-    return isinstance(values, list | tuple) and all(type(x) is int and x >= 0 for x in values)
-
-
-def _check_end(path, name, end, size):
-    if end > size:
-        raise ValueError(
-            f"{path} is truncated: {name} ends at byte {end:,} of its data, which has "
-            f"{max(size, 0):,}; copy or download it again."
-        )
 
 
 # --- NumPy ---
@@ -170,6 +138,18 @@ def _read_entry(path, name, start, dtype, count):
 
 
 # --- PyTorch ---
+
+
+def _are_sizes(values):
+    return isinstance(values, list | tuple) and all(type(x) is int and x >= 0 for x in values)
+
+
+def _check_end(path, name, end, size):
+    if end > size:
+        raise ValueError(
+            f"{path} is truncated: {name} ends at byte {end:,} of its data, which has "
+            f"{max(size, 0):,}; copy or download it again."
+        )
 
 
 class _Storage(NamedTuple):
@@ -216,8 +196,8 @@ class _TensorUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.KNOWN:
             raise ValueError(
-                f"it names {module[:60]}.{name[:60]}, but a state dict consists of float32 or "
-                "float16 tensors"
+                f"it names {module[:60]}.{name[:60]}, but a state dict consists of float32, "
+                "float16 or bfloat16 tensors"
             )
         return self.KNOWN[module, name]
 

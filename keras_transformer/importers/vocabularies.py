@@ -34,6 +34,8 @@ class Vocabulary:
         unk, end: Their ids.
         suppressed: Ids that are never generated, besides pad and start.
         model: The serialized SentencePiece model.
+        added: Those of the pieces that are found in texts before these are segmented.
+        padding: Number of rows without a piece, which come last.
         plain: Whether language tags and unknown tokens are what the SentencePiece model makes of
             them, not what Marian's tools do.
     """
@@ -45,7 +47,19 @@ class Vocabulary:
     end: int
     suppressed: frozenset[int]
     model: bytes
+    added: tuple[str, ...] = ()
+    padding: int = 0
     plain: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of rows of its matrix."""
+        return len(self.pieces) + self.padding
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The pieces that choose the target language, such as `>>fra<<`."""
+        return tuple(filter(LANGUAGE_TAG.fullmatch, self.pieces))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +81,8 @@ def rewrite(source: Vocabulary, target: Vocabulary) -> tuple[Rewritten, Rewritte
     """Rewrites the vocabularies of both sides.
 
     Pieces that a SentencePiece model uses and the vocabulary lacks are unknown. They come last, on
-    both sides where these share a vocabulary, with the row of UNK.
+    both sides where these share a vocabulary, with the row of UNK; and so do added tokens that
+    follow no space, with their own row.
     """
     protos = [_parse(side.model) for side in (source, target)]
     extras = [
@@ -96,7 +111,23 @@ def _extra_pieces(side, proto):
     known, kinds = {*side.pieces, *SPECIAL}, type(proto).SentencePiece
     control = kinds.CONTROL, kinds.UNKNOWN
     pieces = [piece.piece for piece in proto.pieces if piece.type not in control]
-    return [piece for piece in pieces if piece not in known]
+    return [piece for piece in pieces if piece not in known] + [*side.added]
+
+
+def _check_whole(pieces, side, proto):
+    """Checks language tags and added tokens, which are found with the space before them."""
+    spec = proto.normalizer_spec
+    if pieces and not (spec.add_dummy_prefix and spec.remove_extra_whitespaces):
+        raise ValueError(
+            f"{min(pieces)} needs a SentencePiece model that adds a space to the beginning of a "
+            "text and removes others, add_dummy_prefix and remove_extra_whitespaces: such models "
+            "are not supported."
+        )
+    if known := {f"▁{piece}" for piece in pieces}.intersection(side.pieces):
+        raise ValueError(
+            f"{min(known)} is in the vocabulary, and was added without the space too: such models "
+            "are not supported."
+        )
 
 
 def _rewrite_side(side, proto, extra):
@@ -107,9 +138,11 @@ def _rewrite_side(side, proto, extra):
     first = [side.pad, side.unk, side.start, side.end]
     rest = [id for id in range(len(side.pieces)) if id not in first]
     taken = {*SPECIAL, *side.pieces, *extra}
+    whole = {*side.added, *(() if side.plain else side.tags)}
+    _check_whole(whole, side, proto)
 
     def describe(piece):
-        if LANGUAGE_TAG.fullmatch(piece) and not side.plain:
+        if piece in whole:
             return f"▁{piece}", 0.0, kinds.USER_DEFINED
         if piece in SPECIAL:  # such as an <s> that the model does not begin with
             while piece in taken:
@@ -117,13 +150,14 @@ def _rewrite_side(side, proto, extra):
             return piece, least, kinds.UNUSED
         if piece in old and old[piece][1] != kinds.UNKNOWN:
             return piece, *old[piece]
-        if len(piece) == 1:
+        if len(piece) == 1 and not proto.trainer_spec.byte_fallback:
             return piece, least - UNKNOWN_PENALTY, kinds.NORMAL
         return piece, least, kinds.UNUSED
 
     control = [kinds.CONTROL, kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
     described = [(name, 0.0, kind) for name, kind in zip(SPECIAL, control, strict=True)]
     described += [describe(side.pieces[id]) for id in rest]
+    old |= dict.fromkeys(side.added, (0.0, kinds.USER_DEFINED))
     described += [(piece, *old.get(piece, (least, kinds.UNUSED))) for piece in extra]
     del proto.pieces[:]
     for piece, score, kind in described:
@@ -131,7 +165,9 @@ def _rewrite_side(side, proto, extra):
     _set_special_ids(proto)
     if not side.plain:
         proto.trainer_spec.unk_surface = ""  # Marian's decoders print nothing for it
-    rows = [-1 if id is None else id for id in first] + rest + [side.unk] * len(extra)
+    ids = {piece: side.pieces.index(piece) for piece in side.added}
+    rows = [-1 if id is None else id for id in first] + rest
+    rows += [ids.get(piece, side.unk) for piece in extra]
     suppressed = np.isin(rows, list(side.suppressed))
     suppressed[[PAD, START]] = True
     suppressed[len(first) + len(rest) :] = True
@@ -160,13 +196,20 @@ def read_model(path: Path) -> bytes:
     return model
 
 
+def list_pieces(model: bytes) -> list[str]:
+    """Returns the pieces of a SentencePiece model by their ids."""
+    return [piece.piece for piece in _parse(model).pieces]
+
+
 def read_vocabulary(path: Path) -> list[str]:
-    """Reads the pieces of `vocab.json` or of Marian's `vocab.yml`, by their ids."""
+    """Reads the pieces of `vocab.json`, of Marian's `vocab.yml` or of a list, by their ids."""
     read_start(path)
-    if os.fspath(path).endswith(".json"):
-        pairs: Sequence[tuple[str, Any]] = list(read_json(path).items())
-    else:
-        pairs = _read_yaml_lines(path)
+    name = os.fspath(path)
+    if not name.endswith((".json", ".yml", ".yaml")):
+        return read_lines(path)
+    pairs: Sequence[tuple[str, Any]] = (
+        list(read_json(path).items()) if name.endswith(".json") else _read_yaml_lines(path)
+    )
     pieces: list[str | None] = [None] * len(pairs)
     for piece, id in pairs:
         if type(id) is not int or not 0 <= id < len(pairs) or pieces[id] is not None:
@@ -190,7 +233,7 @@ def read_lines(path: Path) -> list[str]:
 
 def _read_text(path):
     try:
-        lines = read_bytes(path, MAX_BYTES).decode().split("\n")
+        lines = read_bytes(path, MAX_BYTES).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise ValueError(f"{path} must be UTF-8: copy or download it again.") from None
     return [line.rstrip("\r") for line in lines]
@@ -199,7 +242,8 @@ def _read_text(path):
 def _read_yaml_lines(path):
     """Reads `vocab.yml` by lines: YAML itself would read `no` and `1e3` as other than strings."""
     pairs, piece = [], None
-    for line in filter(None, _read_text(path)):
+    lines = _read_text(path)
+    for line in filter(None, lines[1:] if lines[0].rstrip() == "---" else lines):
         if line.startswith("? "):  # a long key; its id follows on the next line
             piece = line[2:]
             continue

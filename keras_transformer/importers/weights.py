@@ -19,23 +19,14 @@ PROJECTIONS = ("query", "key", "value")
 
 
 class TensorReader:
-    """Reads tensors of a model once, and knows which were not.
-
-    Args:
-        model: `SourceModel`.
-    """
+    """Reads tensors of a model once, and knows which were not."""
 
     def __init__(self, model: SourceModel) -> None:
         self._model = model
         self._unread = set(model.tensors)
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Reads a tensor as float32.
-
-        Args:
-            name: Its name.
-            shape: Its shape; in the file there may be an axis of size 1 before it.
-        """
+        """Reads a tensor as float32; the file may have an axis of size 1 before its shape."""
         stored, path = self._model.tensors.get(name), self._model.weights
         if stored is None:
             raise ValueError(
@@ -131,13 +122,7 @@ def find_embedding(model: SourceModel, name: str) -> str:
 def load_weights(
     transformer: Any, model: SourceModel, source: Rewritten, target: Rewritten
 ) -> None:
-    """Copies all weights into a built `Transformer`.
-
-    Args:
-        transformer: The `Transformer`.
-        model: `SourceModel`.
-        source, target: The vocabularies.
-    """
+    """Copies all weights into a built `Transformer`."""
     reader = TensorReader(model)
     order = residual_order(transformer.d_model)
     for name in ("encoder", "decoder"):
@@ -221,15 +206,16 @@ def _load_embeddings(transformer, reader, model, sides, order):
     if transformer.share_embeddings == "all":
         matrices = [("target", sides[1])]
     for side, rewritten in matrices:
-        shape = (len(getattr(model, side).pieces), d_model)
-        matrix = reader.read(find_embedding(model, side), shape)
+        matrix = reader.read(find_embedding(model, side), (getattr(model, side).size, d_model))
         matrix = _take_rows(matrix, rewritten.rows, order)  # frees the first one, as it is large
         getattr(transformer, f"{side}_embedding").embeddings.assign(matrix)
         del matrix
-    target, count = sides[1], len(model.target.pieces)
+    target, count = sides[1], model.target.size
     bias = np.zeros(count, np.float32)
     if model.bias:
-        bias = reader.read(model.bias, (count,))
+        stored, pieces = model.tensors.get(model.bias), len(model.target.pieces)
+        is_filled = not stored or stored.shape[-1:] != (pieces,)  # transformers may leave it
+        bias = reader.read(model.bias, (count if is_filled else pieces,))
     bias = _take_rows(bias[:, np.newaxis], target.rows, [0])[:, 0]
     if transformer.output_projection is None:
         if model.bias:

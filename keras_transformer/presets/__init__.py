@@ -82,7 +82,10 @@ class TrainConfig:
     source_end: bool = option(True, "append END to sources")
 
     start_from: str | None = option(
-        None, "run to fine-tune; its vocabulary and architecture stay", section="fine-tuning"
+        None,
+        "run to fine-tune; its architecture and vocabulary stay; by default 5 epochs at a tenth of "
+        "its learning rate",
+        section="fine-tuning",
     )
     freeze: tuple[str, ...] = option((), "not to train: encoder, decoder, source-embeddings")
 

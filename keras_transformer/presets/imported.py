@@ -23,6 +23,7 @@ class Imported:
     length_penalty: float = option(1.0, "its length penalty, the default here", NOT_NEGATIVE)
     length_norm: str = option("length", "how it ranks a beam, the default here", LENGTH_NORMS)
     max_output_length: int | None = option(None, "its maximum tokens of a translation", COUNT)
+    language_tags: tuple[str, ...] = option((), "with one of which each source begins")
 
     def __post_init__(self) -> None:
         check_fields(self)

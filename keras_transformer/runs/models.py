@@ -26,13 +26,20 @@ from keras_transformer.runs.run import (
     SCORES,
     WEIGHTS_PATTERN,
     Run,
+    check_not_foreign,
     rank,
     ranking_key,
 )
 from keras_transformer.runs.streams import tolerate_closed_stderr
-from keras_transformer.serving.versions import find_exported_search, version_dir, versions
+from keras_transformer.serving.versions import (
+    find_exported_search,
+    read_card,
+    version_dir,
+    versions,
+)
 from keras_transformer.tokenizers import saved
 from keras_transformer.translation.results import check_n_best
+from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.utils import Path, creating, replacing
 
 if TYPE_CHECKING:
@@ -130,6 +137,7 @@ def open_model(
     """
     # Errors come first, as importing TensorFlow takes seconds.
     if not os.path.isdir(path):
+        check_not_foreign(path)
         raise ValueError(f"{path} is not a directory: give a run directory or a SavedModel.")
     run = Run.from_path(path)
     if run.has_model or run.has(CONFIG):
@@ -137,6 +145,7 @@ def open_model(
     try:
         version_dir(path)
     except ValueError:
+        check_not_foreign(path)
         raise ValueError(
             f"{path} is neither a run directory, with {MODEL}, nor a SavedModel, with "
             "saved_model.pb in it or in its highest version: give the --output of a training, or "
@@ -187,16 +196,35 @@ def open_translator(
     if n_best is not None:
         method = functools.partial(model.translate_n_best, n_best=n_best)
 
-    count = 0
+    count, tags = 0, _find_language_tags(model)
 
     def translate(texts, prefixes=None, first=0):
         nonlocal count
         count += len(texts)
+        starts = (text.lstrip() for text in (as_bytes(texts) if tags else ()))
+        if not all(start.startswith(tags) for start in starts if start):
+            _warn_of_missing_tag(tags)
         if is_run:
             model.run_eagerly(count <= EAGER_SENTENCES)
         return method(texts, search=search, prefixes=prefixes, first=first)
 
     return translate
+
+
+def _find_language_tags(model):
+    """The tags that sources of a multilingual model begin with, unless an export puts one there."""
+    card = getattr(model, "card", None) or read_card(model.directory)
+    tags = card.get("imported", {}).get("language_tags", ())
+    return () if card.get("prefix_token") else tuple(str(tag).encode() for tag in tags)
+
+
+@functools.cache  # once per process
+def _warn_of_missing_tag(tags):
+    print(
+        f"warning: a source has no language tag, such as {tags[0].decode()}: the model does not "
+        "know which language to translate into",
+        file=sys.stderr,
+    )
 
 
 # --- averaging ---

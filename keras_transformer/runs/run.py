@@ -43,8 +43,22 @@ VECTORS = ("source_vectors", "target_vectors")
 COLUMNS = ("step", "target_tokens", "minutes", "learning_rate", "loss", "val_loss")
 SCORES = ("val_bleu", "val_chrf")
 
+# Files of models of other systems.
+FOREIGN = ("config.json", "model_description.py", ".npz")
+
 # See `Run.read_history`.
 History: TypeAlias = Sequence[Mapping[str, float | None]]
+
+
+def check_not_foreign(path: Path) -> None:
+    """Raises if a path is a model of another system, which `import` makes a run of."""
+    name = os.fspath(path)
+    names = os.listdir(name) if os.path.isdir(name) else []
+    if name.endswith(".zip") or any(x.endswith(FOREIGN) for x in names):
+        raise ValueError(
+            f"{name} is not a run directory but looks like a model of another system: make a run "
+            f"of it by keras-transformer import {name} RUN."
+        )
 
 
 class Run(os.PathLike[str]):
@@ -117,6 +131,7 @@ class Run(os.PathLike[str]):
 
     def _inspect(self):
         if not self.has_model:
+            check_not_foreign(self)
             raise ValueError(
                 f"{self} is not a run directory with {MODEL} and {saved.NAMES[0]}: give the "
                 "--output of a training that has completed an epoch."
@@ -174,6 +189,7 @@ class Run(os.PathLike[str]):
             ValueError: If it is missing, or this version cannot read it.
         """
         if not os.path.isfile(self.file(CONFIG)):
+            check_not_foreign(self)
             raise ValueError(f"{self} is not a run directory: {CONFIG} is missing.")
         # Older versions trained on the built-in dates if there was no text.
         return from_yaml(self.file(CONFIG), {"dates": True})

@@ -13,6 +13,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields
     "architecture": {"max_length": int},
     "precision": {"computation": str},
     "recipe": {"bleu_tokenize": str},
+    "imported": {"language_tags": list},
     "vocabulary": {"source": dict, "target": dict, "end": str},
     "signatures": {},
     "versions": {},

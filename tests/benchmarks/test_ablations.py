@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 
+from benchmarks import adaptation
 from benchmarks.ablations import VARIANTS, training
 from benchmarks.fine_tuning import split, trainings
 from benchmarks.position_trainings import LENGTHS, copying, multi30k, write_letters
@@ -31,6 +32,22 @@ def test_fine_tuning_reads_each_half_once(tmp_path):
     for name, (text, changes) in variants.items():
         result = run("train", *training(text, tmp_path / name, changes), "--bleu-tokenize", "x")
         expected = "one-half is not a run directory" if "then" in name else "no tokenizer 'x'"
+        assert result.returncode == 2 and expected in result.stderr.decode()
+
+
+def test_adaptation_is_to_other_words(tmp_path):
+    """`python -m benchmarks.adaptation` too."""
+    texts = {"en": ["a man", "a hat"], "de": ["ein mann", "ein hut"]}
+    for language, lines in texts.items():
+        for part in ("train", "val"):
+            with gzip.open(tmp_path / f"{part}.lc.norm.tok.{language}.gz", "wt") as file:
+                file.writelines(f"{line}\n" for line in lines)
+    paths = adaptation.write_texts(tmp_path, tmp_path)
+    with open(paths["few"]) as few, open(paths["old words"]) as old:
+        assert (few.read(), old.read()) == ("a man\tein herr\n", "a hat\tein hut\n")
+    for name, options in adaptation.trainings(paths, tmp_path).items():
+        result = run("train", *options, "--output", tmp_path / "run", "--seed", "-1")
+        expected = "seed must be" if name == "before" else "before is not a run directory"
         assert result.returncode == 2 and expected in result.stderr.decode()
 
 

@@ -142,10 +142,13 @@ def test_native_models_score_as_ctranslate2_does(how, tmp_path, monkeypatch):
 # --- vocabularies ---
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "bytes"])
 @pytest.mark.parametrize("style", ["opus", "tc-big"])
 def test_segmentation_is_that_of_the_original(kind, style):
-    models = [train_spm(side, 110, kind, "nmt_nfkc") for side in marian_models.SIDES]
+    options = dict(size=110, kind=kind, rule="nmt_nfkc")
+    if kind == "bytes":  # to which unknown characters fall back, also those of the other side
+        options |= dict(size=366, kind="unigram", byte_fallback=True)
+    models = [train_spm(side, **options) for side in marian_models.SIDES]
     pieces = make_vocabulary(*models, style=style)
     ids = {piece: id for id, piece in enumerate(pieces)}
     pad, unk, end = ids["<pad>"], ids["<unk>"], ids["</s>"]
@@ -159,6 +162,7 @@ def test_segmentation_is_that_of_the_original(kind, style):
         cut = original.encode(lines, out_type=str)
         # Several unknown characters in a row are one piece there; such lines may differ.
         plain = [all(len(x) == 1 or x in known for x in row) for row in cut]
+        assert all(plain) or kind != "bytes"
         assert sum(plain) > len(lines) / 2
         found = [rewritten.rows[row].tolist() for row in tokenizer(lines).to_list()]
         expected = [[ids.get(piece, unk) for piece in row] for row in cut]
@@ -180,3 +184,11 @@ def test_language_tags_are_one_token():
     tagged, plain = tokenizer([">>fra<< A man.", "A man."]).to_list()
     assert tagged[1:] == plain
     assert pieces[rewritten.rows[tagged[0]]] == ">>fra<<"
+
+
+def test_language_tags_need_the_space_before_a_text():
+    models = [train_spm(side, add_dummy_prefix=False) for side in marian_models.SIDES]
+    pieces = make_vocabulary(*models)
+    sides = [Vocabulary(pieces, None, 1, None, 0, frozenset(), x) for x in models]
+    with pytest.raises(ValueError, match=">>deu<< needs a SentencePiece model that adds a space"):
+        rewrite(*sides)

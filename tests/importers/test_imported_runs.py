@@ -10,9 +10,10 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
+from keras_transformer.runs.models import _warn_of_missing_tag
 from keras_transformer.runs.run import Run
 from tests.support.command_line import refused, run
-from tests.support.marian_models import FOLDER, SENTENCES
+from tests.support.marian_models import FOLDER, SENTENCES, TAGS
 
 LINES = [*SENTENCES["source"][:4], "", ">>fra<< A man."]
 
@@ -34,14 +35,32 @@ def translate(path, *options):
 def test_what_is_printed_and_recorded(imported):
     folder, result = imported
     assert result.stdout.decode().strip() == str(folder / "run")
-    assert "licence cc-by-4.0" in result.stderr.decode()
+    printed = result.stderr.decode()
+    assert "licence cc-by-4.0" in printed
+    assert "begin each source with one of 2 language tags: >>deu<<, >>fra<<\n" in printed
     config = Run(folder / "run").read_config()
     origin = config.imported
     assert (origin.source, origin.licence, origin.beam_size) == ("tied", "cc-by-4.0", 4)
+    assert origin.language_tags == TAGS
     assert re.fullmatch("[0-9a-f]{64}", origin.sha256)
     assert (config.model.epsilon, config.model.depths, config.model.dropout) == (1e-5, (2, 1), 0.1)
     described = Run(folder / "run").describe()
     assert described["imported"]["source"] == "tied" and described["recipe"] == {}
+
+
+def warnings_of(path, *lines):
+    """What `translate` prints about language tags, as in a process of its own."""
+    _warn_of_missing_tag.cache_clear()
+    result = run("translate", path, stdin="\n".join(lines).encode())
+    assert result.returncode == 0
+    return result.stderr.decode().count("warning: a source has no language tag, such as >>deu<<")
+
+
+def test_a_source_without_a_language_tag_gets_one_warning(imported):
+    path = imported[0] / "run"
+    assert warnings_of(path, ">>fra<< A man.", "", "  >>deu<< Two dogs.") == 0
+    assert warnings_of(path, ">>fra<< A man.", "A man.", "Two dogs.") == 1
+    assert b"warning" not in run("translate", path, stdin=b"A man.").stderr, "once per process"
 
 
 def test_its_own_search_is_the_default(imported):
@@ -97,6 +116,7 @@ def test_export_gives_the_same_texts(imported):
     assert result.returncode == 0, result.stderr.decode()
     card = json.loads((folder / "export" / "1" / "model.json").read_text())
     assert card["imported"]["source"] == "tied"
+    assert warnings_of(folder / "export", "A man.") == 1
     beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "length_norm")}
     assert beam == {"beam_size": 4, "length_norm": "length"}
     assert translate(folder / "export", "--beam-size", "4") == translate(folder / "run")
@@ -116,6 +136,7 @@ def test_a_prefix_token_is_put_before_every_source(imported):
     assert result.returncode == 0, result.stderr.decode()
     card = json.loads((folder / "french" / "1" / "model.json").read_text())
     assert (card["prefix_token"], card["max_output_length"]) == (">>fra<<", 31)
+    assert warnings_of(folder / "french", "A man.") == 0
     french, _ = kt.load_saved_model(folder / "french")(["A man.", ""])
     translator = kt.load(folder / "run")
     greedy = SearchConfig(max_output_length=31)

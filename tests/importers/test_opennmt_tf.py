@@ -9,7 +9,7 @@ import yaml
 
 import keras_transformer as kt
 from keras_transformer.importers.importing import read_source
-from keras_transformer.importers.opennmt_tf import ARGUMENTS, read_description
+from keras_transformer.importers.opennmt_tf import CATALOG, read_description
 from keras_transformer.importers.vocabularies import rewrite
 from keras_transformer.importers.weights import load_weights, resolve_sharing
 from keras_transformer.presets import SearchConfig
@@ -20,7 +20,11 @@ from tests.support.parity_opennmt import LINES, LONGEST
 from tests.support.paths import FIXTURES
 
 FOLDER = FIXTURES / "opennmt"
-NAMES = ["all", "target", "input", "none"]
+ACTIVATIONS = {"all": None, "target": "silu", "input": None, "none": "relu"}
+NUM_HEADS = 4
+TINY = (
+    'from opennmt import models\nmodel = lambda: models.get_model_from_catalog("TransformerTiny")\n'
+)
 
 
 class Imported:
@@ -29,10 +33,11 @@ class Imported:
     def __init__(self, name, path):
         text = (FOLDER / name / "answers.json").read_text(encoding="utf-8")
         self.answers = json.loads(text)
-        self.path = kt.import_model(FOLDER / name, path)
+        described = NUM_HEADS, ACTIVATIONS[name]
+        self.path = kt.import_model(FOLDER / name, path, *described)
         self.translator = kt.load(path, "float32")
         self.model = self.translator.model
-        self.original = read_source(FOLDER / name)
+        self.original = read_source(FOLDER / name, *described)
         self.rows = [x.rows for x in rewrite(self.original.source, self.original.target)]
         self.source, _ = self.translator.read_source(LINES)
 
@@ -47,7 +52,7 @@ class Imported:
         return np.array(self.model((self.source[:few], np.array(target[:few]))))
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=ACTIVATIONS)
 def imported(request, tmp_path_factory):
     return Imported(request.param, tmp_path_factory.mktemp(request.param) / "run")
 
@@ -111,7 +116,7 @@ def test_every_tensor_matters(one):
 
 @pytest.mark.parametrize("name", ["target", "none"])
 def test_a_softmax_without_bias(name):
-    model, logits = read_source(FOLDER / name), []
+    model, logits = read_source(FOLDER / name, NUM_HEADS, ACTIVATIONS[name]), []
     sides = rewrite(model.source, model.target)
     ids = np.random.default_rng(3).integers(4, 90, (2, 3, 5))
     bias = model.tensors[model.bias].read()[sides[1].rows]
@@ -163,8 +168,10 @@ def test_its_search_and_its_export(one, tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of a run directory, of the one that has an optimizer."""
-    return shutil.copytree(FOLDER / "none", tmp_path / "model")
+    """A copy of a run directory, of the one that has an optimizer, as a model of the catalog."""
+    copy = shutil.copytree(FOLDER / "none", tmp_path / "model")
+    (copy / "model_description.py").write_text(TINY)
+    return copy
 
 
 def edit(folder, section=None, **changes):
@@ -291,77 +298,99 @@ def test_version_1(folder, tmp_path):
     refused(["import", folder, tmp_path / "run"], "is of OpenNMT-tf 1, which is not supported")
 
 
+def move_vocabularies(folder, place, name="{}"):
+    """Moves the vocabularies of both sides to other places, and names these."""
+    for side in ("source", "target"):
+        where = place / name.format(side)
+        where.mkdir(parents=True)
+        for end in ("vocab", "model"):
+            shutil.move(folder / f"{side}.{end}", where / f"sp.{end}")
+        tokenizer = {"type": "SentencePieceTokenizer", "params": {"model": str(where / "sp.model")}}
+        edit(folder, "data", **{f"{side}_vocabulary": str(where / "sp.vocab")})
+        edit(folder, "data", **{f"{side}_tokenization": tokenizer})
+
+
+def test_an_absolute_path_that_exists_is_followed(folder, tmp_path):
+    before = read_source(folder)
+    move_vocabularies(folder, tmp_path / "data")
+    after = read_source(folder)
+    assert (before.source, before.target) == (after.source, after.target)
+
+
+def test_two_files_of_one_name_are_not_one(folder, tmp_path):
+    move_vocabularies(folder, tmp_path / "data")
+    for side in ("source", "target"):  # the second copy replaces the first
+        for path in (tmp_path / "data" / side).iterdir():
+            shutil.copy(path, folder)
+    shutil.rmtree(tmp_path / "data")
+    refused(["import", folder, tmp_path / "run"], "but there is one file for both")
+    # One tokenization, in one file, is of both sides.
+    tokenizer = {"type": "SentencePieceTokenizer", "params": {"model": "/data/sp.model"}}
+    (folder / "sp.yml").write_text(yaml.safe_dump(tokenizer))
+    for side in ("source", "target"):
+        edit(folder, "data", **{f"{side}_vocabulary": "./sp.vocab"})
+        edit(folder, "data", **{f"{side}_tokenization": "sp.yml"})
+    model = read_source(folder)
+    assert model.source == model.target
+
+
+def test_hidden_files_are_none_of_its_configurations(folder, tmp_path):
+    (folder / "._data.yml").write_bytes(b"\0\5\x16\7")  # of macOS
+    assert read_source(folder).config.num_heads == 2
+
+
+def test_null_is_the_default(folder):
+    edit(folder, params={"beam_width": None, "length_penalty": None})
+    search = read_source(folder).search
+    assert search == SearchConfig(length_penalty=0.0, max_output_length=250)
+
+
 # --- descriptions ---
 
 
-def describe(tmp_path, text):
+def describe(tmp_path, text, *given):
     path = tmp_path / "model_description.py"
     path.write_text(text)
-    changed = read_description(path)
-    return {name: x for name, x in changed.items() if x != ARGUMENTS[name]}
+    return read_description(path, *given)
+
+
+@pytest.mark.parametrize("name, num_heads", [("TransformerTiny", 2), ("TransformerBig", 16)])
+def test_a_model_of_the_catalog_is_known_by_its_name(name, num_heads, tmp_path):
+    assert describe(tmp_path, TINY.replace("TransformerTiny", name)) == (num_heads, "relu")
+    assert CATALOG[name] == num_heads
 
 
 @pytest.mark.parametrize(
-    "text, expected",
+    "text",
     [
-        ('model = lambda: models.get_model_from_catalog("TransformerBase")', {}),
-        ('model = lambda: models.get_model_from_catalog("TransformerTiny")', {"num_heads": 2}),
-        ("model = opennmt.models.TransformerBigSharedEmbeddings", {"num_heads": 16}),
-        ("def model():\n  return onmt.models.Transformer(num_heads=4)", {"num_heads": 4}),
-        ("model = lambda: Transformer(None, None, 3, 64, 4)", dict(num_layers=3, num_units=64)),
-        (
-            "class A(onmt.models.Transformer):\n"
-            "  def __init__(self):\n"
-            "    super().__init__(source_inputter=onmt.inputters.WordEmbedder(512),\n"
-            "        ffn_activation=tf.nn.swish, pre_norm=False, num_heads=4)\n"
-            "model = A",
-            dict(ffn_activation="swish", pre_norm=False, source_inputter="WordEmbedder"),
-        ),
+        "model = lambda: models.Transformer(num_heads=4)",
+        "class A(models.Transformer):\n  pass\nmodel = A",
+        'model = lambda: models.get_model_from_catalog("LuongAttention")',
+        '# model = lambda: models.get_model_from_catalog("TransformerBig")',
+        f"{TINY}{TINY}",
+        "model = lambda:",
     ],
 )
-def test_descriptions(text, expected, tmp_path):
-    found = describe(tmp_path, text)
-    assert {name: found[name] for name in expected} == expected
-    assert ("num_heads" in found) == ("catalog" not in text or "Tiny" in text)
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("model = lambda: Transformer(maximum_relative_position=20)", "maximum_relative_position"),
-        ('model = lambda: get_model_from_catalog("TransformerRelative")', "relative_position must"),
-        ('model = lambda: get_model_from_catalog("LuongAttention")', "'LuongAttention' is not"),
-        ("model = lambda: Transformer(mha_bias=False)", "mha_bias must be true"),
-        ("model = lambda: Transformer(ffn_glu=True)", "ffn_glu must be"),
-        ("model = lambda: Transformer(position_encoder_class=None)", "position_encoder_class"),
-        ("model = lambda: Transformer(onmt.ParallelInputter([]))", "received 'ParallelInputter'"),
-        ("model = lambda: Transformer(num_heads=2 * 4)", "num_heads must be a plain value"),
-        ("model = lambda: Transformer(*sizes)", "must be a plain value"),
-        ("model = lambda: Transformer(**sizes)", "None must be"),
-        ("model = lambda: LanguageModel(decoder)", "found 0"),
-        ("model = lambda: [Transformer(), Transformer()]", "found 2"),
-        ("model = lambda:", "is corrupted"),
-        ("(" * 5000, "is corrupted"),
-    ],
-)
-def test_descriptions_that_are_refused(text, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+def test_the_heads_of_others_are_asked_for(text, tmp_path):
+    with pytest.raises(ValueError, match="give --num-heads"):
         describe(tmp_path, text)
+    assert describe(tmp_path, text, 4) == (4, "relu")
 
 
-@pytest.mark.parametrize(
-    "old, new, message",
-    [
-        ("num_heads=4", "num_heads=HEADS", "num_heads must be a positive integer"),
-        ("num_heads=4", "num_heads=5", "num_heads must divide"),
-        ("tf.nn.relu", "onmt.layers.gelu", "ffn_activation must be"),
-        ("dropout=0.2", "dropout='x'", "dropout must be"),
-    ],
-)
-def test_architectures_that_are_refused(old, new, message, folder, tmp_path):
+def test_what_an_own_model_may_be(folder, tmp_path):
     path = folder / "model_description.py"
-    path.write_text(path.read_text().replace(old, new))
-    refused(["import", folder, tmp_path / "run"], message)
+    shutil.copy(FOLDER / "none" / "model_description.py", path)
+    command = ["import", folder, tmp_path / "run", "--num-heads"]
+    refused([*command, "4"], "has the option ffn_activation: give --activation relu or silu")
+    refused([*command, "4", "--activation", "gelu"], "activation must be")
+    refused([*command, "5", "--activation", "relu"], "num_heads must divide")
+    path.write_text("model = lambda: Transformer(position_encoder_class=None)")
+    refused([*command, "4"], "only models with OpenNMT-tf's sinusoidal positions")
+
+
+def test_its_options_are_for_no_other_model(tmp_path):
+    folder = FIXTURES / "marian" / "tied"
+    refused(["import", folder, tmp_path / "run", "--num-heads", "2"], "are for OpenNMT-tf")
 
 
 def test_a_description_is_not_executed(folder, tmp_path):

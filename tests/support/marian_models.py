@@ -4,6 +4,7 @@ Every tensor is drawn, so that a wrong one changes the logits: gammas are not 1,
 queries and keys are so large that attention is far from uniform.
 """
 
+import functools
 import io
 import json
 
@@ -41,7 +42,7 @@ TAGS = (">>deu<<", ">>fra<<")
 DROPPED, ADDED = ("▁in", "en", "u"), ("é", "漢", "▁xyz")
 
 
-def train_spm(side, size=90, kind="unigram", rule="identity"):
+def train_spm(side, size=90, kind="unigram", rule="identity", **options):
     """A SentencePiece model with Marian's ids, learned from a few sentences."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -54,6 +55,7 @@ def train_spm(side, size=90, kind="unigram", rule="identity"):
         hard_vocab_limit=False,
         minloglevel=2,
         num_threads=1,
+        **options,
     )
     return model.getvalue()
 
@@ -170,8 +172,14 @@ def native_tensors(options, sizes, seed=1):
     return {name: draw(random, name, shape) for name, shape in shapes.items()}
 
 
-def write_native(folder, separate=False, seed=1, decoder=None, tensors=None, **changes):
-    """Writes the folder of a native model, which it returns."""
+def write_native(
+    folder, separate=False, seed=1, decoder=None, tensors=None, vocabularies="yml", **changes
+):
+    """Writes the folder of a native model, which it returns.
+
+    Args:
+        vocabularies: "yml"; "lists", as models of the Tatoeba Challenge have; "spm", Marian's own.
+    """
     import yaml
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -181,18 +189,25 @@ def write_native(folder, separate=False, seed=1, decoder=None, tensors=None, **c
         options["tied-embeddings-all"] = False
         options.setdefault("tied-embeddings", True)
     groups = [[models[0]], [models[1]]] if separate else [models, models]
-    vocabularies = [make_vocabulary(*group, pad=False) for group in groups]
-    for side, model, pieces in zip(SIDES, models, vocabularies, strict=True):
+    make = read_pieces if vocabularies == "spm" else functools.partial(make_vocabulary, pad=False)
+    listed, names = [make(*group) for group in groups], []
+    for side, model, pieces in zip(SIDES, models, listed, strict=True):
+        names.append(f"opus.{side}.{'vocab.yml' if vocabularies == 'yml' else vocabularies}")
         (folder / f"{side}.spm").write_bytes(model)
-        lines = [f"{json.dumps(x, ensure_ascii=False)}: {id}" for id, x in enumerate(pieces)]
-        (folder / f"opus.{side}.vocab.yml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    arrays = dict(native_tensors(options, [len(x) for x in vocabularies], seed))
+        if vocabularies == "spm":
+            (folder / f"{side}.spm").rename(folder / names[-1])
+            continue
+        lines = pieces
+        if vocabularies == "yml":
+            lines = [f"{json.dumps(x, ensure_ascii=False)}: {id}" for id, x in enumerate(pieces)]
+        (folder / names[-1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    arrays = dict(native_tensors(options, [len(x) for x in listed], seed))
     arrays |= tensors or {}
     content = np.frombuffer(yaml.safe_dump(options).encode() + b"\0", "int8")
     np.savez(folder / "model.npz", **{"special:model.yml": content}, **arrays)
     settings = {
         "models": ["model.npz"],
-        "vocabs": [f"opus.{side}.vocab.yml" for side in SIDES],
+        "vocabs": names,
         "beam-size": 6,
         "normalize": 1,
         "word-penalty": 0,

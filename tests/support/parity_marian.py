@@ -23,6 +23,7 @@ FIXTURES = {
     "separate": dict(**SMALL, seed=2, end_bias=2.0, separate=True, style="tc-big", file="zip"),
     "untied": dict(**SMALL, seed=5, end_bias=3.5, tied=False, file="legacy", activation="relu"),
     "half": dict(**SMALL, seed=6, end_bias=3.5, style="tc-big", file="zip", half=True),
+    "added": dict(**SMALL, seed=8, end_bias=3.5, file="safetensors", added=("<person>", "x-99")),
 }
 LARGER = {
     "deep": dict(d_model=64, heads=4, d_ff=128, layers=(6, 6), file="safetensors"),
@@ -38,6 +39,15 @@ FEW = 4  # lines whose logits are kept
 SHARPNESS = 2.0  # of the probabilities; if they are flat, END below a beam's best may win
 LONGEST = 31  # tokens of a translation
 LINES = [*SENTENCES["source"][:5], "The sun, too late!", "A 漢 dog", "é", ">>fra<< The snow."]
+# A space follows each added token: without one, transformers begins a word.
+ADDED_LINES = [
+    "A <person> reads.",
+    "<person> <person> sits",
+    "Two(x-99 dogs",
+    "The x-99",
+    "<person>",
+]
+ROUNDED = 8  # to a multiple of it, the rows of a vocabulary with added tokens are filled up
 
 
 # --- with transformers ---
@@ -63,12 +73,18 @@ def make_model(folder, d_model, heads, d_ff, layers, file, **how):
         (folder / name).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
     for side, model in zip(SIDES, models, strict=True):
         (folder / f"{side}.spm").write_bytes(model)
-    target = vocabularies[-1]
+    target, added = vocabularies[-1], how.get("added", ())
     pad, end = target.index("<pad>"), target.index("</s>")
     sizes = d_model, heads, d_ff, layers
-    config = _make_config(sizes, [len(x) for x in vocabularies], pad, end, separate, tied, how)
+    rows = [len(x) for x in vocabularies]
+    if added:
+        tokens = {token: len(target) + number for number, token in enumerate(added)}
+        (folder / "added_tokens.json").write_text(json.dumps(tokens))
+        rows = [-(-(rows[0] + len(added)) // ROUNDED) * ROUNDED]
+    config = _make_config(sizes, rows, pad, end, separate, tied, how)
     model = MarianMTModel(config)
-    _draw_weights(model, pad, end, how.get("seed", 1), how.get("end_bias", 1.5))
+    pieces = len(target) + len(added)
+    _draw_weights(model, pad, end, how.get("seed", 1), how.get("end_bias", 1.5), pieces)
     model.eval()
     if how.get("half"):
         model = model.half()
@@ -126,7 +142,7 @@ def _align(vocabularies):
     return aligned
 
 
-def _draw_weights(model, pad, end, seed, end_bias):
+def _draw_weights(model, pad, end, seed, end_bias, pieces):
     import torch
 
     random = np.random.default_rng(seed)
@@ -141,6 +157,7 @@ def _draw_weights(model, pad, end, seed, end_bias):
         last.weight *= SHARPNESS
         bias = model.final_logits_bias
         bias[0, pad], bias[0, end] = 0.0, end_bias  # translations of several lengths
+        bias[0, pieces:] = -20.0  # what fills up is not produced
         for embedding in (model.model.encoder.embed_tokens, model.model.decoder.embed_tokens):
             embedding.weight[pad] = 0
 
@@ -158,6 +175,7 @@ def compute_answers(folder, lines=LINES):
     tokenizer.punc_normalizer = lambda text: text  # Moses, which Marian's models do not contain
     batch = tokenizer(list(lines), return_tensors="pt", padding=True)
     size = model.config.decoder_vocab_size
+    size = min(size, len(tokenizer))
     drawn = np.random.default_rng(2).integers(2, size - 3, (len(lines), 6))
     target = torch.tensor(drawn)
     target[:, 0] = model.config.decoder_start_token_id
@@ -190,6 +208,7 @@ def make(folder, models, write=True):
         if write:
             make_model(place, **how)
         lines = LINES if models is FIXTURES else LINES + numbered_lines(200)
+        lines = lines + (ADDED_LINES if "added" in how else [])
         answers = compute_answers(place, lines)
         file = place / "answers.json"
         if write:
