@@ -4,7 +4,7 @@ Shapes: B batch, N beams, P tokens of the prefix, T number of steps taken, V voc
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -78,13 +78,12 @@ def beam_search(
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
         `lengths`, int32 `(B, N)`, END included; and `log_prob`, float32 `(B, N)`, natural
-        logarithm, not normalized by length. A hypothesis that no token may follow, since all logits
-        are -inf, is dropped. If a row has fewer than N hypotheses, the others are all PAD with
-        length 0 and log_prob -inf. A hypothesis with NaN logits comes first, with log_prob NaN.
+        logarithm, not normalized by length. A hypothesis whose next logits are all -inf is dropped,
+        one whose logits are NaN comes first, with log_prob NaN. If a row has fewer than N, the
+        others are all PAD with length 0 and log_prob -inf.
 
     Raises:
-        ValueError: If the beam is empty or wider than the vocabulary, α is negative, p is below 1
-            or `length_norm` unknown; see also `greedy_search`.
+        ValueError: If `beam_size`, α, p or `length_norm` is invalid; see also `greedy_search`.
     """
     SearchConfig(beam_size, length_penalty, beam_patience, length_norm)  # raises if one is invalid
     if beam_size == 1:
@@ -92,9 +91,8 @@ def beam_search(
         return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
     batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
     rank = functools.partial(ranking_score, length_penalty=length_penalty, length_norm=length_norm)
-    options: dict[str, Any] = dict(beam_size=beam_size, fixed_shapes=fixed_shapes, rank=rank)
-    options |= dict(enough=beam_patience * beam_size, constraint=prefix_constraint(prefix))
-    alive, ended, steps = _search(step, state, batch_size, max_length, **options)
+    arguments = step, state, batch_size, max_length, beam_size, rank, prefix_constraint(prefix)
+    alive, ended, steps = _search(*arguments, fixed_shapes, beam_patience * beam_size)
     # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
     # In other rows none of them ranks above the ended ones, which come first in ties.
     unfinished = alive._replace(score=rank(alive.log_prob, steps))

@@ -33,9 +33,9 @@ OURS = frozenset(
     Abs AddV2 All ArgMax Assert AssignVariableOp BatchMatMulV2 BatchMatMulV3 BiasAdd BroadcastTo
     Case Cast ConcatV2 Const Cos Cumsum DisableCopyOnRead Einsum Elu EnsureShape Equal Erfc Exp
     ExpandDims Expm1 FastWordpieceTokenizeWithOffsets Fill Floor FloorDiv FloorMod GatherV2 Greater
-    GreaterEqual Identity IdentityN If IsFinite LeakyRelu Less LessEqual Log LogSoftmax LogicalAnd
-    LogicalNot LogicalOr MatMul Max Maximum Mean Minimum Mul Neg NoOp NormalizeUTF8 NotEqual OneHot
-    Pack Pad PadV2 PartitionedCall Placeholder Pow Prod RaggedGather RaggedRange
+    GreaterEqual Identity IdentityN If IsFinite IsNan LeakyRelu Less LessEqual Log LogSoftmax
+    LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean Minimum Mul Neg NoOp NormalizeUTF8
+    NotEqual OneHot Pack Pad PadV2 PartitionedCall Placeholder Pow Prod RaggedGather RaggedRange
     RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceJoin Relu Relu6 Reshape ReverseV2 Round
     Rsqrt Select SelectV2 Selu SentencepieceDetokenizeOp SentencepieceIdToStringOp SentencepieceOp
     SentencepieceTokenizeOp Shape Sigmoid Sin Size Softmax Softplus Softsign Split Sqrt Square
