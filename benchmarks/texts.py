@@ -32,7 +32,7 @@ def main(text, vocabulary=None, lines="2000000"):
 
 def vectors(count):
     """Megabytes that reading needs, and seconds."""
-    from keras_transformer.tokenizers.word_vectors import read_vectors
+    from keras_transformer.training.word_vectors import read_vectors
 
     with tempfile.TemporaryDirectory() as folder:
         pipe = os.path.join(folder, "vectors")
@@ -41,8 +41,8 @@ def vectors(count):
         writer.start()
         wanted = {b"w%d" % k for k in range(0, count, max(count // WANTED, 1))}
         before, start = peak(), time.perf_counter()
-        found = read_vectors(pipe, wanted)
-        assert len(found.words) == len(wanted)
+        found = read_vectors(pipe, wanted, 300)
+        assert len(found) == len(wanted)
         seconds = time.perf_counter() - start
         writer.join()
     return (peak() - before) / 1024, seconds

@@ -62,10 +62,6 @@ from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as WordPieceTokenizer
 from keras_transformer.training.distribution import make_strategy as make_strategy
 from keras_transformer.training.divergence import StopOnDivergence as StopOnDivergence
-from keras_transformer.training.embedding_initialization import Coverage as Coverage
-from keras_transformer.training.embedding_initialization import (
-    initialize_embeddings as initialize_embeddings,
-)
 from keras_transformer.training.losses import MaskedAccuracy as MaskedAccuracy
 from keras_transformer.training.losses import Perplexity as Perplexity
 from keras_transformer.training.losses import SmoothedCrossEntropy as SmoothedCrossEntropy
@@ -73,6 +69,10 @@ from keras_transformer.training.losses import TargetTokens as TargetTokens
 from keras_transformer.training.optimizer import EMAAdam as EMAAdam
 from keras_transformer.training.optimizer import WarmupInverseSqrt as WarmupInverseSqrt
 from keras_transformer.training.token_trainer import TokenTrainer as TokenTrainer
+from keras_transformer.training.word_vectors import Coverage as Coverage
+from keras_transformer.training.word_vectors import (
+    initialize_embeddings as initialize_embeddings,
+)
 from keras_transformer.transformer import Transformer as Transformer
 from keras_transformer.translation.inspection import attention_maps as attention_maps
 from keras_transformer.translation.inspection import token_probabilities as token_probabilities

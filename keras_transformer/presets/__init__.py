@@ -75,7 +75,7 @@ class TrainConfig:
     target_vocabulary: str | None = option(None, "the same for the target")
     lowercase: bool = option(False, "convert text to lower case")
     nfkc: bool = option(True, "normalize sources to Unicode NFKC (not wordpiece)")
-    source_vectors: str | None = option(None, "pretrained embeddings: GloVe, word2vec, fastText")
+    source_vectors: str | None = option(None, "pretrained embeddings: text of GloVe or fastText")
     target_vectors: str | None = option(None, "the same for the target")
     freeze_vectors: bool = option(False, "do not train the pretrained embeddings")
     subword_sampling: float = option(0.0, "BPE-dropout, or alpha of unigram sampling", SHARE)

@@ -16,8 +16,8 @@ from keras_transformer.runs.configuration import MACHINE_FIELDS
 from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import read_pieces
-from keras_transformer.tokenizers.word_vectors import check_vectors
 from keras_transformer.training.cluster import cluster_for_strategy
+from keras_transformer.training.word_vectors import check_vectors
 from keras_transformer.utils import Path
 
 logger = logging.getLogger(__name__)

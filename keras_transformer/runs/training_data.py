@@ -141,7 +141,7 @@ def load_word_vectors(
         Dict of `vectors`, for `data.json`: for each side with word vectors, its `Coverage` as a
         dict and the hash of the embeddings. Empty without word vectors.
     """
-    from keras_transformer.training.embedding_initialization import initialize_embeddings
+    from keras_transformer.training.word_vectors import initialize_embeddings
 
     covered = {}
     for side in sides_with_vectors(config):

@@ -1,4 +1,6 @@
-"""Embeddings that begin as word vectors: scaled, reduced, frozen or not."""
+"""Embeddings that begin as word vectors: files, scale, frozen or not."""
+
+import gzip
 
 import keras
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import check_frozen_vectors
+from keras_transformer.training.word_vectors import check_vectors, read_vectors
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
 SIZES = dict(num_layers=1, num_heads=2, d_ff=16, dropout=0.0, max_length=8, positions="learned")
@@ -50,37 +53,9 @@ def test_one_factor_brings_them_to_the_deviation_of_the_embedding(words, tmp_pat
     np.testing.assert_array_equal(after[others], before[others])
     assert (coverage.types, coverage.types_covered) == (words.vocabulary_size - 4, 4)
     assert (coverage.tokens, coverage.tokens_covered) == (9 * 11 + 5, 9 * (2 + 2 + 1 + 1))
-    assert coverage.width == 8 and coverage.kept_variance is None
     assert str(coverage) == (
-        "4 of 9 (44.4%) of the vocabulary and 54 of 104 (51.9%) of the running tokens have a "
-        "vector of 8 numbers"
+        "4 of 9 (44.4%) of the vocabulary and 54 of 104 (51.9%) of the running tokens have a vector"
     )
-
-
-def test_wide_ones_are_reduced_to_what_varies_most(words, tmp_path):
-    """All that these vary in are two of their twelve numbers, mixed."""
-    names = ["fox", "the", "jump", "dogs", "lazy", "quick", "brown", "zwei", "7"]
-    generator = np.random.default_rng(3)
-    mix, low = generator.normal(size=(2, 12)), generator.normal(size=(9, 2))
-    rows = low @ mix + 5
-    lines = [f"{word} {' '.join(map(str, row))}" for word, row in zip(names, rows, strict=True)]
-    (tmp_path / "v").write_text("\n".join(lines) + "\n")
-    embedding = embedding_of(words, 4)
-    coverage = kt.initialize_embeddings(embedding, words, tmp_path / "v")
-    assert coverage.kept_variance == pytest.approx(1) and coverage.tokens is None
-    assert "have a vector of 12 numbers, reduced by PCA, which retains 100% of" in str(coverage)
-    found = np.array(embedding.embeddings)[[int(words(name)[0]) for name in names]]
-    # Distances stay, but for the one factor, and two axes are enough.
-    wanted, got = (
-        np.linalg.norm(x[:, None] - x[None], axis=-1)[np.triu_indices(9, 1)] for x in (rows, found)
-    )
-    np.testing.assert_allclose(got / wanted, got[0] / wanted[0], rtol=1e-4)
-    assert np.abs(found[:, 2:]).max() < 1e-5 < np.abs(found[:, :2]).min()
-    assert np.sqrt(np.mean(np.square(found))) == pytest.approx(4**-0.5)
-    few = embedding_of(words, 8)
-    write_vectors(tmp_path / "few", ["fox", "the"], 12)  # fewer words than numbers
-    assert kt.initialize_embeddings(few, words, tmp_path / "few").types_covered == 2
-    assert np.isfinite(np.array(few.embeddings)).all()
 
 
 def test_which_pieces_are_words(words, tmp_path):
@@ -108,9 +83,78 @@ def test_vectors_that_are_of_no_use(words, tmp_path):
         kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
     with pytest.raises(ValueError, match="vectors of 8 numbers, but the embedding is 10 wide"):
         kt.initialize_embeddings(embedding_of(words, 10), words, tmp_path / "v")
-    (tmp_path / "zero").write_text("fox" + " 0.0" * 8 + "\n")
-    with pytest.raises(ValueError, match="has only zero vectors"):
-        kt.initialize_embeddings(embedding_of(words), words, tmp_path / "zero")
+    for value, message in (("0.0", "has only zero vectors"), ("1e99", "are not finite numbers")):
+        (tmp_path / "v").write_text("fox" + f" {value}" * 8 + "\n")
+        with pytest.raises(ValueError, match=message):
+            kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
+
+
+# Files.
+
+
+WORDS = ["the", ",", ". . .", "at name@domain.com", "fox\u00a0s", "Zwölf", "1995", "</s>", "\x85"]
+TABLE = np.random.default_rng(4).normal(0, 0.3, (9, 5)).astype("float32")
+FORMATS = {"glove": ("", "\n"), "fasttext": ("9 5 \n", " \n"), "windows": ("9 5\r\n", "\r\n")}
+
+
+def text(header="", end="\n"):
+    lines = [
+        f"{word} {' '.join(map(repr, row.tolist()))}{end}"
+        for word, row in zip(WORDS, TABLE, strict=True)
+    ]
+    return (header + "".join(lines)).encode()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzipped"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(name, pack, tmp_path):
+    path = tmp_path / "vectors"
+    path.write_bytes(pack(text(*FORMATS[name])))
+    asked = ["the", "Zwölf", "fox\u00a0s", "1995", "\x85", "missing"]
+    found = read_vectors(path, {word.encode() for word in asked}, 5)
+    assert {word.decode() for word in found} == {*asked[:-1]}
+    for word, vector in found.items():
+        np.testing.assert_array_equal(vector, TABLE[WORDS.index(word.decode())])
+        assert vector.dtype == np.float32
+    check_vectors(path, 5)
+    for width in (4, 6):
+        for read in (check_vectors, lambda path, width: read_vectors(path, (), width)):
+            with pytest.raises(ValueError, match=f"vectors of 5 numbers, .* is {width} wide"):
+                read(path, width)
+
+
+def test_a_first_word_with_spaces_and_a_word_that_is_repeated(tmp_path):
+    (tmp_path / "v").write_bytes(b". . . 1.5 2.5 -1e-3\nthe 1 2 3\nthe 4 5 6\n\n\n")
+    found = read_vectors(tmp_path / "v", {b"the", b"."}, 3)
+    assert [*found] == [b"the"] and found[b"the"].tolist() == [1, 2, 3]
+
+
+BAD = {
+    "missing": (None, "v cannot be read: No such file or directory."),
+    "empty": (b"", "is not a text file of word vectors: its first line must be"),
+    "prose": (b"the quick brown fox\njumps over\n", "must be a word and its vector, or"),
+    "one line without an end": (b"the 1.0 2.0", "is not a text file of word vectors"),
+    "binary": (b"1 2\nfox " + b"\0" * 8, "vector 1 has 1 number, expected 2; .* not a text"),
+    "ragged": (b"the 1.5 2.5\nfox 1.5\n", ": vector 2 has 1 number, expected 2; the file is"),
+    "no number": (b"the 1.5 2.5\nfox 1.5 x\n", ": vector 2 has values that are not finite"),
+    "not finite": (b"the 1.5 2.5\nfox nan 1.5\n", ": vector 2 has values that are not finite"),
+    "truncated": (b"3 2\nthe 1.5 2.5\nfox 1.5 2.5\n", "expected 3 vectors according to its"),
+    "header alone": (b"9 2\n", "expected 9 vectors according to its first line"),
+    "garbage": (b"\x1f\x8b" + b"garbage" * 9, " cannot be decompressed "),
+    "half a gzip": (gzip.compress(b"the 1.5 2.5\n" * 50)[:-9], "truncated; download it again."),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files(name, tmp_path):
+    content, message = BAD[name]
+    if content is not None:
+        (tmp_path / "v").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_vectors(tmp_path / "v", {b"the", b"fox"}, 2)
+
+
+# Training.
 
 
 def frozen_model(sides=("source",), share="target", **options):
