@@ -1,10 +1,19 @@
 """What several files of tests share."""
 
 import gc
+import sys
 
 import pytest
 
 from tests.support.command_line import run_process
+
+
+def pytest_configure(config):
+    """Warnings of packages below are errors only with the Python that we develop with."""
+    if sys.version_info[:2] != (3, 11):
+        filters = config.getini("filterwarnings")
+        assert filters[0] == "error"
+        filters[:1] = ["default", "error:::keras_transformer", "error:::tests"]
 
 
 @pytest.fixture(scope="session", autouse=True)
