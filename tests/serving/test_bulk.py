@@ -6,11 +6,11 @@ import json
 import math
 import os
 import random
-import subprocess
 import sys
 
 import pytest
 
+from tests.support import child_process
 from tests.support.paths import EXPORT
 from tests.support.toy_translator import trained_translator
 
@@ -196,15 +196,15 @@ def test_engines(program, toy_version, lines, tmp_path):
 
     def run(*options):
         words = [*command, "--shard-rows", "17", *options]
-        result = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True)
+        result = child_process.run(words, env=environment, cwd=tmp_path, capture_output=True)
         assert result.returncode == 0, result.stderr.decode()[-3000:]
 
     run("--input", tmp_path / "in" / "*")
     check_texts(tmp_path / "out", translate(lines))
-    subprocess.run([python, "-c", WRITE_TABLE, tmp_path], check=True)
+    child_process.run([python, "-c", WRITE_TABLE, tmp_path], check=True)
     command[-1] = tmp_path / "tables"
     run("--input", tmp_path / "*.parquet", "--format", "parquet")
-    found = subprocess.run([python, "-c", READ_TABLE, tmp_path / "tables"], capture_output=True)
+    found = child_process.run([python, "-c", READ_TABLE, tmp_path / "tables"], capture_output=True)
     rows = json.loads(found.stdout)
     expected = [text.decode() for text in translate([b"A", b"AB", b"ABC"] * 20)]
     assert [row["translation"] for row in rows if row["text"]] == expected

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import socket
-import subprocess
 import sys
 import time
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.serving.acceptance.server_process import ServerProcess
-from tests.support import grpc_stand_in, rest_stand_in
+from tests.support import child_process, grpc_stand_in, rest_stand_in
 from tests.support.paths import EXPORT
 from tests.support.toy_translator import SOURCES, trained_translator
 
@@ -194,7 +193,7 @@ def free_port():
 
 def run(script, *arguments, text=b""):
     command = [sys.executable, str(EXPORT / script), *arguments]
-    return subprocess.run(command, input=text, capture_output=True, timeout=120)
+    return child_process.run(command, input=text, capture_output=True)
 
 
 def test_command_line(kind):

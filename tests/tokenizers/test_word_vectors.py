@@ -2,13 +2,13 @@
 
 import gzip
 import struct
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from keras_transformer.tokenizers.word_vectors import check_vectors, read_vectors
+from tests.support import child_process
 
 WORDS = ["the", ",", ". . .", "at name@domain.com", "fox\u00a0s", "Zwölf", "1995", "</s>", "\x85"]
 TABLE = np.random.default_rng(4).normal(0, 0.3, (9, 5)).astype("float32")
@@ -111,6 +111,8 @@ MEASURE = """
 import os, sys
 os.environ["KERAS_TRANSFORMER_LIGHT"] = "1"
 from keras_transformer.tokenizers.word_vectors import read_vectors
+
+from tests.support import child_process
 wanted = {b"w%d" % k for k in range(0, int(sys.argv[2]), int(sys.argv[2]) // 5000)}
 def peak():
     with open("/proc/self/status") as file:
@@ -130,6 +132,6 @@ def test_only_wanted_rows_are_in_memory(tmp_path):
     with open(path, "wb", 1 << 20) as file:
         file.writelines(b"w%d %b\n" % (k, numbers) for k in range(100_000))
     command = [sys.executable, "-c", MEASURE, path, "100000"]
-    done = subprocess.run(command, check=True, capture_output=True)
+    done = child_process.run(command, check=True, capture_output=True)
     assert 0 < float(done.stdout) < 100
     path.unlink()
