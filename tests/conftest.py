@@ -1,10 +1,34 @@
 """What several files of tests share."""
 
 import gc
+import sys
 
 import pytest
 
+from tests.support.child_process import restore_signals
 from tests.support.command_line import run_process
+
+
+def pytest_configure(config):
+    """Warnings of packages below are errors only with the Python that we develop with."""
+    if sys.version_info[:2] != (3, 11):
+        filters = config.getini("filterwarnings")
+        assert filters[0] == "error"
+        filters[:1] = ["default", "error:::keras_transformer", "error:::tests"]
+
+
+def pytest_collection_modifyitems(items):
+    """Longer limits for tests that are known to take long; for others, see setup.cfg."""
+    limits = {"slow": 900, "docker": 900, "ordeal": 3600}  # seconds
+    for item in items:
+        for mark in filter(item.get_closest_marker, limits):
+            item.add_marker(pytest.mark.timeout(limits[mark]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals():
+    """Processes of tests can be interrupted, also if this one runs in the background."""
+    restore_signals()
 
 
 @pytest.fixture(scope="session", autouse=True)

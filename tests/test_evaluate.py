@@ -5,7 +5,6 @@ import importlib.util
 import json
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ from keras_transformer.data.pairs import Pair
 from keras_transformer.evaluate import bleu_tokenizer, evaluate, open_system, score_translations
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.corpus_scores import _log_once, corpus_scores
+from tests.support import child_process
 from tests.support.paths import FIXTURES
 
 # Target, then translation: equal, close, far off, nothing, of several scripts.
@@ -53,7 +53,7 @@ def sacrebleu_command(folder, systems, *options):
         name.write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", names[0], "-i", *names[1:]]
     command += ["-m", "bleu", "chrf", "-w", "12", "--force", *options]
-    result = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    result = child_process.run(command, capture_output=True, check=True)
     return result.stdout.decode("utf-8")
 
 

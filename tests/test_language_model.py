@@ -1,7 +1,6 @@
 """A model of users' own around single layers: a language model."""
 
 import json
-import subprocess
 import sys
 
 import keras
@@ -10,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from tests.support import child_process
 from tests.support.layer_harness import TOLERANCES, assert_close, randomize
 
 TEXT = ["to be, or not to be", "that is the question", "whether it is nobler", "to be that is"]
@@ -145,7 +145,7 @@ def test_saved_and_exported(trained, tmp_path):
         "(tokens,) = tell(tf.constant(json.loads(sys.argv[2]), tf.int64)).values()\n"
         "print(json.dumps([tokens.numpy().tolist(), 'keras_transformer' in sys.modules]))\n"
     )
-    result = subprocess.run(
+    result = child_process.run(
         [sys.executable, "-W", "ignore", "-c", script, tmp_path / "exported", json.dumps(seeds)],
         capture_output=True,
         check=True,

@@ -3,10 +3,10 @@
 import configparser
 import json
 import re
-import subprocess
 import sys
 
 import keras_transformer
+from tests.support import child_process
 from tests.support.paths import ROOT
 
 BROUGHT_ALONG = {"rich", "tensorboard", "werkzeug"}  # by Keras and TensorFlow
@@ -18,7 +18,7 @@ def run_without(modules, code, *arguments):
     """Runs code in a process of its own that cannot import some modules."""
     hide = f"import sys\nsys.modules.update(dict.fromkeys({sorted(modules)!r}))\n"
     command = [sys.executable, "-c", hide + code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return child_process.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
 def requirements():

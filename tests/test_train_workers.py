@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from keras_transformer.runs.run import Run
+from tests.support import child_process
 from tests.support.command_line import run, run_process
 from tests.support.paths import EXPORT, ROOT
 from tests.support.reversed_text import write_corpus
@@ -55,22 +56,16 @@ def of_kubernetes(index, addresses, folder):
 
 def train_together(what, folder):
     """Both workers' processes, ended."""
-    with two_addresses() as addresses:
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    shell = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with two_addresses() as addresses, contextlib.ExitStack() as stack:
         processes = []
         for index in (0, 1):
             command, environment = what(index, addresses, folder)
-            path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    env=os.environ | environment | {"PATH": path, "PYTHONPATH": str(ROOT)},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-    return [(*process.communicate(timeout=600), process.returncode) for process in processes]
+            process = child_process.running(command, cwd=folder, env=shell | environment, **pipes)
+            processes.append(stack.enter_context(process))
+        return [(*process.communicate(), process.returncode) for process in processes]
 
 
 @pytest.fixture

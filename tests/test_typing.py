@@ -3,13 +3,13 @@
 import inspect
 import os
 import re
-import subprocess
 import sys
 import venv
 
 import pytest
 
 import keras_transformer
+from tests.support import child_process
 from tests.support.paths import ROOT
 
 
@@ -61,7 +61,7 @@ def test_a_type_checker_sees_the_hints(tmp_path):
     python = tmp_path / "environment" / "bin" / "python"
     command = [sys.executable, "-m", "mypy", "--config-file=", f"--python-executable={python}"]
     command += ["--ignore-missing-imports", "--no-color-output", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = child_process.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     lines = [line for line in done.stdout.splitlines() if "defined in" not in line]
     assert lines.pop().startswith("Found 3 errors in 1 file")

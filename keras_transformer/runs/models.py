@@ -97,9 +97,8 @@ def load(path: Path, precision: str | None = None) -> "Translator":
         raise ValueError(f"{name} must contain a Transformer, received {type(model).__name__}.")
     check_weights(model, name)
     source_end = run.read_config().source_end if run.has(CONFIG) else True
-    translator = Translator(model, *saved.load(run), source_end=source_end)
+    translator = Translator(model, *saved.load(run), source_end=source_end, card=description)
     translator = translator.in_precision(choose_precision(precision, model.dtype_policy.name))
-    translator.card = description
     translator.default_search = find_search(run, {})
     return translator
 

@@ -47,18 +47,14 @@ def describe(
     pairs: Pairs,
     version_dir: Path,
 ) -> dict[str, Any]:
-    """Makes the card of a version.
+    """Makes the card of a version, of plain Python objects; it names no path of this machine.
 
     Args:
-        translator: What is exported. If it is a `Translator` with an attribute `card`, a dict, that
-            becomes part of the card.
+        translator: What is exported.
         functions: {name of a signature: tf.function}.
         config: `ExportConfig`.
         pairs: Pairs of strings for the examples.
         version_dir: Path of the directory that holds `saved_model.pb`.
-
-    Returns:
-        Dict that JSON can hold. It names no path of this machine.
     """
     minor = ".".join(tf.__version__.split(".")[:2])
     return {
@@ -72,7 +68,6 @@ def describe(
         "load_with": "`import tensorflow_text`, which registers the tokenizers' ops, then "
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **_describe_model(translator, config),
-        **getattr(translator, "card", {}),
         "size": _describe_size(version_dir),
         "signatures": _describe_signatures(translator, functions, config, pairs),
     }
@@ -104,12 +99,7 @@ def _describe_signatures(translator, functions, config, pairs):
 
 
 def write_card(version_dir: Path, card: dict[str, Any]) -> None:
-    """Writes `MODEL.md` and `model.json`, with the checksums of all files present.
-
-    Args:
-        version_dir: Path of the directory that holds `saved_model.pb`.
-        card: See `describe`.
-    """
+    """Writes `MODEL.md` and `model.json`, with the checksums of all files present."""
     with open(os.path.join(version_dir, PAGE), "w", encoding="utf-8") as file:
         file.write(_page(card))
     names = [
@@ -214,10 +204,10 @@ def _rounded(value):
 
 
 def _describe_model(translator, config):
-    """Architecture and vocabularies of a translator that has them."""
-    model = getattr(translator, "model", None)
-    if model is None:
+    """What only a `Translator` has: architecture, vocabularies, and the card of its run."""
+    if not isinstance(translator, Translator):
         return {}
+    model = translator.model
     architecture = model.get_config()
     for name in ("name", "trainable", "dtype"):
         architecture.pop(name, None)
@@ -236,6 +226,7 @@ def _describe_model(translator, config):
         "prefix_token": config.prefix_token,
         "max_output_length": config.max_output_length,
         "vocabulary": vocabulary,
+        **translator.card,
     }
 
 

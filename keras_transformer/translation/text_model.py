@@ -50,6 +50,7 @@ class TextModel(tf.Module):
         target_tokenizer: Tokenizer,
         max_output_length: int | None = None,
         source_end: bool = True,
+        card: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(name="translator")
         require_tensorflow(type(self).__name__)
@@ -72,10 +73,11 @@ class TextModel(tf.Module):
         if max_output_length is not None and max_output_length < 1:
             raise ValueError(f"max_output_length must be at least 1, received {max_output_length}.")
         self.max_output_length = min(max_output_length or model.max_length, model.max_length)
-        # tf.saved_model.save would trace a Keras model in its own way; it only has to know the
-        # variables, so a function hides the model itself.
+        # Functions hide what TensorFlow would change: tf.saved_model.save traces a Keras model in
+        # its own way, and a dict would become a DictWrapper, which JSON cannot always hold.
         self.variables_to_save = [weight.value for weight in model.weights]
         self._get_model = lambda: model
+        self._get_card = lambda: card or {}
         self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
         self.compiled: Callable[..., Callable[..., Any]] = self._graphs
         self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
@@ -84,6 +86,11 @@ class TextModel(tf.Module):
     def model(self) -> "Transformer":
         """The `Transformer`."""
         return self._get_model()
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What an export's model card says of the training; `load` reads it from the run."""
+        return self._get_card()
 
     @property
     def default_layer(self) -> int:

@@ -37,6 +37,7 @@ class Translator(TextModel):
         max_output_length: Maximum number of tokens of a translation; the model's `max_length` when
             left out or larger.
         source_end: Whether END is appended to sources, as in the training of the model.
+        card: Dict of plain Python objects that `export` adds to the model card.
 
     Attributes:
         default_search: `SearchConfig` of calls without search options: greedy search, or that of an
@@ -58,10 +59,8 @@ class Translator(TextModel):
     def __reduce__(self) -> tuple[Any, ...]:
         # Keras pickles the model as a `.keras` file; graphs are traced again.
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        arguments = self.model, *tokenizers, self.max_output_length, self.source_end
-        state = {"default_search": self.default_search}
-        state |= {"card": self.card} if hasattr(self, "card") else {}
-        return type(self), arguments, state
+        arguments = self.model, *tokenizers, self.max_output_length, self.source_end, self.card
+        return type(self), arguments, {"default_search": self.default_search}
 
     @overload
     def __call__(self, texts: str | bytes, **options: Any) -> str: ...
@@ -118,7 +117,8 @@ class Translator(TextModel):
         twin.build()
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        translator = Translator(twin, *tokenizers, self.max_output_length, self.source_end)
+        limits = self.max_output_length, self.source_end
+        translator = Translator(twin, *tokenizers, *limits, self.card)
         translator.default_search = self.default_search
         return translator
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import time
 
@@ -17,6 +16,7 @@ from benchmarks.shapes import SHAPES, Shape
 from benchmarks.side_by_side import System, Timing, time_systems
 from benchmarks.timed_fit import TimedFit
 from benchmarks.vocabulary import synthetic_tokenizer
+from tests.support import child_process
 
 
 def test_operations_by_hand():
@@ -90,7 +90,7 @@ def test_what_fit_does_after_training_is_not_timed():
 
 
 def test_an_environment_that_is_not_there():
-    done = subprocess.run(
+    done = child_process.run(
         [sys.executable, "-m", "benchmarks", "--opennmt-tf", "nowhere/python"],
         capture_output=True,
         text=True,
@@ -102,7 +102,7 @@ def test_an_environment_that_is_not_there():
 @pytest.mark.slow
 def test_profile_of_a_step():
     command = [sys.executable, "-m", "benchmarks.profile"]
-    done = subprocess.run([*command, "toy"], capture_output=True, text=True)
+    done = child_process.run([*command, "toy"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     title, *lines = done.stdout.splitlines()
     step, everything = (float(number) for number in re.findall(r"[0-9.]+", title))
@@ -110,7 +110,7 @@ def test_profile_of_a_step():
     assert title.startswith("toy: ") and step > 0 and everything >= sum(kinds.values()) - 1
     assert "ResourceApplyAdam" in kinds and any(kind.endswith("MatMul") for kind in kinds)
     assert list(kinds.values()) == sorted(kinds.values(), reverse=True)
-    done = subprocess.run([*command, "huge"], capture_output=True, text=True)
+    done = child_process.run([*command, "huge"], capture_output=True, text=True)
     assert done.returncode == 1 and not done.stdout
     assert done.stderr == "There is no shape huge: choose from small, tiny, base, opus, toy.\n"
 
@@ -120,7 +120,7 @@ def test_beams_of_a_run(tmp_path):
     (tmp_path / "pairs.tsv").write_text("9 May 1998\t1998-05-09\n1 June 2001\t2001-06-01\n")
     options = ["--source", tmp_path / "pairs.tsv", "--beam-sizes", "2", "--rounds", "1"]
     command = [sys.executable, "-m", "benchmarks.beams", "tests/fixtures/format-1/run"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    done = child_process.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     title, _, *table = done.stdout.splitlines()
     assert title.startswith("2 sentences") and len(table) == 4

@@ -4,13 +4,13 @@ import gzip
 import itertools
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from benchmarks import recipes
+from tests.support import child_process
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -81,7 +81,7 @@ def python(*arguments):
     """Runs Python with Keras' JAX backend; returns what it prints."""
     environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    done = child_process.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

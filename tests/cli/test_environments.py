@@ -14,6 +14,7 @@ import pytest
 from keras_transformer import LIGHT
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.streams import tolerate_closed_stderr
+from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES, ROOT
 
@@ -44,7 +45,7 @@ def shell(redirection, *command, **options):
     """Runs a command as a shell does that closes or redirects its streams."""
     command = ["bash", "-c", f'exec "$@" {redirection}', "bash", *map(str, command)]
     env = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    return subprocess.run(command, timeout=600, cwd=ROOT, env=env, **options)
+    return child_process.run(command, cwd=ROOT, env=env, **options)
 
 
 def commands(folder, made):
@@ -101,7 +102,7 @@ def test_the_explorer_without_stderr():
     command = ["explore", FIXTURES / "format-1" / "run", "--no-browser"]
     program = [sys.executable, "-m", "keras_transformer", *map(str, command)]
     closing = ["bash", "-c", 'exec "$@" 2>&-', "bash", *program]
-    with subprocess.Popen(closing, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    with child_process.running(closing, stdout=subprocess.PIPE, cwd=ROOT) as process:
         address = process.stdout.readline().decode().strip()
         assert urllib.request.urlopen(address).status == 200
         process.send_signal(signal.SIGINT)
@@ -122,7 +123,7 @@ def unread(reverse_run, tmp_path_factory):
     output = tmp_path_factory.mktemp("unread") / "run"
     command = train(reverse_run[0], output, "--epochs", "2")
     pipe = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    with subprocess.Popen(command, **pipe, cwd=ROOT) as process:
+    with child_process.running(command, **pipe, cwd=ROOT) as process:
         for _ in range(3):
             assert process.stdout.readline()
         process.stdout.close()
@@ -154,7 +155,7 @@ print("done")
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=write, cwd=ROOT)
+    result = child_process.run(command, stdout=subprocess.PIPE, stderr=write, cwd=ROOT)
     os.close(write)
     assert (result.returncode, result.stdout) == (0, b"done\n")
 
@@ -170,15 +171,10 @@ def test_stderr_that_is_no_file(stream, monkeypatch):
     assert stream is None or stream.getvalue() == "progress\n"
 
 
-def not_under_nohup():
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 def test_who_is_hung_up_on_saves_and_ends(reverse_run, tmp_path):
     """As by SIGTERM, with the status of SIGHUP; the terminal is gone with it."""
     command = train(reverse_run[0], tmp_path / "run", "--epochs", "100000", "--log-every", "0.1")
-    pipe = dict(stderr=subprocess.PIPE, preexec_fn=not_under_nohup)
-    with subprocess.Popen(command, **pipe, cwd=ROOT) as process:
+    with child_process.running(command, stderr=subprocess.PIPE, cwd=ROOT) as process:
         while not process.stderr.readline().startswith(b"epoch 1 of"):
             assert process.poll() is None
         process.stderr.close()
@@ -202,7 +198,7 @@ def test_whoever_has_read_enough_of_the_translations_ends_them(reverse_run):
     command = ["translate", reverse_run[0] / "run"]
     program = [sys.executable, "-m", "keras_transformer", *map(str, command)]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with subprocess.Popen(program, **pipes, cwd=ROOT) as process:
+    with child_process.running(program, **pipes, cwd=ROOT) as process:
         process.stdin.write(b"ba gu\n")
         process.stdin.flush()
         process.stdout.readline()
@@ -221,7 +217,7 @@ def test_a_lost_reader_does_not_make_an_unfit_export_fit(tmp_path):
     assert run("check", tmp_path).returncode == 1
     read, write = os.pipe()
     os.close(read)
-    result = subprocess.run(list(map(str, program)), stdout=write, stderr=subprocess.PIPE)
+    result = child_process.run(list(map(str, program)), stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert result.returncode == 1 and b"Traceback" not in result.stderr
 

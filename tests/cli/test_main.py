@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
 from keras_transformer.presets import PRESETS
 from keras_transformer.runs.configuration import from_yaml
+from tests.support import child_process
 from tests.support.command_line import python, refused, run, run_process
 
 
@@ -66,7 +66,7 @@ def test_evaluate_translations_that_are_there(tmp_path):
     second.write_text("a b c d .\nf g h i\nk l n m\no q p r s\n")
     command = [sys.executable, "-m", "sacrebleu", target, "-i", first, "-m", "bleu", "chrf"]
     command += ["-tok", "none", "--force", "--confidence", "-w", "2"]
-    bleu, chrf = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    bleu, chrf = json.loads(child_process.run(command, capture_output=True, check=True).stdout)
 
     command = ["evaluate", first, "--source", source, "--target", target]
     command += ["--bleu-tokenize", "none", "--compare", second]

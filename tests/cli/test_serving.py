@@ -5,8 +5,12 @@ import json
 import shutil
 
 import pytest
+import tensorflow as tf
 
+from keras_transformer import load
+from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.run import Run
+from keras_transformer.serving.model_card import describe
 from tests.support.command_line import refused, run
 
 
@@ -27,6 +31,23 @@ def test_check_an_export(reverse_run, tmp_path):
     (path / "variables" / "variables.index").unlink()
     result = run("check", path)
     assert result.returncode == 1 and b"variables.index is missing" in result.stdout
+
+
+def types_in(value):
+    yield type(value)
+    if isinstance(value, (dict, list, tuple)):
+        for part in [*value.values(), *value] if isinstance(value, dict) else value:
+            yield from types_in(part)
+
+
+def test_the_card_of_a_run_is_made_of_plain_objects(reverse_run, tmp_path):
+    """TensorFlow's wrapper of a dict cannot be written as JSON by every version of Python."""
+    translator = load(reverse_run[0] / "run")
+    tf.saved_model.save(tf.Module(), tmp_path)
+    card = describe(translator, {}, ExportConfig(signatures=()), [], tmp_path)
+    assert card["recipe"] == translator.card["recipe"] and card["recipe"]["epochs"] == 2
+    plain = {dict, list, tuple, str, int, float, bool, type(None)}
+    assert set(types_in([card, translator.card])) <= plain
 
 
 def test_evaluate_takes_the_tokenizer_of_the_run(reverse_run, tmp_path):

@@ -12,6 +12,7 @@ from keras_transformer.cli.text import _write
 from keras_transformer.cli.translations import UnfinishedOutput
 from keras_transformer.runs import models
 from keras_transformer.translation import sentence_batches
+from tests.support import child_process
 from tests.support.command_line import refused, run
 from tests.support.toy_translator import toy_pairs
 
@@ -86,7 +87,9 @@ def test_killed_while_it_waits_for_lines(random_run, whole, tmp_path):
     """The first lines come out before the last are there; what was killed is resumed."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "keras_transformer", "translate", random_run, "--resume", out]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with child_process.running(
+        command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         for start, end in ((0, 1), (1, 7)):
             process.stdin.write(b"".join(STDIN.splitlines(keepends=True)[start:end]))
             process.stdin.flush()

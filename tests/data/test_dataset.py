@@ -1,7 +1,6 @@
 """Batches: what is in them, how full they are, and what is left out."""
 
 import logging
-import subprocess
 import sys
 
 import numpy as np
@@ -14,6 +13,7 @@ from keras_transformer.data.pairs import Pair
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.subword import SubwordTokenizer
+from tests.support import child_process
 from tests.support.numbered_pairs import (
     batches_of,
     dataset_of,
@@ -235,7 +235,5 @@ next(batches)
 
 def test_a_process_ends_while_the_next_batch_is_made():
     """TensorFlow waits for its prefetching thread, which waits for Python: it hung at exit."""
-    result = subprocess.run(
-        [sys.executable, "-c", ENDS_WHILE_READING], capture_output=True, timeout=300
-    )
+    result = child_process.run([sys.executable, "-c", ENDS_WHILE_READING], capture_output=True)
     assert result.returncode == 0, result.stderr.decode()

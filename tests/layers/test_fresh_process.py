@@ -1,5 +1,6 @@
 """Saved layers and models, loaded by a process that knows nothing of this one, and by JAX."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.support import reload
+from tests.support import child_process, reload
 from tests.support.layer_harness import (
     CASES,
     SOURCE,
@@ -106,18 +107,15 @@ def compile_and_train(model):
 @pytest.fixture(scope="module")
 def processes(saved):
     """One fresh process per backend, side by side."""
-    started = {}
-    for backend in ("tensorflow", "jax"):
-        environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
-        started[backend] = subprocess.Popen(
-            [sys.executable, reload.__file__, saved[0]],
-            env=environment,
-            cwd=saved[0],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    return started
+    command = [sys.executable, reload.__file__, saved[0]]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for backend in ("tensorflow", "jax"):
+            environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+            process = child_process.running(command, env=environment, cwd=saved[0], **pipes)
+            started[backend] = stack.enter_context(process)
+        yield started
 
 
 def answers_of(process, backend, directory):

@@ -13,6 +13,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.runs.run import Run
+from tests.support import child_process
 from tests.support.reversed_text import write_corpus
 
 SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
@@ -30,16 +31,16 @@ def whole(tmp_path_factory):
     names = [f"--{side}-{part}" for side in ("train", "valid") for part in ("source", "target")]
     places = [word for pair in zip(names, texts, strict=True) for word in pair]
     command = ["train", "--preset", "tiny", *SIZES.split(), *RECIPE.split(), *places]
-    process = start([*command, "--output", folder / "whole"])
-    assert process.wait() == 0, process.stderr.read()
-    process.stderr.close()
+    with start([*command, "--output", folder / "whole"]) as process:
+        said = process.stderr.read()
+        assert process.wait() == 0, said
     return folder / "whole", command
 
 
 def start(arguments):
     shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
-    return subprocess.Popen(
+    return child_process.running(
         program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=shell, text=True
     )
 
@@ -74,7 +75,6 @@ def kill(process, output, moment, generator):
         time.sleep(generator.uniform(0, 0.05))
     process.send_signal(signal.SIGTERM if moment == "SIGTERM" else signal.SIGKILL)
     said = process.stderr.read()
-    process.stderr.close()
     return process.wait(), said
 
 
@@ -96,9 +96,8 @@ def go_through(whole, output, moments, seed):
     expected, command = whole
     generator, resume = random.Random(seed), []
     for moment in moments:
-        status, said = kill(
-            start([*command, "--output", output, *resume]), output, moment, generator
-        )
+        with start([*command, "--output", output, *resume]) as process:
+            status, said = kill(process, output, moment, generator)
         if moment == "SIGTERM":
             assert status == 143, said
             assert "keras-transformer: SIGTERM: saving the training" in said
@@ -107,10 +106,9 @@ def go_through(whole, output, moments, seed):
             assert status == -signal.SIGKILL, said
         resume = ["--resume"]
     begun = len(json.loads((output / "checkpoints" / "resume.json").read_text())["points"])
-    process = start([*command, "--output", output, "--resume"])
-    said = process.stderr.read()
-    process.stderr.close()
-    assert process.wait() == 0, said
+    with start([*command, "--output", output, "--resume"]) as process:
+        said = process.stderr.read()
+        assert process.wait() == 0, said
     assert ("resumed from step " in said) == bool(begun), said
     assert_same_run(output, expected)
     return begun

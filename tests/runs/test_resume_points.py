@@ -18,6 +18,7 @@ from keras_transformer.runs.checkpoints import (
     read_arrays,
     write_arrays,
 )
+from tests.support import child_process
 
 OWNED = r"\d+\.weights"
 OLDER, NEWER = "000000-00000003.safetensors", "000001-00000000.safetensors"
@@ -208,7 +209,7 @@ def test_the_second_training_is_refused_until_the_first_is_killed(tmp_path):
     points = Checkpoints(tmp_path)
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with subprocess.Popen(command, **pipes) as holder:
+    with child_process.running(command, **pipes) as holder:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(
             ValueError, match=rf"in use by another training process \({holder.pid}\)"

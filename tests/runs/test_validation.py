@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
 import sys
 
 import keras
@@ -15,6 +14,7 @@ from keras_transformer.data.pairs import fingerprint
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.validation import validate_translator
 from keras_transformer.translation.corpus_scores import corpus_scores
+from tests.support import child_process
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import toy_pairs, toy_tokenizer
 
@@ -53,7 +53,7 @@ def test_scores_are_those_of_the_sacrebleu_command(trained, tmp_path):
     (tmp_path / "ref").write_text("\n".join(target for _, target in valid) + "\n")
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "out", "-m", "bleu", "chrf", "-b"]
     command += ["-tok", "char", "-w", "6", "--force"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    result = child_process.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     expected = [float(line.strip(" [],")) for line in result.stdout.split() if line.strip(" [],")]
     assert history["val_bleu"][-1] == pytest.approx(expected[0], abs=1e-5)
     assert history["val_chrf"][-1] == pytest.approx(expected[1], abs=1e-5)

@@ -6,11 +6,11 @@ import math
 import os
 import random
 import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests.support import child_process
 from tests.support.paths import EXPORT, SUPPORT
 from tests.support.toy_translator import trained_translator
 
@@ -400,7 +400,7 @@ def test_engines(program, toy_version, lines, tmp_path):
     command = [python, EXPORT / "bulk" / program, "--model", toy_version, "--shard-rows", "17"]
 
     def run(status, *options):
-        result = subprocess.run(
+        result = child_process.run(
             [*command, *options], env=environment, cwd=tmp_path, capture_output=True, timeout=600
         )
         error = result.stderr.decode()
@@ -426,10 +426,10 @@ def test_engines(program, toy_version, lines, tmp_path):
     assert "b.jsonl: 0 lines translated, 0 copied, 2 failed\n1 of 2 files translated" in error
     assert os.listdir(tmp_path / "json") == ["a.jsonl", shards.STATE]
 
-    subprocess.run([python, "-c", WRITE_TABLE, tmp_path], check=True)
+    child_process.run([python, "-c", WRITE_TABLE, tmp_path], check=True)
     tables = ["--input", tmp_path / "*.parquet", "--output", tmp_path / "tables"]
     run(0, *tables, "--format", "parquet")
-    found = subprocess.run([python, "-c", READ_TABLE, tmp_path / "tables"], capture_output=True)
+    found = child_process.run([python, "-c", READ_TABLE, tmp_path / "tables"], capture_output=True)
     rows = json.loads(found.stdout)
     expected = [text.decode() for text in translate([b"A", b"AB", b"ABC"] * 20)]
     assert [row["translation"] for row in rows if row["text"]] == expected
@@ -442,7 +442,7 @@ def test_engines(program, toy_version, lines, tmp_path):
 def test_tables(program, tmp_path):
     """Kinds of columns, by a process that has pyarrow."""
     script = [SUPPORT / "bulk_tables.py", EXPORT / "bulk", tmp_path]
-    done = subprocess.run([find_engine(program), *script], capture_output=True, timeout=600)
+    done = child_process.run([find_engine(program), *script], capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     found = json.loads(done.stdout)
     names = ["text", "translation", "log_prob"]

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import socket
 import socketserver
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
 from keras_transformer.serving.acceptance.server_process import ServerProcess
-from tests.support import grpc_stand_in, rest_stand_in
+from tests.support import child_process, grpc_stand_in, rest_stand_in
 from tests.support.paths import EXPORT
 from tests.support.toy_translator import SOURCES, trained_translator
 
@@ -199,7 +198,7 @@ def free_port():
 
 def run(script, *arguments, text=b""):
     command = [sys.executable, str(EXPORT / script), *arguments]
-    return subprocess.run(command, input=text, capture_output=True, timeout=120)
+    return child_process.run(command, input=text, capture_output=True)
 
 
 def test_command_line(kind):
@@ -334,7 +333,7 @@ def test_reader_that_ends_early(kind):
     command = [sys.executable, str(EXPORT / kind.script), *options]
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
+    done = child_process.run(
         command, input=b"abc\n", stdout=write, stderr=subprocess.PIPE, timeout=120
     )
     os.close(write)

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.saved_model import CORE_OPS
+from tests.support import child_process
 from tests.support.paths import ROOT, SUPPORT
 
 KILLS = 20
@@ -24,13 +24,12 @@ VERSION = re.compile("[0-9]+")
 def start(base):
     program = SUPPORT / "export_again_and_again.py"
     root = os.fspath(ROOT)
-    return subprocess.Popen(
+    return child_process.running(
         [sys.executable, program, base],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         env=os.environ | {"PYTHONPATH": root},
-        start_new_session=True,  # so that the server process of the trial is killed as well
     )
 
 
@@ -40,16 +39,13 @@ def test_killed_exports_leave_no_broken_version(tmp_path):
     base.mkdir()
     seconds, cut_off = None, 0  # that an export takes; kills in the middle
     for _ in range(KILLS):
-        process = start(base)
-        assert process.stdout.readline() == "ready\n"
-        if seconds is None:
-            started = time.monotonic()
-            assert process.stdout.readline() == "published\n"
-            seconds = time.monotonic() - started
-        time.sleep(generator.uniform(0, 1.1 * seconds))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        with start(base) as process:  # killed with the server process of the trial
+            assert process.stdout.readline() == "ready\n"
+            if seconds is None:
+                started = time.monotonic()
+                assert process.stdout.readline() == "published\n"
+                seconds = time.monotonic() - started
+            time.sleep(generator.uniform(0, 1.1 * seconds))
         names = os.listdir(base)
         versions = [name for name in names if VERSION.fullmatch(name)]
         left = [name for name in names if name.startswith(".tmp-")]

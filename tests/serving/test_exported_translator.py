@@ -22,6 +22,7 @@ from keras_transformer.serving.exported_translator import ExportedTranslator, Pe
 from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.versions import read_card
 from keras_transformer.visualization import attention
+from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import SOURCES, trained_translator
@@ -155,7 +156,7 @@ def test_lines_come_out_before_the_last_one_is_read(toy_version):
     expected = trained_translator().translate(SOURCES)
     command = [sys.executable, "-m", "keras_transformer", "translate", toy_version]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with child_process.running(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         for start, end in ((0, 1), (1, 4), (4, 5)):
             process.stdin.write("".join(f"{line}\n" for line in SOURCES[start:end]).encode())
             process.stdin.flush()

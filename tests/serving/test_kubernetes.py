@@ -2,13 +2,13 @@
 
 import re
 import shutil
-import subprocess
 
 import kubernetes_validate
 import pytest
 import yaml
 
 from tests.serving.test_serving_files import METRICS, VERSION
+from tests.support import child_process
 from tests.support.paths import EXPORT
 
 # The oldest that Kubernetes' schemas come for, and the newest.
@@ -120,7 +120,7 @@ def test_kustomization_has_all_there_is():
 
 
 def rendered(folder):
-    done = subprocess.run(
+    done = child_process.run(
         ["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr

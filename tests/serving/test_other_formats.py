@@ -7,7 +7,6 @@ several shapes, with padding, by the format's own runtime.
 import json
 import os
 import shutil
-import subprocess
 
 import keras
 import numpy as np
@@ -17,7 +16,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_transformer as kt
-from tests.support import layer_harness
+from tests.support import child_process, layer_harness
 from tests.support.layer_harness import assert_close, functional, randomize
 from tests.support.paths import SUPPORT
 
@@ -194,7 +193,7 @@ def test_tensorflow_js(name, tmp_path):
     model.export(tmp_path / "model", verbose=False)
     converter = os.path.join(TFJS, "bin", "tensorflowjs_converter")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    subprocess.run(
+    child_process.run(
         [converter, "--input_format=tf_saved_model", tmp_path / "model", tmp_path / "js"],
         env=environment,
         check=True,
@@ -204,7 +203,7 @@ def test_tensorflow_js(name, tmp_path):
         {key: [str(x.dtype), x.shape, x.ravel().tolist()] for key, x in inputs.items()}
         for inputs in batches
     ]
-    done = subprocess.run(
+    done = child_process.run(
         ["node", SUPPORT / "run_tfjs.js", tmp_path / "js"],
         env=environment | {"NODE_PATH": os.path.join(TFJS, "node_modules")},
         input=json.dumps(arrays).encode(),

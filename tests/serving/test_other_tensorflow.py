@@ -7,11 +7,11 @@ import configparser
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
+from tests.support import child_process
 from tests.support.exchange import KINDS, MINORS, PACKAGES
 from tests.support.paths import ROOT
 
@@ -20,7 +20,7 @@ PYTHON = os.environ.get("OTHER_TENSORFLOW")
 
 def exchange(python, command, folder):
     arguments = [python, "-m", "tests.support.exchange", command, folder]
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
+    done = child_process.run(arguments, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

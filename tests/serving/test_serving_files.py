@@ -6,7 +6,6 @@ import io
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import threading
 
@@ -19,7 +18,7 @@ from tensorflow_serving.config import model_server_config_pb2
 from keras_transformer.serving.acceptance.server_process import ENVIRONMENT
 from keras_transformer.serving.saved_model import export
 from tests.serving.test_clients import load, rest
-from tests.support import server_protos
+from tests.support import child_process, server_protos
 from tests.support.paths import EXPORT, ROOT
 from tests.support.toy_translator import SOURCES, trained_translator
 
@@ -146,7 +145,7 @@ def test_monitoring_config():
 @pytest.mark.parametrize("name", ["docker-compose.yml", "training-compose.yml"])
 def test_compose_files_hold_by_their_schema(name):
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*command, EXPORT / name], capture_output=True, text=True)
+    done = child_process.run([*command, EXPORT / name], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -209,7 +208,7 @@ def test_health_check_of_the_compose_file():
 
     def healthy(port):
         here = [part.replace("8501", str(port)) for part in command]
-        return not subprocess.run(here, capture_output=True, timeout=10).returncode
+        return not child_process.run(here, capture_output=True, timeout=10).returncode
 
     with answering(Metrics) as port:
         assert healthy(port)
@@ -221,7 +220,7 @@ def test_health_check_of_the_compose_file():
 def docker_runs():
     return (
         bool(shutil.which("docker"))
-        and not subprocess.run(["docker", "info"], capture_output=True).returncode
+        and not child_process.run(["docker", "info"], capture_output=True).returncode
     )
 
 
@@ -234,7 +233,7 @@ def test_real_server(tmp_path):
     for name in ("docker-compose.yml", ".env"):
         shutil.copy(EXPORT / name, tmp_path)
     compose = ["docker", "compose", "-f", str(tmp_path / "docker-compose.yml")]
-    subprocess.run([*compose, "up", "--detach", "--wait"], check=True)
+    child_process.run([*compose, "up", "--detach", "--wait"], check=True)
     try:
         client = rest.RestClient("http://localhost:8501", "dates", label="stable", timeout=10)
         found = client.translate(SOURCES)
@@ -242,4 +241,4 @@ def test_real_server(tmp_path):
         reply = client.predict({"text": SOURCES}, "beam")
         assert len(reply["text"]) == len(SOURCES)
     finally:
-        subprocess.run([*compose, "down"], check=True)
+        child_process.run([*compose, "down"], check=True)

@@ -94,8 +94,9 @@ def test_unknown_precision(model):
 def test_export_is_smaller_and_says_what_that_costs(tmp_path, precision, share, asked, tokenize):
     """In BLEU by the tokenizer that the run was validated by, unless another is asked for."""
     trained, pairs = trained_translator(), toy_pairs(100, seed=9)
-    translator = Translator(trained.model, trained.source_tokenizer, trained.target_tokenizer)
-    translator.card = {"recipe": {"bleu_tokenize": "char"}}
+    tokenizers = trained.source_tokenizer, trained.target_tokenizer
+    card = {"recipe": {"bleu_tokenize": "char"}}
+    translator = Translator(trained.model, *tokenizers, card=card)
     config = ExportConfig(signatures=(), precision=precision)
     path = export(translator, tmp_path, config=config, pairs=pairs, bleu_tokenize=asked)
     with open(os.path.join(path, CARD), encoding="utf-8") as file:

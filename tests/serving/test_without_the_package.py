@@ -2,16 +2,16 @@
 
 import re
 import shlex
-import subprocess
 import sys
 
+from tests.support import child_process
 from tests.support.paths import EXPORT, FIXTURES
 
 VERSION_DIR = FIXTURES / "format-1" / "export" / "1"
 
 
 def run(*command, text=b""):
-    return subprocess.run(command, input=text, capture_output=True, timeout=120)
+    return child_process.run(command, input=text, capture_output=True)
 
 
 def test_translate_takes_any_bytes():

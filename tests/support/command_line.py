@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from keras_transformer.cli.main import run as run_command
+from tests.support import child_process
 from tests.support.paths import ROOT
 
 EARLY = """
@@ -56,12 +57,12 @@ def run_process(*arguments, stdin=b""):
     program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
     # As in a user's shell, whatever other tests have set for their own processes.
     shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    return subprocess.run(program, input=stdin, capture_output=True, timeout=600, env=shell)
+    return child_process.run(program, input=stdin, capture_output=True, env=shell)
 
 
 def python(*arguments, **environment):
     """What Python prints when called so, in a process that finds the package and the tests."""
-    done = subprocess.run(
+    done = child_process.run(
         [sys.executable, *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
@@ -74,7 +75,7 @@ def python(*arguments, **environment):
 
 def sentences_before_tensorflow(commands):
     """What wrong commands are answered, all in a process in which none of them loads TensorFlow."""
-    process = subprocess.run(
+    process = child_process.run(
         [sys.executable, "-c", EARLY],
         input=json.dumps([list(map(str, command)) for command in commands]),
         capture_output=True,

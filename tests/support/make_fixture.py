@@ -6,12 +6,12 @@ writes. Committed once for each format, and never made again.
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import keras_transformer
 from keras_transformer.presets.options import FORMAT
+from tests.support import child_process
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import SOURCES, toy_pairs
 
@@ -31,9 +31,9 @@ def main():
         train += ["--train-source", pairs, "--valid-source", pairs, "--vocabulary-size", "None"]
         train += ["--model-type", "char", "--epochs", "2", "--steps-per-epoch", "100"]
         train += ["--learning-rate", "0.02", "--warmup-steps", "20", "--tokens-per-batch", "512"]
-        subprocess.run([*command, *train], check=True)
+        child_process.run([*command, *train], check=True)
         export = ["export", f"{temporary}/run", f"{temporary}/export", "--signatures"]
-        subprocess.run([*command, *export], check=True)
+        child_process.run([*command, *export], check=True)
         for name in ("model.keras", "source.spm", "target.spm", "config.yaml", "data.json"):
             (folder / "run").mkdir(parents=True, exist_ok=True)
             shutil.copy(f"{temporary}/run/{name}", folder / "run")

@@ -7,7 +7,6 @@ XLA's code for AVX2) where it is on; and with one thread.
 """
 
 import os
-import subprocess
 import sys
 
 TESTS = [
@@ -31,10 +30,10 @@ def other_instructions():
 
 def main(options):
     settings = other_instructions() | ONE_THREAD
-    print("numerical tests with", *(f"{name}={value}" for name, value in settings.items()))
-    sys.stdout.flush()
+    shown = (f"{name}={value}" for name, value in settings.items())
+    print("numerical tests with", *shown, flush=True)
     command = [sys.executable, "-m", "pytest", "-q", *options, *TESTS]
-    sys.exit(subprocess.run(command, env=os.environ | settings).returncode)
+    os.execve(sys.executable, command, os.environ | settings)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_transformer import make_strategy
 from keras_transformer.training.cluster import Cluster, read_cluster, wait_for_workers
 from keras_transformer.training.distribution import MAX_SECONDS_TO_END, split_for_replicas
+from tests.support import child_process
 from tests.support.command_line import python, run, run_process
 from tests.support.mirrored_training import ROWS
 from tests.support.paths import ROOT, SUPPORT
@@ -202,7 +203,7 @@ with distribution.WorkerWatch(Cluster((address, "127.0.0.1:1"), 1)):
 
 
 def test_a_worker_that_hangs_is_killed():
-    done = subprocess.run(
+    done = child_process.run(
         [sys.executable, "-c", WATCHED],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -241,31 +242,30 @@ def free_ports(count):
         return [one.getsockname()[1] for one in sockets]
 
 
-def start(options, workers=2):
+@contextlib.contextmanager
+def started(options, workers=2):
     """Processes that train together; one alone is no worker."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
-    processes = []
-    for index in range(workers):
-        environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        if workers > 1:
-            task = {"type": "worker", "index": index}
-            config = {"cluster": {"worker": addresses}, "task": task}
-            environment["TF_CONFIG"] = json.dumps(config)
-        mine = options[index] if isinstance(options, list) else options
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, PROGRAM, json.dumps(mine)],
-                env=environment | {"PYTHONPATH": str(ROOT)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    return processes
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for index in range(workers):
+            environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+            environment["PYTHONPATH"] = str(ROOT)
+            if workers > 1:
+                task = {"type": "worker", "index": index}
+                config = {"cluster": {"worker": addresses}, "task": task}
+                environment["TF_CONFIG"] = json.dumps(config)
+            mine = options[index] if isinstance(options, list) else options
+            command = [sys.executable, PROGRAM, json.dumps(mine)]
+            process = child_process.running(command, env=environment, **pipes)
+            processes.append(stack.enter_context(process))
+        yield processes
 
 
-def results(processes, timeout=600):
-    outputs = [process.communicate(timeout=timeout) for process in processes]
+def results(options, workers=2):
+    with started(options, workers) as processes:
+        outputs = [process.communicate() for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
@@ -288,8 +288,8 @@ def assert_equal(one, two, recipe):
 def test_two_workers_equal_one_device():
     """With accumulation, clipping, weight decay, a running mean and the fused loss; no dropout."""
     recipes = ["sgd", "rdrop", "adam", "paper", "adam mixed_bfloat16", "adam mixed_float16"]
-    (alone,) = results(start({"recipes": recipes}, workers=1))
-    (*chief, talk), (*other, same_talk) = results(start({"recipes": recipes, "talk": True}))
+    (alone,) = results({"recipes": recipes}, workers=1)
+    (*chief, talk), (*other, same_talk) = results({"recipes": recipes, "talk": True})
     for recipe, one, two, same in zip(recipes, alone, chief, other, strict=True):
         assert (one["replicas"], two["replicas"]) == (1, 2)
         assert two == same
@@ -314,17 +314,18 @@ def test_a_worker_dies_and_all_go_on(dead, tmp_path):
     last = 8 if dead == 0 else random.randrange(1, 20)
     (tmp_path / "points").mkdir()  # before there is one
     options = {"recipes": ["adam"], "points": str(tmp_path / "points")}
-    killed = start([options | {"die": last if index == dead else None} for index in (0, 1)])
-    survivor = killed[1 - dead]
-    killed[dead].communicate(timeout=300)
-    _, errors = survivor.communicate(timeout=MAX_SECONDS_TO_END)
+    ends = [options | {"die": last if index == dead else None} for index in (0, 1)]
+    with started(ends) as killed:
+        survivor = killed[1 - dead]
+        killed[dead].communicate()
+        _, errors = survivor.communicate(timeout=MAX_SECONDS_TO_END)
     assert survivor.returncode not in (0, None), last
     name = "the chief" if dead == 0 else "worker 1"
     assert f"WorkerLostError: Lost {name} (127.0.0.1:" in errors, (last, errors)
     shutil.copytree(tmp_path / "points", tmp_path / "copy")
     one = {"recipes": ["adam", "adam"], "points": str(tmp_path / "copy")}
-    ((alone, resumed_by_one),) = results(start(one, workers=1))
-    (resumed,), again = results(start(options))
+    ((alone, resumed_by_one),) = results(one, workers=1)
+    (resumed,), again = results(options)
     assert [resumed] == again
     for other in (resumed, resumed_by_one):
         if last < 10:  # else the first epoch is not in the history that is left

@@ -402,13 +402,14 @@ def test_a_copied_tokenizer_is_the_same(tokenizer, copied):
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
 def test_a_copied_translator_is_the_same(copied):
     made = random_translator()
-    translator = Translator(made.model, made.source_tokenizer, made.target_tokenizer, 5)
-    translator.card = {"data": {"pairs": 3}}
+    card = {"data": {"pairs": 3}}
+    tokenizers = made.source_tokenizer, made.target_tokenizer
+    translator = Translator(made.model, *tokenizers, 5, card=card)
     twin = copied(translator)
     for one in (translator, twin):
         one.run_eagerly()
     assert twin.source_tokenizer is twin.target_tokenizer
-    assert twin.max_output_length == 5 and twin.card == translator.card
+    assert twin.max_output_length == 5 and twin.card == card
     assert twin.translate(SOURCES, search=BEAM) == translator.translate(SOURCES, search=BEAM)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import keras_transformer as kt
 from keras_transformer.data.corpora import sample_rows, split_validation
 from keras_transformer.data.prepared import encoding
 from keras_transformer.data.prepared import prepare as module
+from tests.support import child_process
 from tests.support.made_up_text import write_text
 
 
@@ -115,17 +115,15 @@ prepare.prepare_corpus(config, output, processes)
 def kill(config, output, processes, shards):
     """Kills a preparation once it has so many whole shards."""
     arguments = pickle.dumps((config, str(output), processes)).hex()
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, arguments],
-        env=os.environ | {kt.LIGHT: "1"},
-        stderr=subprocess.PIPE,
-    )
+    command = [sys.executable, "-c", KILLED, arguments]
+    options = dict(env=os.environ | {kt.LIGHT: "1"}, stderr=subprocess.PIPE)
     awaited = output.parent / f"{output.name}.preparing" / f"{shards - 1:05}.offsets.npy"
-    while not awaited.exists():
-        assert process.poll() is None, process.stderr.read().decode()
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with child_process.running(command, **options) as process:
+        while not awaited.exists():
+            assert process.poll() is None, process.stderr.read().decode()
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
     assert not output.exists()
 
 
@@ -228,7 +226,7 @@ def test_a_full_disk_is_one_sentence_and_can_be_gone_on_from(text, tmp_path):
     words = ["prepare", "--train-source", text[0], "--train-target", text[1]]
     words += ["--vocabulary-size", "300", "--vocabulary-sample", "30", "--processes", "1"]
     words += ["--no-nfkc", "--output", str(tmp_path / "corpus")]
-    process = subprocess.run(
+    process = child_process.run(
         [sys.executable, "-c", FULL_DISK, *words], capture_output=True, text=True
     )
     assert process.returncode == 2

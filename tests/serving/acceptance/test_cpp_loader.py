@@ -3,12 +3,12 @@
 import os
 import pathlib
 import shutil
-import subprocess
 
 import pytest
 import tensorflow as tf
 
 from keras_transformer.serving.acceptance.server_process import TEXT_OPS
+from tests.support import child_process
 from tests.support import stand_in_translator as stand_ins
 from tests.support.paths import SUPPORT
 from tests.support.toy_translator import SOURCES, trained_translator
@@ -30,7 +30,7 @@ def loader(tmp_path_factory):
     command += ["-isystem", include / "external/com_google_protobuf/src", SOURCE, "-o", program]
     command += [f"-L{TENSORFLOW}", "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
     command += [f"-Wl,-rpath,{TENSORFLOW}", "-Wl,--no-as-needed"]
-    subprocess.run([os.fspath(part) for part in command], check=True)
+    child_process.run([os.fspath(part) for part in command], check=True)
     return program
 
 
@@ -38,7 +38,7 @@ def run(loader, version_dir, signature="serving_default", texts=SOURCES):
     lines = "".join(f"{text}\n" for text in texts)
     command = [loader, version_dir, OPS, signature]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    return subprocess.run(
+    return child_process.run(
         command, input=lines.encode(), capture_output=True, cwd="/", env=environment
     )
 

@@ -3,9 +3,10 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import tempfile
+
+from tests.support import child_process
 
 LONGEST = 300  # seconds
 # Between the two stands a small process: the memory that a process is said to have taken is at
@@ -47,6 +48,7 @@ def run_measured(command, stdin):
     with tempfile.TemporaryDirectory() as folder:
         taken = os.path.join(folder, "taken.json")
         between = [sys.executable, "-S", "-c", BETWEEN, taken, str(LONGEST)]
-        done = subprocess.run([*between, *command], input=stdin, capture_output=True, check=True)
+        command = [*between, *command]
+        done = child_process.run(command, stdin, check=True, capture_output=True)
         with open(taken) as file:
             return Measured(stdout=done.stdout, stderr=done.stderr, **json.load(file))

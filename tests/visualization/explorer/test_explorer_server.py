@@ -15,6 +15,7 @@ import pytest
 
 from keras_transformer.presets import SearchConfig
 from keras_transformer.visualization.explorer.server import ExplorerServer, listen
+from tests.support import child_process
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 from tests.visualization.explorer.conftest import serving
@@ -267,7 +268,8 @@ def test_mistakes_of_the_command_come_before_tensorflow(tmp_path):
 
 def test_the_command_prints_the_address_and_ends_when_interrupted():
     command = [sys.executable, "-m", "keras_transformer", "explore", str(EXPORT), "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with child_process.running(command, **pipes) as process:
         address = process.stdout.readline().decode().strip()
         assert ask(_At(address), "explore", {"text": "abc"}).keys() == {"text", "log_prob"}
         process.send_signal(signal.SIGINT)
