@@ -5,6 +5,7 @@ import importlib.util
 import os
 import socket
 import socketserver
+import subprocess
 import sys
 import threading
 import time
