@@ -31,12 +31,7 @@ from keras_transformer.runs.run import (
     ranking_key,
 )
 from keras_transformer.runs.streams import tolerate_closed_stderr
-from keras_transformer.serving.versions import (
-    find_exported_search,
-    read_card,
-    version_dir,
-    versions,
-)
+from keras_transformer.serving.versions import find_exported_search, version_dir, versions
 from keras_transformer.tokenizers import saved
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import as_bytes
@@ -195,7 +190,7 @@ def open_translator(
     if n_best is not None:
         method = functools.partial(model.translate_n_best, n_best=n_best)
 
-    count, tags = 0, _find_language_tags(model)
+    count, tags = 0, _find_language_tags(getattr(model, "card", {}))
 
     def translate(texts, prefixes=None, first=0):
         nonlocal count
@@ -210,9 +205,8 @@ def open_translator(
     return translate
 
 
-def _find_language_tags(model):
+def _find_language_tags(card):
     """The tags that sources of a multilingual model begin with, unless an export puts one there."""
-    card = getattr(model, "card", None) or read_card(model.directory)
     tags = card.get("imported", {}).get("language_tags", ())
     return () if card.get("prefix_token") else tuple(str(tag).encode() for tag in tags)
 

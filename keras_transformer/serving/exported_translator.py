@@ -58,6 +58,7 @@ class ExportedTranslator:
         self.directory = version_dir(os.fspath(path))
         self._server = PersistentServer(self.directory)
         self.signatures = inspect_version(self.directory, allow_ops)
+        self.card = read_card(self.directory)
 
     def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
         """Raises an error for a search that the export does not support.
@@ -192,7 +193,7 @@ class ExportedTranslator:
             self._refuse("aligns its own translations, not given ones: leave out --target")
         if layers or heads:
             self._refuse("fixes layers and heads: leave out --layers and --heads")
-        end = read_card(self.directory).get("vocabulary", {}).get("end")
+        end = self.card.get("vocabulary", {}).get("end")
         return [_most_attended(maps, end) for maps in self.attention(sources, batch_size)]
 
     def attention(self, sources: Texts, batch_size: int = 64) -> list[AttentionMaps]:
