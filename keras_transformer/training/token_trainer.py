@@ -157,13 +157,13 @@ class TokenTrainer(keras.Model):
             refuse_probabilities((args, kwargs))
         with keras_workarounds.wide_sums():
             super().compile(*args, **kwargs)
-        if IS_TENSORFLOW:
-            keras_workarounds.release_graphs(self.optimizer)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
         self.fused_loss = fused_loss
         self.rdrop = rdrop
-        self._check_slices()
+        if IS_TENSORFLOW:
+            keras_workarounds.release_graphs(self.optimizer)
+            self._check_slices()
 
     def _check_options(self, clip_norm, accumulation_steps, fused_loss, rdrop):
         """Raises if an option of `compile` is out of range, or needs the TensorFlow backend."""
