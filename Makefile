@@ -12,8 +12,11 @@ RAW ?= ../shared/data/multi30k/raw
 MULTI30K ?=
 RECIPE ?=
 BENCH ?=
+# The versions of Python that setup.cfg names, without that of PYTHON.
+PYTHONS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'), \
+    $(shell sed -n 's/.*Python :: \(3[.][0-9]*\)$$/\1/p' setup.cfg))
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow parity parity-opennmt opus ordeal lint docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow test-pythons parity parity-opennmt opus ordeal lint docs notebooks bench clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -86,11 +89,12 @@ word-vectors: .venv/installed-test
 	$(BIN)/python -m benchmarks.word_vectors $(TOK) runs/word-vectors $(RECIPE)
 
 # One process per core, because most of the time is graph tracing. A file's tests share a process.
+# pytest itself needs a stdin: in the background it may be closed.
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile < /dev/null
 
 test-all: test
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow < /dev/null
 
 # The numerical tests with the oneDNN setting that is not this machine's default, and one thread.
 test-numerical: .venv/installed-test
@@ -126,6 +130,31 @@ test-other-tensorflow: .venv-other/installed
 	$(OTHER) -m pytest -n auto --dist loadfile $(addprefix tests/,serving tokenizers translation \
 	    decoding training data layers runs)
 	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal tests/serving/test_other_tensorflow.py
+
+# With the other versions of Python: what make demo does, in a few steps, and some tests of layers,
+# export and command line. PYENV_VERSION is for pyenv.
+PYTHON_TESTS := $(filter-out %/test_changes.py %/test_fresh_process.py %/test_keras_own_tests.py \
+    %/test_keras_tools.py, $(wildcard tests/layers/test_*.py)) \
+    $(addprefix tests/serving/test_,export.py exported_translator.py model_card.py saved_model.py) \
+    $(addprefix tests/cli/test_,main.py serving.py text.py)
+test-pythons: $(PYTHONS:%=test-python%)
+
+$(PYTHONS:%=.venv-%/installed): .venv-%/installed: setup.cfg pyproject.toml
+	PYENV_VERSION=$* python$* -m venv .venv-$* || \
+	    (echo "Install Python $*, which setup.cfg names: it is tested, too."; false)
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --editable ".[all,test]" \
+	    "tensorflow==$(TENSORFLOW).*" "babel==$(BABEL).*"
+	touch $@
+
+.PHONY: $(PYTHONS:%=test-python%)
+$(PYTHONS:%=test-python%): test-python%: .venv-%/installed
+	rm -rf runs/python$*
+	.venv-$*/bin/keras-transformer train --preset dates --epochs 1 --steps-per-epoch 20 \
+	    --output runs/python$*
+	.venv-$*/bin/keras-transformer export runs/python$* runs/python$*/models
+	echo "9 May 1998" | .venv-$*/bin/keras-transformer translate runs/python$*/models
+	.venv-$*/bin/keras-transformer check runs/python$*/models
+	.venv-$*/bin/python -m pytest -n auto --dist loadfile $(PYTHON_TESTS) < /dev/null
 
 # Environments of the engines of export/bulk, without this package, as on their workers.
 .venv-%/installed: setup.cfg
@@ -182,4 +211,4 @@ bench: .venv/installed-bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-opennmt .venv-other .venv-beam .venv-spark .venv-tfjs runs build site *.egg-info
+	rm -rf .venv .venv-* runs build site *.egg-info

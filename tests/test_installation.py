@@ -4,30 +4,21 @@
 """
 
 import os
+import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
 
 import pytest
 
+from tests.support import child_process
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.ordeal
 
 
-def pythons():
-    """This Python, and of the others that setup.cfg names those that the machine has."""
-    yield sys.executable
-    for minor in {11, 12, 13} - {sys.version_info.minor}:
-        path = shutil.which(f"python3.{minor}")
-        # pyenv answers for versions that are not switched on: PYENV_VERSION=3.11:3.12:3.13 does.
-        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
-            yield path
-
-
-PYTHONS = list(pythons())
+PYTHONS = re.findall(r"Python :: (3\.\d+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
 LAYERS = """
 import sys
 import numpy as np
@@ -57,7 +48,7 @@ def run(*command, folder, **environment):
     """Runs a command where this checkout cannot be imported."""
     shell = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     settings = dict(cwd=folder, env=shell | environment, text=True)
-    return subprocess.run(list(map(os.fspath, command)), capture_output=True, **settings)
+    return child_process.run(list(map(os.fspath, command)), capture_output=True, **settings)
 
 
 def succeed(*command, folder, **environment):
@@ -67,22 +58,30 @@ def succeed(*command, folder, **environment):
 
 
 def empty_environment(python, folder):
-    succeed(python, "-m", "venv", folder, folder=folder.parent)
+    """pyenv has a Python that is not its default where PYENV_VERSION names it."""
+    command = [f"python{python}", "-m", "venv", folder]
+    succeed(*command, folder=folder.parent, PYENV_VERSION=python)
     return folder / "bin"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Wheel and sdist of what git would commit, in that order."""
-    folder = tmp_path_factory.mktemp("built")
-    names = subprocess.check_output(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], text=True, cwd=ROOT
-    )
+def checkout(tmp_path_factory):
+    """What git would commit."""
+    folder = tmp_path_factory.mktemp("checkout")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = child_process.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
     for name in names.splitlines():
         if (ROOT / name).is_file():  # one that was deleted is listed until it is committed
-            (folder / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / "checkout" / name)
-    succeed(sys.executable, "-m", "build", "--outdir", folder, "checkout", folder=folder)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(checkout, tmp_path_factory):
+    """Its wheel and sdist, in that order."""
+    folder = tmp_path_factory.mktemp("built")
+    succeed(sys.executable, "-m", "build", "--outdir", folder, checkout, folder=folder)
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
@@ -93,8 +92,9 @@ def test_what_is_in_them(built):
     package = {name for name in names if name.startswith("keras_transformer/")}
     others = {name.split("/")[0] for name in set(names) - package}
     assert others == {wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
-    ours = subprocess.check_output(["git", "ls-files", "keras_transformer"], text=True, cwd=ROOT)
-    assert package == set(ours.splitlines())
+    command = ["git", "ls-files", "keras_transformer"]
+    ours = child_process.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert package == set(ours.stdout.splitlines())
     assert {"keras_transformer/py.typed", "keras_transformer/__init__.pyi"} <= package
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
@@ -141,3 +141,11 @@ def test_everything(built, python, tmp_path):
         program, "evaluate", "export/1", "--source", "pairs.tsv", "--json", folder=tmp_path
     )
     assert '"sentences": 64' in report
+
+
+def test_the_demo_with_the_newest_python(checkout):
+    """As README has it, from a fresh checkout."""
+    shell = {"PYENV_VERSION": PYTHONS[-1], "MAKEFLAGS": ""}  # those of `make ordeal` are not meant
+    printed = succeed("make", "demo", f"PYTHON=python{PYTHONS[-1]}", folder=checkout, **shell)
+    title, value = printed.splitlines()[-1].split(": ")
+    assert title == "exact match" and float(value.removesuffix(" %")) > 95

@@ -28,6 +28,24 @@ def test_64_threads_get_the_serial_answers(toy_version):
         np.testing.assert_allclose(one["log_prob"], other["log_prob"], rtol=0, atol=1e-4)
 
 
+class Interrupted:
+    def readline(self):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_all"])
+def test_an_interrupted_request_is_not_answered_later(toy_version, method, monkeypatch):
+    """The next request got the answer to the one before; `predict_all` waited for ever."""
+    requests = [([source] * 500, "serving_default") for source in SOURCES * 20]
+    arguments = requests[0] if method == "predict" else [requests]
+    with ServerProcess(toy_version) as server:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(server, "_replies", Interrupted())
+            getattr(server, method)(*arguments)
+        with pytest.raises(RuntimeError, match="ended with status -9"):
+            server.predict(SOURCES)
+
+
 def hostile_texts(count):
     """Byte strings of every kind that has ever broken a text pipeline."""
     generator = random.Random(1)

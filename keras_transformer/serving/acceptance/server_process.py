@@ -135,17 +135,7 @@ class ServerProcess:
         return reply.get("outputs", reply)
 
     def predict_all(self, requests: Sequence[tuple[Any, str]]) -> list[dict[str, Any]]:
-        """Runs many batches, several at a time.
-
-        Args:
-            requests: list of (inputs, signature).
-
-        Returns:
-            List of what `predict` returns.
-
-        Raises:
-            RuntimeError: as `predict` does.
-        """
+        """Runs a list of (inputs, signature), several at a time; see `predict`."""
 
         def write():
             for inputs, signature in requests:
@@ -190,9 +180,15 @@ class ServerProcess:
             self._requests.flush()
 
     def _read(self):
-        if (reply := self._replies.readline()).endswith(b"\n"):  # else it ended within a reply
+        reply = b""
+        try:
+            reply = self._replies.readline()
+        finally:
+            # Interrupted, or dead within a reply: a later one would be that to another request.
+            if not (is_whole := reply.endswith(b"\n")):
+                self._process.kill()
+        if is_whole:
             return json.loads(reply, object_hook=c_api.bytes_from_json)
-        self._process.kill()
         status = self._process.wait()
         self.close()
         killed = " (killed, perhaps for its memory: use a smaller batch)" * (status == -9)
