@@ -4,6 +4,7 @@ import gc
 import sys
 
 import pytest
+from tensorflow.python.framework import ops
 
 from tests.support.child_process import restore_signals
 from tests.support.command_line import run_process
@@ -40,12 +41,22 @@ def cores_together():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def traced_graphs_are_not_walked_again():
-    """Graphs stay for as long as the process, and Keras and Python would walk them all each time
-    that they look for garbage."""
-    yield
+def memory(request):
+    """What a file of tests has made is given back, or the process would grow to several gigabytes.
+
+    What is left stays for as long as the process: Keras and Python would walk it all each time that
+    they look for garbage. It is known once the file before has ended, whose last test held it.
+    """
     gc.collect()
     gc.freeze()
+    yield
+    for value in vars(request.module).values():
+        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
+            value.cache_clear()
+    # TensorFlow registers a function for each call of a `tf.custom_gradient`; it keeps the graph.
+    gradients = ops.gradient_registry._registry
+    for name in [name for name in gradients if name.startswith("CustomGradient-")]:
+        del gradients[name]
 
 
 @pytest.fixture(scope="session")

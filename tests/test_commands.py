@@ -26,7 +26,9 @@ NOT_RUN = {
     "make": "takes minutes to hours; that its target exists is tested here",
     "pip": "installs from the network: make ordeal does",
     "pytest": "is what runs here; that its files and markers exist is tested here",
+    "rsync": "copies to another machine",
     "saved_model_cli": "is TensorFlow's",
+    "ssh": "needs another machine",
 }
 
 

@@ -20,7 +20,9 @@ def transformer(**kwargs):
     return layer_harness.transformer(**kwargs)
 
 
-shared = functools.cache(build)
+@functools.cache
+def shared(name, norm="post", policy="float32"):
+    return build(name, norm, policy)
 
 
 def run(name, *arrays, **kwargs):

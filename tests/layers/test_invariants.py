@@ -28,7 +28,12 @@ LAYERS = [(name, norm) for name in NORMED for norm in NORMS]
 ATTENDING = [("MultiHeadAttention", "post"), *LAYERS]
 EVERY = [("FeedForward", "post"), ("PositionalEmbedding", "post"), *ATTENDING]
 
-shared = functools.cache(build)  # nothing in here changes a layer's weights
+
+@functools.cache  # nothing in here changes a layer's weights
+def shared(name, norm="post", policy="float32"):
+    return build(name, norm, policy)
+
+
 policies = pytest.mark.parametrize("policy", POLICIES[:2])  # float16: the row of padding
 
 

@@ -23,7 +23,13 @@ CALLS = [(name, {}) for name in CASES] + [
     (name, {"return_attention_scores": True}) for name in WITH_SCORES
 ]
 every_call = pytest.mark.parametrize(("name", "kwargs"), CALLS)
-shared = functools.cache(build)  # for tests that do not train
+
+
+@functools.cache  # for tests that do not train
+def shared(name, norm="post", policy="float32"):
+    return build(name, norm, policy)
+
+
 every_layer = pytest.mark.parametrize("name", CASES)
 
 

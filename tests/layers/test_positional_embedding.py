@@ -170,7 +170,7 @@ def test_out_of_range_is_no_number(name):
 
 @pytest.mark.parametrize("side, wrong", [("source", "length"), ("target", "id")])
 def test_training_under_xla_is_no_number_out_of_range(side, wrong):
-    model = layer_harness.transformer(positions="learned", max_length=4)
+    model = layer_harness.transformer(num_layers=1, positions="learned", max_length=4)
     model.compile("sgd", kt.SmoothedCrossEntropy(), jit_compile=True)
     ids = {"source": np.full((2, 4), 5), "target": np.full((2, 4), 5)}
     ids[side] = np.full((2, 4), 60) if wrong == "id" else np.full((2, 6), 5)

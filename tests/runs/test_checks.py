@@ -142,7 +142,7 @@ def mistakes_about_words(folder, text):
             [*apart, "--source-vectors", vectors],
             "of 2 numbers, but the embedding is 8 wide",
         ),
-        ([*apart, "--target-vectors", text], "pairs.tsv is not a file of word vectors"),
+        ([*apart, "--target-vectors", text], "pairs.tsv has vectors of 1 number, but"),
         ([*apart, "--freeze-vectors"], "--freeze-vectors needs --source-vectors or"),
         (
             [*own, "--source-vectors", vectors, "--freeze-vectors"],
