@@ -1,43 +1,35 @@
-"""Attention as pictures: maps of one head, of a layer or of all layers; and alignments.
+"""Attention as pictures: maps of one head, of a layer or of all layers; and alignments."""
 
-Lengths are in inches. No window shows a figure; a notebook does where it is the value of a cell.
-"""
-
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.utils import Path, Tensor, counted
-from keras_transformer.visualization.figures import (
+from keras_transformer.tools.figures import (
     COLOURS,
     MAX_FONT_SIZE,
     MIN_FONT_SIZE,
     WEIGHTS,
     check_output,
-    measure,
     new_figure,
-    readable,
     save_figure,
+    text_style,
+    text_width,
+    to_labels,
     to_numpy,
 )
+from keras_transformer.utils import Path, Tensor, counted
 
-# Attention maps.
+# In inches.
 CELL = 0.22  # a token's row or column if there is space: enough for a label of 10 points
 MIN_MAP_SIZE = 1.3
 MAPS = 14.0  # largest width of all maps together
-GAP = 0.2  # between two maps
-LINE = 0.25  # a title or the name of an axis, with its margin
-TICKS = 0.12  # the ticks, with the margin of their labels
-BAR_GAP, BAR, BAR_LABELS = 0.15, 0.15, 0.7  # the colour bar, beside the maps
-# Alignments.
-ROW = 0.26  # from one token to the next
-LINES = 1.6  # between the columns
-MIN_WEIGHT = 0.1  # of a line that is drawn
+MARGIN = 0.3  # around a map: title, names of the axes, ticks
+COLOUR_BAR = 1.0  # with its labels
+LINES = 1.6  # between the columns of an alignment
+MIN_WEIGHT = 0.1  # of a line of an alignment that is drawn
 
 
 def plot_attention(
@@ -48,8 +40,8 @@ def plot_attention(
 ) -> Figure:
     """Draws which source position each target position attends to, one map per head.
 
-    Characters that matplotlib's font lacks are drawn in other installed fonts. If not all labels
-    fit side by side, every second token has one, or every third.
+    If not all labels fit side by side, every second token has one, or every third. For characters
+    that matplotlib's own font lacks, install the Noto fonts.
 
     Args:
         attention_scores: Array of shape `(T, S)` for a single map, `(H, T, S)` for the heads of a
@@ -81,15 +73,49 @@ def plot_attention(
         raise ValueError(
             f"Expected a list of {counted(len(scores), 'title')}, one per map, received {titles!r}."
         )
-    texts, font = readable([*target_tokens, *source_tokens, *titles])
-    figure = new_figure(layout="none")
-    grid = _MapGrid(figure, font, texts, num_queries, num_keys, columns)
-    for i, weights in enumerate(scores):
-        image = grid.add_map(i).imshow(weights, vmin=0, vmax=1, cmap=WEIGHTS, aspect="auto")
-    bar = figure.colorbar(image, cax=grid.add_bar())
+    columns = columns or min(len(scores), 2 if len(scores) <= 4 else 4)
+    return _draw_maps(scores, columns, *map(to_labels, (titles, source_tokens, target_tokens)))
+
+
+def _draw_maps(scores, columns, titles, keys, queries):
+    """Draws maps `(N, T, S)` side by side, with labels at the left and at the bottom."""
+    rows = math.ceil(len(scores) / columns)
+    largest = MAPS / columns - MARGIN
+    width = max(MIN_MAP_SIZE, text_width(titles, MAX_FONT_SIZE), min(largest, CELL * len(keys)))
+    height = max(MIN_MAP_SIZE, min(largest, CELL * len(queries)))
+    labelled_rows = 1 if len(scores) % columns == 0 else 2  # labels are below the lowest maps
+    figure = new_figure(
+        columns * (width + MARGIN) + text_width(queries, MAX_FONT_SIZE) + COLOUR_BAR,
+        rows * (height + MARGIN) + labelled_rows * text_width(keys, MAX_FONT_SIZE),
+    )
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for i, axis in enumerate(axes):
+        axis.set_visible(i < len(scores))
+    for i, (axis, weights) in enumerate(zip(axes, scores, strict=False)):
+        image = axis.imshow(weights, vmin=0, vmax=1, cmap=WEIGHTS, aspect="auto")
+        axis.set_title(titles[i], fontsize=MAX_FONT_SIZE, **text_style())
+        _label(axis.xaxis, keys, width / len(keys), turn=True)
+        _label(axis.yaxis, queries, height / len(queries), turn=False)
+        lowest = i + columns >= len(scores)
+        axis.tick_params(labelbottom=lowest, labelleft=i % columns == 0)
+        axis.set_xlabel("key" if lowest else "", fontsize=MAX_FONT_SIZE)
+        axis.set_ylabel("" if i % columns else "query", fontsize=MAX_FONT_SIZE)
+    bar = figure.colorbar(image, ax=axes[: len(scores)], aspect=40)
     bar.set_label("attention weight", fontsize=MAX_FONT_SIZE)
     bar.ax.tick_params(labelsize=MAX_FONT_SIZE)
     return figure
+
+
+def _label(axis, labels, cell, turn):
+    """Labels the tokens along an axis, as many as fit: each, every second one and so on."""
+    size = float(np.clip(72 * cell / 1.4, MIN_FONT_SIZE, MAX_FONT_SIZE))
+    step = math.ceil(1.2 * size / 72 / cell)
+    labels = labels[::step]
+    axis.set_ticks(np.arange(len(labels)) * step, labels, fontsize=size, **text_style())
+    turned = np.array([turn and len(label) > 2 for label in labels])
+    turned |= turned.mean() > 0.5  # then the short ones too, for an even look
+    for text, is_turned in zip(axis.get_ticklabels(), turned, strict=True):
+        text.set_rotation(90 if is_turned else 0)
 
 
 def _as_array(scores, num_queries, num_keys):
@@ -216,30 +242,28 @@ def plot_alignment(
     >>> figure = plot_alignment(*aligned)
     """
     weights = _weights(alignment, len(source_tokens), len(target_tokens))
-    texts, font = readable([*source_tokens, *target_tokens])
-    figure = new_figure(layout="none")
-    sides = texts[: len(source_tokens)], texts[len(source_tokens) :]
-    widths = [  # of the titles at least
-        max([0.5, *measure(figure, side, MAX_FONT_SIZE, font)[:, 0]]) for side in sides
-    ]
+    sides = to_labels(source_tokens), to_labels(target_tokens)
+    width = LINES + sum(text_width(side, MAX_FONT_SIZE) for side in sides)
     rows = max(map(len, sides), default=0)
-    width, height = sum(widths) + LINES + 0.4, ROW * (rows + 2)
-    figure.set_size_inches(width, height)
-    axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(rows + 0.5, -1.5))
-    axis.set_axis_off()
-    left, right = 0.1 + widths[0], 0.3 + widths[0] + LINES
-    for x, title, side, place in (
-        (left, "source", sides[0], "right"),
-        (right, "target", sides[1], "left"),
-    ):
-        style: dict[str, Any] = {"fontsize": MAX_FONT_SIZE, "ha": place, "va": "center"}
-        axis.text(x, -1, title, color="dimgrey", style="italic", **style)
-        for row, text in enumerate(side):
-            axis.text(x, row, text, **style, **font)
+    figure = new_figure(width + MARGIN, CELL * (rows + 2))
+    left = figure.subplots()
+    right = left.twinx()
+    axes: list[Axes] = [left, right]
+    for axis, side, labels in zip(axes, ("source", "target"), sides, strict=True):
+        axis.set(xlim=(0, 1), ylim=(rows - 0.5, -0.5), xticks=[], frame_on=False)
+        axis.set_yticks(range(len(labels)), labels, fontsize=MAX_FONT_SIZE, **text_style())
+        axis.tick_params(length=0)
+        axis.set_title(
+            side,
+            loc="left" if axis is left else "right",
+            color="dimgrey",
+            style="italic",
+            fontsize=MAX_FONT_SIZE,
+        )
     for row, column in np.argwhere(weights >= MIN_WEIGHT):
         weight = float(weights[row, column])
-        line = [left + 0.08, right - 0.08], [column, row]
-        axis.plot(*line, color=COLOURS[0], alpha=weight, linewidth=0.5 + 2 * weight)
+        line = [0, 1], [column, row]
+        left.plot(*line, color=COLOURS[0], alpha=weight, linewidth=0.5 + 2 * weight)
     return figure
 
 
@@ -259,101 +283,3 @@ def _weights(alignment, sources, targets):
             f"({targets}, {sources})."
         )
     return np.eye(sources)[given.astype(int)]
-
-
-@dataclasses.dataclass
-class _Labels:
-    """The labels along one side of a map, as many as fit.
-
-    Attributes:
-        turned: Which of them are turned by 90°.
-        room: Size of the longest one, at right angles to that side.
-    """
-
-    positions: np.ndarray
-    texts: list[str]
-    size: float
-    turned: np.ndarray
-    room: float
-
-    @classmethod
-    def along(cls, texts: list[str], length: float, figure: Any, font: Any, turn: Any) -> "_Labels":
-        """Chooses the labels for a side of some length; `turn`: whether they may be turned."""
-        cell = length / len(texts)
-        size = float(np.clip(72 * cell / 1.4, MIN_FONT_SIZE, MAX_FONT_SIZE))
-        widths, heights = measure(figure, texts, size, font).T
-        turned = turn & (widths > 1.2 * heights)
-        turned |= np.mean(turned) > 0.5  # then the short ones too, for an even look
-        stacked = turned | (not turn)  # one above the other, like lines of text
-        step = math.ceil(1.05 * np.where(stacked, heights, widths).max() / cell)
-        positions = np.arange(0, len(texts), max(1, step))
-        room = np.where(stacked, widths, heights)[positions].max()
-        return cls(positions, [texts[i] for i in positions], size, turned[positions], room)
-
-
-class _MapGrid:
-    """The places of the maps, all of one size, and of the text around them.
-
-    Everything is measured before it is drawn, so that nothing overlaps: a layout engine of
-    matplotlib would shrink the maps to make space for long labels, and then the labels would not
-    fit beside their rows.
-
-    Args:
-        figure: An empty one.
-        font: Properties of a `Text`, as `readable` returns them.
-        texts: Labels of the queries, labels of the keys, and a title for each map.
-        num_queries, num_keys: How many of them are labels of queries, and of keys.
-        columns: Maps in a row; by default two or four.
-    """
-
-    def __init__(
-        self,
-        figure: Figure,
-        font: dict[str, Any],
-        texts: list[str],
-        num_queries: int,
-        num_keys: int,
-        columns: int | None = None,
-    ) -> None:
-        self.figure, self.font = figure, font
-        queries, keys = texts[:num_queries], texts[num_queries : num_queries + num_keys]
-        self.titles = texts[num_queries + num_keys :]
-        self.columns = columns or min(len(self.titles), 2 if len(self.titles) <= 4 else 4)
-        self.rows = math.ceil(len(self.titles) / self.columns)
-        largest = (MAPS + GAP) / self.columns - GAP
-        of_titles = measure(figure, self.titles, MAX_FONT_SIZE, font)[:, 0].max()
-        self.width = max(MIN_MAP_SIZE, of_titles, min(largest, CELL * num_keys))
-        self.height = max(MIN_MAP_SIZE, min(largest, CELL * num_queries))
-        self.keys = _Labels.along(keys, self.width, figure, font, turn=True)
-        self.queries = _Labels.along(queries, self.height, figure, font, turn=False)
-        self.left, self.bottom = (x.room + TICKS + LINE for x in (self.queries, self.keys))
-        self.row_gap = GAP + LINE * any(self.titles)
-        self.right = self.left + self.columns * (self.width + GAP) - GAP
-        self.top = self.bottom + self.rows * (self.height + self.row_gap) - self.row_gap
-        size = self.right + BAR_GAP + BAR + BAR_LABELS, self.top + self.row_gap
-        figure.set_size_inches(size)
-        self.size = np.array([*size, *size])
-
-    def add_map(self, number: int) -> Axes:
-        """The axes of a map, labelled: its queries in the first column, its keys at the bottom."""
-        row, column = divmod(number, self.columns)
-        x = self.left + column * (self.width + GAP)
-        y = self.top - self.height - row * (self.height + self.row_gap)
-        axis = self.figure.add_axes(np.array([x, y, self.width, self.height]) / self.size)
-        axis.set_title(self.titles[number], fontsize=MAX_FONT_SIZE, **self.font)
-        for name, labels in (("x", self.keys), ("y", self.queries)):
-            options = self.font | {"fontsize": labels.size}
-            axis.set(**{f"{name}ticks": labels.positions})
-            ticks = getattr(axis, f"set_{name}ticklabels")(labels.texts, **options)
-            for tick, turned in zip(ticks, labels.turned, strict=True):
-                tick.set_rotation(90 if turned else 0)
-        lowest = number + self.columns >= len(self.titles)
-        axis.tick_params(labelbottom=lowest, labelleft=column == 0)
-        axis.set_xlabel("key" if lowest else "", fontsize=MAX_FONT_SIZE)
-        axis.set_ylabel("query" if column == 0 else "", fontsize=MAX_FONT_SIZE)
-        return axis
-
-    def add_bar(self) -> Axes:
-        """The axes of the colour bar: beside all maps."""
-        box = [self.right + BAR_GAP, self.bottom, BAR, self.top - self.bottom]
-        return self.figure.add_axes(np.array(box) / self.size)
