@@ -58,8 +58,6 @@ from keras_transformer.special_ids import UNK as UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as WordPieceTokenizer
-from keras_transformer.tools.attention import plot_alignment as plot_alignment
-from keras_transformer.tools.attention import plot_attention as plot_attention
 from keras_transformer.tools.ctranslate2 import export_ctranslate2 as export_ctranslate2
 from keras_transformer.tools.curves import plot_history as plot_history
 from keras_transformer.tools.curves import plot_learning_rate as plot_learning_rate
@@ -68,7 +66,9 @@ from keras_transformer.tools.curves import plot_run as plot_run
 from keras_transformer.tools.curves import plot_runs as plot_runs
 from keras_transformer.tools.curves import save_run_plot as save_run_plot
 from keras_transformer.tools.importers.importing import import_model as import_model
-from keras_transformer.tools.token_probabilities import (
+from keras_transformer.tools.translation_plots import plot_alignment as plot_alignment
+from keras_transformer.tools.translation_plots import plot_attention as plot_attention
+from keras_transformer.tools.translation_plots import (
     plot_token_probabilities as plot_token_probabilities,
 )
 from keras_transformer.training.distribution import make_strategy as make_strategy

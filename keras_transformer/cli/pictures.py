@@ -28,7 +28,7 @@ def attention(
 
     check_output(output)  # before TensorFlow is imported
     (model,) = set_threads(path, precision=precision)
-    from keras_transformer.tools.attention import save_attention_plot
+    from keras_transformer.tools.translation_plots import save_attention_plot
 
     print(save_attention_plot(model, text, output, target, kind, layers, heads, precision))
 
