@@ -7,12 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_transformer.data.encoded_pairs import EncodedPairs
+from keras_transformer.data.encoded_pairs import EncodedPairs, concatenated_ranges
 from keras_transformer.data.planning import BatchPlan, BatchPlanner
-from keras_transformer.data.sampled_batches import SampledBatches, planned_lengths
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.pieces import concatenated_ranges
-from keras_transformer.tokenizers.subword_sampling import SubwordSampler
 
 # ((source (B, S), target_in (B, T)), target_out (B, T)), int32.
 Batch: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], np.ndarray]
@@ -36,7 +33,6 @@ class BatchStream:
             dropped, which is logged.
         boundaries: Ascending lengths that batches are padded to.
         seed: Non-negative int; None for pairs and batches in the order of their lengths.
-        samplers: The `SubwordSampler`s of source and target; None uses the pieces of the corpora.
         repeat: Whether an iterator never ends, instead of after `batches_per_pass` batches.
         shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
             one row of PAD.
@@ -53,11 +49,11 @@ class BatchStream:
         self,
         corpora: Sequence[EncodedPairs],
         weights: Sequence[float],
+        *,
         tokens_per_batch: int,
         max_length: int,
         boundaries: np.ndarray,
         seed: int | None = 0,
-        samplers: Sequence[SubwordSampler] | None = None,
         repeat: bool = False,
         shard: tuple[int, int] = (0, 1),
         source_end: bool = True,
@@ -72,16 +68,10 @@ class BatchStream:
         kept = [_filter_pairs(corpus, max_length, purpose) for corpus in corpora]
         starts = np.cumsum([0, *map(len, corpora)])
         self._rows = rows = _concatenate_rows(kept, starts)
-        planned = (np.arange(1, max_length + 1),) * 2
-        if samplers and seed is not None:
-            planned = planned_lengths(samplers, seed, pairs, rows, max_length)
         counts = [len(numbers) for numbers in kept]
-        self._planner = planner = BatchPlanner(
-            pairs, rows, counts, weights, tokens_per_batch, boundaries, planned, seed
+        self._planner = BatchPlanner(
+            pairs, rows, counts, weights, tokens_per_batch, boundaries, seed
         )
-        self._sampled = None
-        if samplers and seed is not None:
-            self._sampled = SampledBatches(pairs, rows, starts, samplers, seed, planner, max_length)
         self._position: Position = (0, 0)
         self._newest = 0  # number of the newest iterator: no other one moves the position
         self._end: Position = (0, 0)  # where that one ends
@@ -144,7 +134,7 @@ class BatchStream:
             if index == len(plan):
                 number, index = number + 1, 0
                 plan = self._plan(number)
-            batch = self._make_batch(number, plan, index)
+            batch = self._make_batch(plan, index)
             number, index = (number, index + 1) if index + 1 < len(plan) else (number + 1, 0)
             del plan  # two at once would take twice the memory
             if done == total and current == self._newest:
@@ -168,17 +158,13 @@ class BatchStream:
             planned = self._planned = number, self._planner.plan(number)
         return planned[1]
 
-    def _make_batch(self, number, plan, index):
+    def _make_batch(self, plan, index):
         """Returns one batch of a pass, padded."""
-        if self._sampled is None:
-            pairs, rows = self.pairs, self._rows[plan.pairs[plan.batch(index)[0]]]
-        else:
-            pairs, rows = self._sampled.batch(number, plan, index)
-        rows = rows[self.shard[0] :: self.shard[1]]
+        rows = self._rows[plan.batch(index)][self.shard[0] :: self.shard[1]]
         if not len(rows):
             padding = np.full([1, self.boundaries[0]], PAD, np.int32)
             return (padding, padding), padding
-        source, target = (side.gather(rows) for side in (pairs.source, pairs.target))
+        source, target = (side.gather(rows) for side in (self.pairs.source, self.pairs.target))
         inputs = self._pad(*source, end=self.source_end), self._pad(*target, start=True)
         return inputs, self._pad(*target, end=True)
 

@@ -11,7 +11,6 @@ import numpy as np
 from keras_transformer.data.pairs import Corpus, Fingerprint, Pair
 from keras_transformer.data.text_files import Block, ParallelText, read_pairs
 from keras_transformer.presets import TrainConfig
-from keras_transformer.tokenizers.subword_sampling import mix_bits
 from keras_transformer.utils import Pairs
 
 CHUNK = 1 << 20  # rows considered at once
@@ -226,4 +225,11 @@ def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
 
 def _hash(values, seed):
     """Returns pseudorandom numbers for values `(N,)` uint64 that depend on the seed."""
-    return mix_bits(values + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64)))
+    return _mix_bits(values + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64)))
+
+
+def _mix_bits(numbers):
+    """Maps uint64 to others that look random: the last step of splitmix64 (Steele et al., 2014)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

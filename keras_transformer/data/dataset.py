@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras_transformer.data.batch_stream import BatchStream
 from keras_transformer.data.encoded_pairs import encode_pairs
 from keras_transformer.data.planning import bucket_boundaries
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.presets.options import COUNT, FROM_0, check_value
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.utils import Path
@@ -41,7 +41,6 @@ def make_dataset(
     seed: int = 0,
     boundaries: Sequence[int] | np.ndarray | None = None,
     repeat: bool = False,
-    subword_sampling: float = 0.0,
     corpus: Corpora | None = None,
     shard: tuple[int, int] = (0, 1),
     source_end: bool = True,
@@ -61,8 +60,6 @@ def make_dataset(
         seed: Non-negative int, the seed of everything random.
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
         repeat: Whether an iteration never ends, but continues with the next pass.
-        subword_sampling: If positive, the segmentation of texts is sampled again in every pass, by
-            the tokenizers' `sampler`, except for the few pairs that would not fit their batches.
         corpus: Instead of pairs and tokenizers, a `PreparedCorpus`, the path of one, or a list of
             (corpus, weight) to mix; a pass then has as many pairs as all corpora together.
         shard: (i, n): the rows i, i + n … of each batch; one row of PAD if there are none.
@@ -85,39 +82,35 @@ def make_dataset(
     check_value("seed", seed, FROM_0)
     _check_shard(shard)
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
-    corpora, weights, tokenizers = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
-    samplers = _make_samplers(tokenizers, subword_sampling, shuffle) if subword_sampling else None
-    order = seed if shuffle else None
-    options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard, source_end)
-    return stream_dataset(BatchStream(corpora, weights, *options))
+    corpora, weights = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
+    stream = BatchStream(
+        corpora,
+        weights,
+        tokens_per_batch=tokens_per_batch,
+        max_length=max_length,
+        boundaries=padded,
+        seed=seed if shuffle else None,
+        repeat=repeat,
+        shard=shard,
+        source_end=source_end,
+    )
+    return stream_dataset(stream)
 
 
 def _open_data(pairs, tokenizers, corpus):
-    """Returns the corpora as ids, their weights, and their tokenizers."""
+    """Returns the corpora as ids, and their weights."""
     if corpus is None:
         if pairs is None:
             raise ValueError(
                 "Data is missing: pass pairs, source_tokenizer and target_tokenizer, or corpus."
             )
-        _check_tokenizers(tokenizers, ["__call__"])
-        return [encode_pairs(pairs, *tokenizers)], [1.0], tokenizers
+        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+            check_tokenizer(side, tokenizer, ["__call__"])
+        return [encode_pairs(pairs, *tokenizers)], [1.0]
     if any(given is not None for given in (pairs, *tokenizers)):
         raise ValueError("Pass either corpus, or pairs and tokenizers, received both.")
     opened, weights = open_corpora(corpus)
-    return [one.pairs for one in opened], weights, opened[0].tokenizers
-
-
-def _make_samplers(tokenizers, subword_sampling, shuffle):
-    """Returns the samplers of both tokenizers."""
-    if not shuffle:
-        raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-    _check_tokenizers(tokenizers, ["sampler"])
-    return [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
-
-
-def _check_tokenizers(tokenizers, members):
-    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-        check_tokenizer(side, tokenizer, members)
+    return [one.pairs for one in opened], weights
 
 
 def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:

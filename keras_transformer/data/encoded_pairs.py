@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_transformer.data.pairs import read_sides
-from keras_transformer.tokenizers.pieces import concatenated_ranges
 from keras_transformer.utils import counted
 
 # Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
@@ -91,6 +90,13 @@ class Sentences:
             places = concatenated_ranges(ends[chosen] - lengths[chosen], lengths[chosen])
             gathered[places] = ids[concatenated_ranges(starts, lengths[chosen])]
         return gathered, lengths
+
+
+def concatenated_ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Concatenates ranges: `counts[i]` numbers from `starts[i]` on, for each i."""
+    ends = np.cumsum(counts)
+    shifts = np.repeat(starts - (ends - counts), counts)
+    return shifts + np.arange(len(shifts))
 
 
 class EncodedPairs:

@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_transformer.data.corpora import load_corpus, load_valid, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
-from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus, read_manifest
+from keras_transformer.data.prepare import prepare_corpus
+from keras_transformer.data.prepared_corpus import MANIFEST, PreparedCorpus, read_manifest
 from keras_transformer.data.text_files import ParallelText, text_size
 from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabularies
@@ -203,14 +203,14 @@ def _make_corpus_data(config, mix):
 def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 
-    The output depends on the text and the options only, not on `processes`. After an interruption,
-    the same call resumes after the last complete shard. Progress is printed on stderr.
+    The output depends on the text and the options only, not on `processes`; with
+    `subword_sampling`, it differs each time. After an interruption, the same call resumes after the
+    last complete shard. Progress is printed on stderr.
 
     Args:
         config: `PrepareConfig`.
         output: Directory to create, for `PreparedCorpus`.
-        processes: Number of processes; by default one per core. They do not import TensorFlow,
-            except for lines of a unigram vocabulary that depend on rounding.
+        processes: Number of blocks of text that are tokenized at once; by default one per core.
 
     Raises:
         ValueError: If the configuration, a file or the directory is invalid.

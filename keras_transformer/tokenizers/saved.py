@@ -25,6 +25,22 @@ def file_extension(model: bytes) -> str:
     return WORDPIECE if model.startswith(b"{") else SUBWORD  # JSON, or a protocol buffer
 
 
+def model_type(model: bytes) -> str:
+    """Returns the type of a serialized vocabulary, one of `MODEL_TYPES`."""
+    if file_extension(model) == WORDPIECE:
+        return "wordpiece"
+    spec = parse_sentencepiece(model).trainer_spec
+    return spec.ModelType.Name(spec.model_type).lower()
+
+
+def parse_sentencepiece(model: bytes) -> Any:
+    """Returns a SentencePiece model as a protocol buffer."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # created at import time
+    return proto.FromString(model)
+
+
 def names(exists: Callable[[str], bool]) -> list[str]:
     """Returns the names of the existing vocabularies, the source's first.
 

@@ -6,6 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from keras_transformer.utils import Tensor
 
+SPACE = "▁"  # stands for a space in the pieces of SentencePiece
+INSIDE = "##"  # prefix of a WordPiece piece that continues a word
+
 MEMBERS = ("vocabulary_size", "__call__", "detokenize", "pieces")
 
 
@@ -22,8 +25,8 @@ class Tokenizer(Protocol):
     export must then allow these operations, with `load_saved_model(path, allow_ops=…)` or a
     command's `--allow-ops`; otherwise an error names them.
 
-    Two more methods are used if the tokenizer has them, as `SubwordTokenizer` does: `sampler`, by
-    `make_dataset(…, subword_sampling=…)`, and `save`, by `export_ctranslate2`.
+    One more method is used if the tokenizer has it, as `SubwordTokenizer` does: `save`, by
+    `export_ctranslate2`.
 
     Attributes:
         vocabulary_size: V, the number of ids, including the four reserved ones.

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.inspection.vocabularies import SPECIAL
 from keras_transformer.presets.options import check_vocabulary
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.tokenizer import to_bytes
+from keras_transformer.tokenizers.saved import parse_sentencepiece
+from keras_transformer.tokenizers.tokenizer import INSIDE, to_bytes
 from keras_transformer.tokenizers.vocabularies import (
-    INSIDE,
     NO_TEXT,
     SPACES_AND_CONTROLS,
     VocabularyTooLarge,
@@ -95,9 +94,9 @@ def _nfkc_name(lowercase):
 
 def _normalize_to_nfkc(model, lowercase):
     """Returns a SentencePiece model with the normalization of sources instead of its own."""
-    proto = _parse_model(model)
+    proto = parse_sentencepiece(model)
     small = train_sentencepiece(["a"], (), None, "char", lowercase, nfkc=True)
-    proto.normalizer_spec.CopyFrom(_parse_model(small).normalizer_spec)
+    proto.normalizer_spec.CopyFrom(parse_sentencepiece(small).normalizer_spec)
     return proto.SerializeToString(deterministic=True)
 
 
@@ -159,14 +158,9 @@ def _normalization_options(lowercase, nfkc, folder):
     return {"normalization_rule_tsv": rules}
 
 
-def _parse_model(model):
-    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # created at import time
-    return proto.FromString(model)
-
-
 def _remove_temporary_path(model, vocabulary_size):
     """Removes the path of the temporary file of rules from a model, which differs each time."""
-    proto = _parse_model(model)
+    proto = parse_sentencepiece(model)
     if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
         raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
     if not proto.normalizer_spec.normalization_rule_tsv:

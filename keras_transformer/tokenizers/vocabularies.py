@@ -9,7 +9,6 @@ from keras_transformer.inspection.vocabularies import FORMAT, check_pieces, read
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Path
 
-INSIDE = "##"  # prefix of a WordPiece piece that continues a word
 # What is normalized without NFKC: white space to a space, other control characters to nothing.
 # NUL cannot be in SentencePiece's rules.
 SPACES_AND_CONTROLS = {

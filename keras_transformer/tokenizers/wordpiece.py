@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras_transformer.inspection.vocabularies import MAX_PIECE_LENGTH, SPECIAL
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflow_text
+from keras_transformer.tokenizers.tokenizer import INSIDE
 from keras_transformer.tokenizers.training import train_wordpiece
 from keras_transformer.tokenizers.vocabularies import (
-    INSIDE,
     deserialize_pieces,
     detokenizing_loses,
     read_pieces,

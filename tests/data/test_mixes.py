@@ -10,8 +10,8 @@ from keras_transformer.data.batch_stream import BatchStream
 from keras_transformer.data.dataset import open_corpora, stream_dataset
 from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
 from keras_transformer.data.planning import bucket_boundaries
-from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.data.prepare import prepare_corpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.presets import PrepareConfig
 from tests.support.numbered_pairs import batches_of
 from tests.support.reversed_text import write_corpus
@@ -34,10 +34,10 @@ def corpus_of(size, first):
     )
 
 
-def stream_of(seed=6, samplers=None, **options):
+def stream_of(seed=6, **options):
     corpora = [corpus_of(size, 1000 * (i + 1)) for i, size in enumerate(SIZES)]
-    boundaries = np.array(bucket_boundaries(20))
-    return BatchStream(corpora, WEIGHTS, 77, 20, boundaries, seed, samplers, **options)
+    options |= dict(tokens_per_batch=77, max_length=20, boundaries=np.array(bucket_boundaries(20)))
+    return BatchStream(corpora, WEIGHTS, seed=seed, **options)
 
 
 def passes_of(stream, count):
@@ -93,36 +93,8 @@ def test_passes_may_have_different_numbers_of_batches():
 def test_a_corpus_without_a_pair_to_learn_from(size):
     empty = EncodedPairs(Sentences.from_lists([[]] * size), Sentences.from_lists([[4]] * size))
     with pytest.raises(ValueError, match=f"No sentence pairs remain .* kept 0 of {size} pairs"):
-        BatchStream([corpus_of(5, 1000), empty], [1, 1], 77, 20, np.array([20]))
-
-
-class Recorded:
-    """In place of samplers: records the keys, and keeps the pieces."""
-
-    def __init__(self):
-        self.keys = []
-        self.samplers = [self.sample] * 2
-
-    def sample(self, ids, lengths, keys):
-        self.keys += keys.tolist()
-        return ids, lengths
-
-
-def test_every_drawing_of_pieces_has_a_key_of_its_own():
-    """Pairs that come many times in a pass are cut in other ways each time."""
-    first, second = Recorded(), Recorded()
-    stream, other = (stream_of(samplers=recorded.samplers) for recorded in (first, second))
-    first.keys, second.keys = [], []  # without those that lengths are measured with
-    count = len(numbers_in(batches_of(stream)))
-    assert count == sum(SHARES) == len(set(first.keys)) / 2
-    batches_of(other)
-    assert first.keys == second.keys
-    batches_of(stream)
-    assert len(set(first.keys)) == len(first.keys) > 3 * count
-
-
-def numbers_in(batches):
-    return [row[0] for source, _, _ in batches for row in source]
+        sizes = dict(tokens_per_batch=77, max_length=20, boundaries=np.array([20]))
+        BatchStream([corpus_of(5, 1000), empty], [1, 1], **sizes)
 
 
 def test_corpora_of_other_vocabularies(tmp_path):
