@@ -152,5 +152,5 @@ def test_three_hundred_thousand_pairs(tmp_path):
         assert np.split(ids, np.cumsum(lengths)[:-1])[3].tolist() == expected[3]
         assert ids.tolist() == [one for row in expected for one in row]
     dataset = kt.make_dataset(corpus=corpus, tokens_per_batch=16_000, max_length=300)
-    taken = sum(len(target) for _, target in dataset.stream)
+    taken = sum(len(target) for _, target in dataset)
     assert taken == 300_007
