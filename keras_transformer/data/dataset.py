@@ -96,10 +96,11 @@ def make_dataset(
         max_length=max_length,
         boundaries=padded,
         seed=seed if shuffle else None,
+        repeat=repeat,
         shard=shard,
         source_end=source_end,
     )
-    return stream_dataset(stream, repeat)
+    return stream_dataset(stream)
 
 
 def _open_data(pairs, tokenizers, corpus):
@@ -187,6 +188,7 @@ class BatchStream:
             dropped, which is logged.
         boundaries: Ascending lengths that batches are padded to.
         seed: Non-negative int; None for pairs and batches in the order of their lengths.
+        repeat: Whether an iteration never ends, instead of after `batches_per_pass` batches.
         shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
             one row of PAD.
         source_end: Whether END is appended to sources.
@@ -208,10 +210,12 @@ class BatchStream:
         max_length: int,
         boundaries: np.ndarray,
         seed: int | None = 0,
+        repeat: bool = False,
         shard: tuple[int, int] = (0, 1),
         source_end: bool = True,
     ) -> None:
         self.boundaries = boundaries
+        self.repeat = repeat
         self.shard = shard
         self.source_end = source_end
         self.pairs = EncodedPairs.concatenate(corpora)
@@ -307,14 +311,9 @@ def _concatenate_rows(kept, starts):
     return np.concatenate([np.add(x, y, dtype=small) for x, y in zip(kept, starts, strict=False)])
 
 
-def stream_dataset(stream: BatchStream, repeat: bool = False) -> tf.data.Dataset:
-    """Creates the dataset of a stream's batches, which is its attribute `stream`.
-
-    Args:
-        stream: `BatchStream`.
-        repeat: Whether an iteration never ends, instead of after `batches_per_pass` batches.
-    """
-    last = -1 if repeat else stream.batches_per_pass - 1
+def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
+    """Creates the dataset of a stream's batches, which is its attribute `stream`."""
+    count = tf.data.INFINITE_CARDINALITY if stream.repeat else stream.batches_per_pass
 
     def list_positions(_):
         start = _call_python(lambda: np.array(stream.position), [], tf.int64, [2])
@@ -335,16 +334,15 @@ def stream_dataset(stream: BatchStream, repeat: bool = False) -> tf.data.Dataset
             stream.position = stream.after((int(number), int(index)), 1)
 
     def hand_out(step, place, batch):
-        if step == last:  # only here: a prefetched batch may never be consumed
+        if step == count - 1:  # only here: a prefetched batch may never be consumed
             _call_python(move, place, [])
         source, target_in, target_out = batch
         return (source, target_in), target_out
 
     positions = tf.data.Dataset.from_tensors(0).flat_map(list_positions)
-    dataset = prefetch(positions.take(-1 if repeat else last + 1).enumerate().map(read))
-    dataset = dataset.map(hand_out)
-    if not repeat:
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(last + 1))
+    dataset = prefetch(positions.take(count).enumerate().map(read)).map(hand_out)
+    if not stream.repeat:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     options = tf.data.Options()
     # The workers of a strategy read shards of each batch (`shard`), rather than some batches each.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

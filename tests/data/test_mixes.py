@@ -71,7 +71,7 @@ def test_sorted_where_nothing_is_drawn():
 
 
 def test_passes_may_have_different_numbers_of_batches():
-    whole = batches_of(stream_dataset(stream_of(), repeat=True).take(150))
+    whole = batches_of(stream_dataset(stream_of(repeat=True)).take(150))
     sizes = [stream_of().batches_in(number) for number in range(4)]
     assert len(set(sizes)) > 1 and sum(sizes) < 150
     dataset = stream_dataset(stream_of())
