@@ -17,14 +17,7 @@ CHUNK = 1 << 20  # rows considered at once
 
 
 def load_corpus(config: TrainConfig) -> Corpus:
-    """Reads the sentence pairs of a configuration.
-
-    Args:
-        config: `TrainConfig`.
-
-    Returns:
-        `Corpus`; for text files, its `test` is empty.
-    """
+    """Reads the sentence pairs of a configuration: text files have no test set."""
     check_data_options(config)
     if config.train_source is None:
         from keras_transformer.data.dates import LANGUAGES, dates
@@ -63,15 +56,7 @@ def check_data_options(config: TrainConfig) -> None:
 
 
 def split_validation(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Splits a validation set off a corpus, so that no source is in both sets.
-
-    Args:
-        pairs: The corpus.
-        fraction, seed: See `ValidationSplit`.
-
-    Returns:
-        The training pairs and the validation pairs, in their order.
-    """
+    """Returns training and validation pairs, in their order; no source is in both sets."""
     sources = [pair[0].encode(errors="replace") for pair in pairs]
     split = ValidationSplit(fraction, seed, [sources] if sources else [])
     parts: tuple[list[Pair], list[Pair]] = ([], [])
@@ -164,11 +149,7 @@ class TrainingText:
         return int(self.fingerprint["pairs"])
 
     def blocks(self, rows: np.ndarray | None = None) -> Iterator[Block]:
-        """Reads the training pairs, some thousands at a time.
-
-        Args:
-            rows: Only the pairs with these numbers, ascending; by default all.
-        """
+        """Reads the training pairs in blocks; only those with the given numbers, ascending."""
         start = 0
         for (sources, targets), _ in self._split_blocks():
             if rows is None:
@@ -202,16 +183,7 @@ def hash_texts(texts: Sequence[bytes], seed: int) -> np.ndarray:
 
 
 def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
-    """Samples numbers below `count` without replacement.
-
-    Args:
-        count: Non-negative int.
-        size: Number of samples; all numbers are returned if `count` is not larger.
-        seed: Non-negative int.
-
-    Returns:
-        Ascending int64, `(min(count, size),)`.
-    """
+    """Samples different numbers below `count`: ascending int64, `(min(count, size),)`."""
     rows, draws = np.zeros(0, np.int64), np.zeros(0, np.uint64)
     for start in range(0, count, CHUNK):
         more = np.arange(start, min(start + CHUNK, count))

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.encoded_pairs import EncodedPairs, concatenated_ranges, encode_pairs
+from keras_transformer.data.pairs import EncodedPairs, concatenated_ranges, encode_pairs
 from keras_transformer.data.planning import BatchPlan, BatchPlanner, bucket_boundaries
 from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.presets.options import COUNT, FROM_0, check_value
@@ -120,11 +120,7 @@ def _open_data(pairs, tokenizers, corpus):
 
 
 def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
-    """Opens prepared corpora.
-
-    Returns:
-        The corpora and their weights.
-    """
+    """Opens prepared corpora; returns them and their weights."""
     if isinstance(corpora, PreparedCorpus | str | os.PathLike):
         corpora = [(corpora, 1.0)]
     weights = [weight for _, weight in corpora]
@@ -221,7 +217,10 @@ class BatchStream:
         self.pairs = EncodedPairs.concatenate(corpora)
         purpose = "validate by" if seed is None else "learn from"  # only training is shuffled
         kept = [_filter_pairs(corpus, max_length, purpose) for corpus in corpora]
-        self._rows = _concatenate_rows(kept, np.cumsum([0, *map(len, corpora)]))
+        small = np.int32 if len(self.pairs) < 1 << 31 else np.int64
+        starts = np.cumsum([0, *map(len, corpora)])[:-1]
+        rows = [np.add(x, y, dtype=small) for x, y in zip(kept, starts, strict=True)]
+        self._rows = np.concatenate(rows)  # numbers in `pairs`
         counts = [len(numbers) for numbers in kept]
         self._planner = BatchPlanner(
             self.pairs, self._rows, counts, weights, tokens_per_batch, boundaries, seed
@@ -301,14 +300,6 @@ def _filter_pairs(corpus, max_length, purpose):
     if not len(kept):
         raise ValueError(f"No sentence pairs remain to {purpose}: {summary}.")
     return kept
-
-
-def _concatenate_rows(kept, starts):
-    """Returns the numbers of pairs in the concatenation of all corpora."""
-    if len(kept) == 1:
-        return kept[0]
-    small = np.int32 if starts[-1] < 1 << 31 else np.int64
-    return np.concatenate([np.add(x, y, dtype=small) for x, y in zip(kept, starts, strict=False)])
 
 
 def stream_dataset(stream: BatchStream) -> tf.data.Dataset:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_transformer.data.encoded_pairs import EncodedPairs
+from keras_transformer.data.pairs import EncodedPairs
 
 CHUNK = 1 << 20  # pairs whose keys are computed at once: temporaries stay small
 
@@ -89,14 +89,7 @@ class BatchPlanner:
         return len(self._counts) == 1
 
     def plan(self, number: int) -> BatchPlan:
-        """Plans a pass.
-
-        Args:
-            number: Number of the pass, from 0.
-
-        Returns:
-            `BatchPlan`, whose `pairs` are places in `kept`.
-        """
+        """Plans the pass of a number, from 0 on."""
         pairs = self._select_pairs(number)
         keys = self._keys[pairs]
         sorted_places = np.argsort(keys, kind="stable")
@@ -130,15 +123,7 @@ class BatchPlanner:
 
 
 def divide_by_weights(total: int, weights: Sequence[float]) -> list[int]:
-    """Divides a number by weights, rounded so that the shares add up to it.
-
-    Args:
-        total: The number.
-        weights: Positive numbers.
-
-    Returns:
-        A share for each weight; the largest remainders are rounded up.
-    """
+    """Divides a number by positive weights; the largest remainders are rounded up."""
     exact = np.asarray(weights, np.float64) / np.sum(weights) * total
     rounded = np.floor(exact).astype(np.int64)
     largest = np.argsort(rounded - exact, kind="stable")[: total - int(rounded.sum())]
@@ -149,11 +134,7 @@ def divide_by_weights(total: int, weights: Sequence[float]) -> list[int]:
 def bucket_boundaries(max_length: int) -> list[int]:
     """Returns the default lengths that batches are padded to: 1 to 16, 18, 20 … 32, 36, 40 ….
 
-    Args:
-        max_length: The last boundary.
-
-    Returns:
-        Ascending list of ints, eight per doubling: padding adds at most 1/8 of a length.
+    They are eight per doubling, so that padding adds at most 1/8 of a length.
     """
     boundaries, step = list(range(1, 17)), 2
     while boundaries[-1] < max_length:

@@ -38,9 +38,12 @@ from keras_transformer.data.prepared_corpus import (
 from keras_transformer.data.text_files import Block, ParallelText, read_pairs
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.round_trip import MAX_LINES, describe_lost
-from keras_transformer.tokenizers.training import learn_vocabularies
-from keras_transformer.tokenizers.vocabularies import read_pieces
+from keras_transformer.tokenizers.vocabularies import (
+    MAX_LINES,
+    describe_lost,
+    learn_vocabularies,
+    read_pieces,
+)
 from keras_transformer.utils import Path, counted, reason, replacing
 
 # One side of some pairs as ids: the sentences' one after the other, (I,), and their lengths, (N,).

@@ -25,17 +25,7 @@ GZIPPED = b"\x1f\x8b"  # the first bytes of a gzipped file, which are not valid 
 
 
 def read_lines(path: Path) -> list[str]:
-    """Reads a text file.
-
-    Args:
-        path: A UTF-8 file, gzipped or not.
-
-    Returns:
-        List of lines without their ends.
-
-    Raises:
-        ValueError: If the file is missing, empty or not UTF-8.
-    """
+    """Reads the lines of a UTF-8 file, gzipped or not, without their ends."""
     return [line.decode() for lines in iterate_lines(path) for line in lines]
 
 
@@ -172,14 +162,7 @@ def text_size(path: Path) -> int:
 
 
 def iterate_lines(path: Path) -> Iterator[list[bytes]]:
-    """Reads a text file.
-
-    Args:
-        path: A UTF-8 file, gzipped or not.
-
-    Yields:
-        Lists of lines without their ends, valid UTF-8, about a megabyte each.
-    """
+    """Yields the lines of a UTF-8 file without their ends, in lists of about a megabyte."""
     count = 0
     with _open_text(path) as file:
         for text in _read_whole_lines(file):

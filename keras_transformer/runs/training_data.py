@@ -29,12 +29,12 @@ from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VOCABULARIES, Run
 from keras_transformer.runs.streams import tolerate_closed_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.tokenizers.training import learn_vocabularies
+from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.utils import Pairs, Path
 
 if TYPE_CHECKING:
-    from keras_transformer.data.encoded_pairs import EncodedPairs
+    from keras_transformer.data.pairs import EncodedPairs
     from keras_transformer.transformer import Transformer
 
 # Text up to about this size in bytes is read into memory: half a million pairs, some hundred MB as

@@ -42,11 +42,7 @@ def parse_sentencepiece(model: bytes) -> Any:
 
 
 def names(exists: Callable[[str], bool]) -> list[str]:
-    """Returns the names of the existing vocabularies, the source's first.
-
-    Args:
-        exists: Function from a name, such as `source.spm`, to whether that file exists.
-    """
+    """Returns the names of the existing vocabularies, the source's first."""
     found = []
     for side in SIDES:
         found += [side + kind for kind in (SUBWORD, WORDPIECE) if exists(side + kind)][:1]

@@ -15,7 +15,7 @@ from keras_transformer.tokenizers.text_ops import (
     sentencepiece_tokenizer,
     tensorflow_text,
 )
-from keras_transformer.tokenizers.training import train_sentencepiece
+from keras_transformer.tokenizers.vocabularies import train_sentencepiece
 from keras_transformer.utils import Path, Tensor
 
 

@@ -91,13 +91,7 @@ class Tokenizer(Protocol):
 
 
 def check_tokenizer(side: str, tokenizer: Any, members: Iterable[str] = MEMBERS) -> None:
-    """Checks that an object has the interface of a tokenizer.
-
-    Args:
-        side: `"source"` or `"target"`.
-        tokenizer: The object.
-        members: Names of the members that are needed.
-    """
+    """Checks that an object has the interface of a tokenizer."""
     missing = [name for name in members if not hasattr(tokenizer, name)]
     if not missing and "__call__" in members and not _takes_end(tokenizer):
         missing = ["the call argument end"]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from keras_transformer.data.dataset import BatchStream, open_corpora, stream_dataset
-from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
+from keras_transformer.data.pairs import EncodedPairs
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.data.prepare import prepare_corpus
 from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.presets import PrepareConfig
-from tests.support.numbered_pairs import batches_of
+from tests.support.numbered_pairs import batches_of, sentences_of
 from tests.support.reversed_text import write_corpus
 
 SIZES, WEIGHTS = [101, 17, 40], [1.0, 2.0, 0.3]
@@ -24,9 +24,7 @@ def corpus_of(size, first):
     lengths = np.random.default_rng(first).integers(1, 20, (2, size))
     return EncodedPairs(
         *(
-            Sentences.from_lists(
-                [[first + i] + [9] * (length - 1) for i, length in enumerate(side)]
-            )
+            sentences_of([[first + i] + [9] * (length - 1) for i, length in enumerate(side)])
             for side in lengths
         )
     )
@@ -87,7 +85,7 @@ def test_passes_may_have_different_numbers_of_batches():
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_corpus_without_a_pair_to_learn_from(size):
-    empty = EncodedPairs(Sentences.from_lists([[]] * size), Sentences.from_lists([[4]] * size))
+    empty = EncodedPairs(sentences_of([[]] * size), sentences_of([[4]] * size))
     with pytest.raises(ValueError, match=f"No sentence pairs remain .* kept 0 of {size} pairs"):
         sizes = dict(tokens_per_batch=77, max_length=20, boundaries=np.array([20]))
         BatchStream([corpus_of(5, 1000), empty], [1, 1], **sizes)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
+from keras_transformer.data.pairs import EncodedPairs, Sentences
 from keras_transformer.data.planning import (
     BatchPlanner,
     bucket_boundaries,
