@@ -38,12 +38,7 @@ from keras_transformer.data.prepared_corpus import (
 from keras_transformer.data.text_files import Block, ParallelText, read_pairs
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.vocabularies import (
-    MAX_LINES,
-    describe_lost,
-    learn_vocabularies,
-    read_pieces,
-)
+from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
 from keras_transformer.utils import Path, counted, reason, replacing
 
 # One side of some pairs as ids: the sentences' one after the other, (I,), and their lengths, (N,).
@@ -81,7 +76,7 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
             else:
                 writer.begin(_make_vocabularies(config, text), valid)
             targets = _write_shards(writer, text, config, processes)
-            writer.content["lost"] = describe_lost(saved.read(writer.folder)[1], targets)
+            writer.content["lost"] = saved.describe_lost(saved.read(writer.folder)[1], targets)
             if config.subword_sampling:
                 writer.set_fingerprint_of_ids()
             writer.finish()
@@ -145,7 +140,7 @@ def _write_shards(writer, text, config, processes):
     targets: list[str] = []
 
     def collect_targets(block):
-        targets.extend(line.decode() for line in block[1][:: -(-len(text) // MAX_LINES)])
+        targets.extend(line.decode() for line in block[1][:: -(-len(text) // saved.MAX_LINES)])
         return block
 
     blocks = map(collect_targets, _regroup_blocks(text.blocks()))
@@ -162,7 +157,7 @@ def _write_shards(writer, text, config, processes):
             f"The text changed while it was being read ({counted(total, 'pair')}, then "
             f"{writer.pairs_done}): prepare it again."
         )
-    return targets[:MAX_LINES]
+    return targets[: saved.MAX_LINES]
 
 
 def make_encoder(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.inspection.vocabularies import (
     FORMAT,
@@ -21,16 +22,9 @@ from keras_transformer.inspection.vocabularies import (
 )
 from keras_transformer.presets.options import check_vocabulary
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.saved import (
-    SUBWORD,
-    file_extension,
-    open_model,
-    parse_sentencepiece,
-)
 from keras_transformer.tokenizers.tokenizer import INSIDE, to_bytes
-from keras_transformer.utils import Path, counted
+from keras_transformer.utils import Path
 
-MAX_LINES = 10_000  # whose round trip is checked
 MAX_WORDS = 100_000  # WordPiece pieces are learned from so many of the most frequent words
 MAX_WORD_LENGTH = 50  # in characters, of these words
 # What is normalized without NFKC: white space to a space, other control characters to nothing.
@@ -190,6 +184,12 @@ def train_sentencepiece(
         except (RuntimeError, OSError) as error:
             raise _translate_error(error, vocabulary_size) from error
     return _remove_temporary_path(model.getvalue(), vocabulary_size)
+
+
+def parse_sentencepiece(model: bytes) -> Any:
+    """Returns a SentencePiece model as a protocol buffer."""
+    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # created at import time
+    return proto.FromString(model)
 
 
 def _normalization_options(lowercase, nfkc, folder):
@@ -357,37 +357,3 @@ def serialize_pieces(pieces: Sequence[str], lowercase: bool) -> bytes:
     """Serializes a WordPiece vocabulary: its pieces in file order, and whether it is uncased."""
     content = {"format": FORMAT, "lowercase": lowercase, "pieces": list(pieces)}
     return json.dumps(content, ensure_ascii=False, indent=0).encode() + b"\n"
-
-
-def describe_lost(model: bytes, lines: Sequence[str]) -> str:
-    """Describes which lines change when they are tokenized and detokenized, and what helps.
-
-    Of more than `MAX_LINES`, some are checked, evenly spaced. Control characters and kinds and
-    numbers of spaces do not count. The description is empty if no line changes.
-    """
-    lines = lines[:: -(-len(lines) // MAX_LINES) or 1]
-    changed, characters = 0, collections.Counter[str]()
-    for pair in zip(lines, _write_back(model, lines), strict=True):
-        line, back = (" ".join(text.translate(SPACES_AND_CONTROLS).split()) for text in pair)
-        if line != back:
-            changed += 1
-            old, new = collections.Counter(line), collections.Counter(back)
-            characters += (old - new) or (new - old)  # lost, or else inserted
-    if not changed:
-        return ""
-    frequent = ", ".join(f"{char!r} {count:,}" for char, count in characters.most_common(5))
-    return (
-        f"{changed:,} of {counted(len(lines), 'line')} cannot be written in this vocabulary (most "
-        f"frequent changes: {frequent}); one of type bpe, unigram or char, learned without "
-        "--lowercase, keeps every character but ▁"
-    )
-
-
-def _write_back(model, lines):
-    if file_extension(model) == SUBWORD:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        return processor.decode(processor.encode(lines))
-    tokenizer = open_model(model)
-    texts = tokenizer.detokenize(tokenizer(lines)).numpy().tolist()
-    # Without the letters of [UNK], which would count as written.
-    return [text.decode().replace(SPECIAL[UNK], "⁇") for text in texts]
