@@ -9,24 +9,24 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from keras_transformer.data.pairs import Corpus, Fingerprint, Pair
-from keras_transformer.data.text_files import Block, ParallelText, read_pairs
+from keras_transformer.data.text_files import Block, ParallelText, decode, read_pairs
 from keras_transformer.presets import TrainConfig
-from keras_transformer.utils import Pairs
 
 CHUNK = 1 << 20  # rows considered at once
 
 
 def load_corpus(config: TrainConfig) -> Corpus:
     """Reads the sentence pairs of a configuration: text files have no test set."""
-    check_data_options(config)
     if config.train_source is None:
         from keras_transformer.data.dates import LANGUAGES, dates
 
         return dates(config.languages or LANGUAGES)
-    pairs = read_pairs(config.train_source, config.train_target)
-    if config.valid_fraction is not None:
-        return Corpus(*split_validation(pairs, config.valid_fraction, config.seed), [])
-    return Corpus(pairs, load_valid(config), [])
+    if config.valid_fraction is None:
+        pairs = read_pairs(config.train_source, config.train_target)
+        return Corpus(pairs, load_valid(config), [])
+    parallel = ParallelText(config.train_source, config.train_target)
+    text = TrainingText(parallel, config.valid_fraction, config.seed)
+    return Corpus([pair for block in text.blocks() for pair in decode(block)], text.valid, [])
 
 
 def load_valid(config: TrainConfig) -> list[Pair]:
@@ -55,16 +55,6 @@ def check_data_options(config: TrainConfig) -> None:
         )
 
 
-def split_validation(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Returns training and validation pairs, in their order; no source is in both sets."""
-    sources = [pair[0].encode(errors="replace") for pair in pairs]
-    split = ValidationSplit(fraction, seed, [sources] if sources else [])
-    parts: tuple[list[Pair], list[Pair]] = ([], [])
-    for pair, drawn in zip(pairs, split.is_held_out(sources).tolist(), strict=True):
-        parts[drawn].append(Pair(*pair))
-    return parts
-
-
 class ValidationSplit:
     """Decides which pairs are held out for validation, so that no source is in both sets.
 
@@ -74,7 +64,6 @@ class ValidationSplit:
 
     Args:
         fraction: Share of the distinct sources, above 0 and below 1.
-        seed: Non-negative int.
         blocks: The corpus, read once: iterable of lists of sources, UTF-8.
     """
 
@@ -120,15 +109,9 @@ class TrainingText:
 
     The constructor reads the text once, for its fingerprint.
 
-    Args:
-        text: `ParallelText`.
-        valid_fraction: Share of its distinct sources to hold out, see `ValidationSplit`; None for
-            none.
-        seed: Non-negative int.
-
     Attributes:
         fingerprint: Of the training pairs; see `data.pairs.fingerprint`.
-        valid: List of `Pair` held out.
+        valid: List of `Pair` held out, a share of the distinct sources: see `ValidationSplit`.
     """
 
     def __init__(self, text: ParallelText, valid_fraction: float | None, seed: int) -> None:
@@ -142,7 +125,7 @@ class TrainingText:
         fingerprint = Fingerprint()
         for (sources, targets), held_out in self._split_blocks():
             fingerprint.add(sources, targets)
-            self.valid += [Pair(a.decode(), b.decode()) for a, b in zip(*held_out, strict=True)]
+            self.valid += decode(held_out)
         self.fingerprint = fingerprint.value()
 
     def __len__(self) -> int:

@@ -86,7 +86,11 @@ def make_dataset(
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles already
     """
     check_value("seed", seed, FROM_0)
-    _check_shard(shard)
+    if not 0 <= shard[0] < shard[1]:
+        raise ValueError(
+            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
+            "first has shard=(0, n)."
+        )
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
     corpora, weights = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
     stream = BatchStream(
@@ -141,14 +145,6 @@ def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
                 "corpora with the same ones can be mixed, see prepare's --vocabularies."
             )
     return opened, weights
-
-
-def _check_shard(shard):
-    if not 0 <= shard[0] < shard[1]:
-        raise ValueError(
-            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
-            "first has shard=(0, n)."
-        )
 
 
 def _check_lengths(tokens_per_batch, max_length, boundaries):

@@ -21,14 +21,7 @@ CHUNK = 8192  # lines tokenized at once
 
 
 class Pair(NamedTuple):
-    """A source text and its target text.
-
-    Args:
-        source: The model's input.
-        target: The desired output.
-        group: Results are reported by group, such as the language of the source. Empty in a corpus
-            without groups.
-    """
+    """A source text and its target text; results are reported by `group`, such as a language."""
 
     source: str
     target: str

@@ -144,17 +144,11 @@ def bucket_boundaries(max_length: int) -> list[int]:
 
 
 def sorting_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Returns keys by which pairs are sorted so that neighbours are alike.
+    """Returns keys, `(N,)`, by which pairs are sorted so that neighbours are alike.
 
     First by the bucket of the longer side; within it, by how many buckets the source is longer than
     the target, ascending and descending in turn. If the longer side is in bucket b, there are
     2b + 1 differences: the keys are those from b² to (b + 1)², excluding the latter.
-
-    Args:
-        source, target: Numbers of the sides' buckets, `(N,)` integers.
-
-    Returns:
-        `(N,)` int64.
     """
     difference, longer = source - target, np.maximum(source, target)
     return longer * (longer + 1) + np.where(longer % 2, -difference, difference)

@@ -35,7 +35,7 @@ from keras_transformer.data.prepared_corpus import (
     describe_file,
     read_manifest,
 )
-from keras_transformer.data.text_files import Block, ParallelText, read_pairs
+from keras_transformer.data.text_files import Block, ParallelText, decode, read_pairs
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
@@ -82,7 +82,9 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
             writer.finish()
     except OSError as error:
         raise ValueError(f"{output} cannot be created: {reason(error)}.") from error
-    _log_summary(writer.content, output)
+    if writer.content["lost"]:
+        _log(f"targets: {writer.content['lost']}")
+    _log(f"{output}: {counted(len(writer.content['shards']), 'shard')}")
 
 
 def _build_request(config, text, valid):
@@ -126,8 +128,7 @@ def _make_vocabularies(config, text):
 
     def read():
         for block in text.blocks(rows):
-            for pair in zip(*block, strict=True):
-                yield [side.decode() for side in pair]
+            yield from decode(block)
 
     names = ("vocabulary_size", "model_type", "lowercase", "nfkc", *VOCABULARIES)
     names += tuple(f"{name}_size" for name in VOCABULARIES)
@@ -233,13 +234,6 @@ def _regroup_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
         sources, targets = sources[whole:], targets[whole:]
     if sources:
         yield sources, targets
-
-
-def _log_summary(content, output):
-    """Prints a summary."""
-    if content["lost"]:
-        _log(f"targets: {content['lost']}")
-    _log(f"{output}: {counted(len(content['shards']), 'shard')}")
 
 
 def _log(text):

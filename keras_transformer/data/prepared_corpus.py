@@ -111,8 +111,6 @@ class PreparedCorpus:
         name = os.path.join(self.path, name)
         try:
             return np.lib.format.open_memmap(name, mode="r")
-        except OSError as error:
-            raise ValueError(f"{name} cannot be opened ({error.strerror}).") from error
         except Exception:  # the header is a Python literal of any kind and size
             raise _corrupted_error(name) from None
 

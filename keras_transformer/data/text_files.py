@@ -97,14 +97,18 @@ class ParallelText:
         self.files = list(zip(sources, targets, strict=True))
 
     def __iter__(self) -> Iterator[Pair]:
-        for sources, targets in self.blocks():
-            for source, target in zip(sources, targets, strict=True):
-                yield Pair(source.decode(), target.decode())
+        for block in self.blocks():
+            yield from decode(block)
 
     def blocks(self) -> Iterator[Block]:
         """Reads the pairs in blocks of some thousands."""
         for source, target in self.files:
             yield from _read_table(source) if target is None else _read_parallel(source, target)
+
+
+def decode(block: Block) -> list[Pair]:
+    """Returns a block as pairs of strings."""
+    return [Pair(source.decode(), target.decode()) for source, target in zip(*block, strict=True)]
 
 
 def _read_table(path):

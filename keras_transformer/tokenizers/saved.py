@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sentencepiece
 
-from keras_transformer.inspection.vocabularies import SPECIAL
+from keras_transformer.inspection.files import read_bytes
+from keras_transformer.inspection.vocabularies import MAX_BYTES, SPECIAL
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, parse_sentencepiece
 from keras_transformer.utils import Path, counted
@@ -67,14 +68,8 @@ def require_paths(folder: Path) -> list[str]:
 
 def read(folder: Path) -> tuple[bytes, bytes]:
     """Returns the serialized vocabularies of source and target."""
-    models = []
-    for path in require_paths(folder):
-        try:
-            with open(path, "rb") as file:
-                models.append(file.read())
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
-    return models[0], models[1]
+    source, target = (read_bytes(path, MAX_BYTES) for path in require_paths(folder))
+    return source, target
 
 
 def write(folder: Path, tokenizers: Sequence[Any]) -> None:

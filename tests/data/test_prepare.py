@@ -14,7 +14,7 @@ import sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data import prepare as module
-from keras_transformer.data.corpora import sample_rows, split_validation
+from keras_transformer.data.corpora import load_corpus, sample_rows
 from tests.support import child_process
 from tests.support.made_up_text import write_text
 
@@ -50,7 +50,10 @@ def test_a_corpus_is_its_text_as_ids(text, tmp_path, capsys):
     kt.prepare(config, tmp_path / "corpus", processes=1)
     corpus = kt.PreparedCorpus(tmp_path / "corpus")
     pairs = kt.read_pairs(*text)
-    train, valid = split_validation(pairs, 0.1, 3)
+    options = dict(train_source=text[0], train_target=text[1], valid_fraction=0.1, seed=3)
+    read = load_corpus(kt.TrainConfig(**options))
+    train, valid = read.train, read.valid
+    assert sorted([*train, *valid]) == sorted(pairs)
     assert len(corpus) == len(train) and corpus.valid == valid
     names = [f"{number:05}.ids.npy" for number in range(-(-len(train) // 150))]
     assert [name for name in contents(tmp_path / "corpus") if "ids" in name] == names
