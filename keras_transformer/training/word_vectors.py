@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from keras_transformer.special_ids import END, UNK
-from keras_transformer.tokenizers.pieces import SPACE
-from keras_transformer.tokenizers.vocabularies import INSIDE
+from keras_transformer.tokenizers.tokenizer import INSIDE, SPACE
 from keras_transformer.utils import Path, counted
 
 if TYPE_CHECKING:
