@@ -51,14 +51,11 @@ def reason_against_slices(model: Any, y: Nested = None) -> str | None:
 
 
 def split(batch: Nested, count: int) -> list[Nested]:
-    """Splits a batch into `count` independent slices; some may have one row more.
+    """Splits `(x, y, token weights)`, and sample weights if any, into independent slices.
 
-    If there are fewer rows than slices, the other slices repeat the last row without its labels: a
-    layer such as BatchNormalization makes NaN of a slice without rows.
-
-    Args:
-        batch: `(x, y, token_weights)`, and sample weights if there are any: tensors `(B, …)`.
-        count: Number of slices.
+    Some slices may have one row more. If there are fewer rows than slices, the others repeat the
+    last row without its labels: a layer such as BatchNormalization makes NaN of a slice without
+    rows.
     """
     if count == 1:
         return [batch]
@@ -87,16 +84,11 @@ def accumulate(
     zeros: list[Tensor],
     fixed: bool = False,
 ) -> list[Tensor]:
-    """Sums the outputs of a function over slices, one slice after the other.
+    """Sums the outputs of a function over `count` slices, one after the other, from `zeros` on.
 
-    Args:
-        function: From a slice to a list of tensors.
-        batch: Nested structure of tensors `(B, …)`.
-        count: Number of slices. If it does not divide the rows, the first slices have one row more;
-            if there are fewer rows, there are fewer slices.
-        zeros: Tensors like those of the function, from which the sums start.
-        fixed: Whether all slices of a loop must have one shape, as XLA demands. Then there are two
-            loops, and `function` is traced twice.
+    If `count` does not divide the rows, the first slices have one row more; if there are fewer
+    rows, there are fewer slices. If the slices of a loop must have a `fixed` shape, as XLA demands,
+    there are two loops, and the function is traced twice.
     """
     rows = tf.shape(tf.nest.flatten(batch)[0])[0]
     size, longer = rows // count, rows % count
@@ -191,14 +183,9 @@ def fused_gradients(
 ) -> tuple[Tensor, TokenPredictions, list[list[Gradient]]]:
     """Computes loss and gradients without the logits of the whole batch (`fused_cross_entropy`).
 
-    Args:
-        model: A compiled `TokenTrainer` that has `softmax_inputs`.
-        x, y: A batch.
-        share: The weight of the mean over these target tokens, a float32 scalar.
-
-    Returns:
-        The mean loss, `TokenPredictions` `(B, T)`, and the gradients of the trainable variables by
-        three paths: through states and penalties, the softmax's matrix, and the labels' rows.
+    `share` is the weight of the mean over these target tokens, a float32 scalar. Returns the mean
+    loss, `TokenPredictions` `(B, T)`, and the gradients of the trainable variables by three paths:
+    through states and penalties, the softmax's matrix, and the labels' rows.
     """
     passes = 2 if model.rdrop else 1
     with tf.GradientTape(persistent=True) as tape:
@@ -248,13 +235,8 @@ def repeat_batch(x: Nested, passes: int) -> Nested:
 def rdrop_term(y: Tensor, logits: Tensor, sample_weight: Tensor | None = None) -> Tensor:
     """Computes R-Drop's term of the loss over α from logits (arXiv:2106.14448, half of equation 4).
 
-    Args:
-        y: Labels `(B, T)`.
-        logits: Float tensor `(2·B, T, V)`, those of the second pass after those of the first.
-        sample_weight: Weights of shape `(B,)` or `(B, T)`, or None.
-
-    Returns:
-        `¼·(KL(p‖q) + KL(q‖p))`, the mean over the target tokens, a float32 scalar.
+    It is the mean of `¼·(KL(p‖q) + KL(q‖p))` over the target tokens of the labels `(B, T)`. The
+    logits `(2·B, T, V)` hold those of the second pass after those of the first.
     """
     log_p, log_q = tf.split(tf.nn.log_softmax(tf.cast(logits, tf.float32)), 2)
     _, weights = read_labels(y, log_p, logits.shape[-1], sample_weight)

@@ -6,13 +6,13 @@ is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.training.losses import explain_failure, sum_dtype
+from keras_transformer.training.losses import explain_failure
 from keras_transformer.utils import Nested, Tensor
 
 if IS_TENSORFLOW:
@@ -143,7 +143,7 @@ def release_graphs(optimizer: keras.optimizers.Optimizer | None) -> None:
         optimizer = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
 
 
-# Settings without an argument in Keras.
+# Epochs.
 
 
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
@@ -154,26 +154,13 @@ def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
-@contextlib.contextmanager
-def wide_sums() -> Iterator[None]:
-    """A context in which Keras creates the metric of the loss with `sum_dtype`, not with floatx."""
-    floatx = keras.config.floatx()
-    keras.config.set_floatx(sum_dtype())
-    try:
-        yield
-    finally:
-        keras.config.set_floatx(floatx)
-
-
 # Files.
 
 
 def check_left_over(model: keras.Model, store: Any) -> None:
     """Checks that a file has no weights of layers that the model lacks; Keras ignores them.
 
-    Args:
-        model: The model that loads the file.
-        store: The argument of `load_own_variables` of the whole model.
+    `store` is the argument of `load_own_variables` of the whole model.
     """
     paths = _find_paths(model)
     groups = {path for path in _find_groups(store) if _is_of_layer(path)}

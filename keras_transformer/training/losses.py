@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer.kernels.backend import values_of
 from keras_transformer.layers.arguments import IDS_SCOPE
+from keras_transformer.presets.options import SHARE, check_value
 from keras_transformer.special_ids import PAD
 from keras_transformer.utils import Config, Nested, Tensor
 
@@ -71,10 +72,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         dtype: str | keras.DTypePolicy | None = None,
     ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype or sum_dtype())
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"label_smoothing must be at least 0 and below 1, received {label_smoothing}."
-            )
+        check_value("label_smoothing", label_smoothing, SHARE)
         self.label_smoothing = label_smoothing
 
     def __call__(

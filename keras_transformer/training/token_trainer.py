@@ -172,8 +172,7 @@ class TokenTrainer(keras.Model):
         args, kwargs = replace_names((args, kwargs))
         if self.has_fused_loss():  # it returns logits
             refuse_probabilities((args, kwargs))
-        with keras_workarounds.wide_sums():
-            super().compile(*args, **kwargs)
+        super().compile(*args, **kwargs)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
         self._fused_loss_option = fused_loss
