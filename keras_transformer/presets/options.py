@@ -182,6 +182,20 @@ def check_frozen_vectors(side: str, share_embeddings: str) -> None:
         )
 
 
+def check_sampling(config: Any) -> None:
+    """Checks the sampled segmentations of a preparation."""
+    if not config.subword_sampling:
+        if config.samples > 1:
+            raise ValueError("samples needs --subword-sampling: all would be the same.")
+        return
+    is_given = bool(config.source_vocabulary or config.target_vocabulary)
+    if is_given or config.model_type not in ("bpe", "unigram"):
+        raise ValueError(
+            "subword_sampling needs a vocabulary of type bpe or unigram, received "
+            f"{'wordpiece' if is_given else config.model_type!r}."
+        )
+
+
 def check_vocabularies(config: Any, joint: bool, separate: str) -> None:
     """Checks that the options of both vocabularies are valid and consistent.
 
