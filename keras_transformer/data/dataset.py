@@ -88,18 +88,10 @@ def make_dataset(
     check_value("seed", seed, FROM_0)
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
     corpora, weights = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
-    stream = BatchStream(
-        corpora,
-        weights,
-        tokens_per_batch=tokens_per_batch,
-        max_length=max_length,
-        boundaries=padded,
-        seed=seed if shuffle else None,
-        repeat=repeat,
-        shard=shard,
-        source_end=source_end,
-    )
-    return stream_dataset(stream)
+    options: dict[str, Any] = dict(max_length=max_length, boundaries=padded, source_end=source_end)
+    options |= dict(tokens_per_batch=tokens_per_batch, repeat=repeat, shard=shard)
+    order = seed if shuffle else None
+    return stream_dataset(BatchStream(corpora, weights, seed=order, **options))
 
 
 def _open_data(pairs, tokenizers, corpus):

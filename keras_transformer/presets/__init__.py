@@ -144,13 +144,9 @@ class TrainConfig:
     )
     log_file: str | None = option(None, "file that progress lines are appended to")
 
-    imported: Imported | None = dataclasses.field(  # not an option of the command line
-        default=None, metadata={"help": "origin", "section": "imported model", "hidden": True}
-    )
-
-    subword_sampling: float = dataclasses.field(  # of runs of earlier versions
-        default=0.0, metadata={"help": "alpha of subword sampling in training", "hidden": True}
-    )
+    # Not options of the command line; the latter was one of earlier versions.
+    imported: Imported | None = option(None, "origin", section="imported model", hidden=True)
+    subword_sampling: float = option(0.0, "alpha of subword sampling in training", hidden=True)
 
     def __post_init__(self) -> None:
         check_fields(self)

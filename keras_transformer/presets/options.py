@@ -56,16 +56,18 @@ def option(
     help: str,
     allowed: Range | tuple[str, ...] | None = None,
     section: str | None = None,
+    hidden: bool = False,
 ) -> Any:
-    """Makes a dataclass field that is an option of the command line.
+    """Makes a dataclass field that is an option of the command line, unless it is hidden.
 
     Args:
         default: The default value.
         help: One line, for `--help` and for `config.yaml`.
         allowed: The range of a number, or the choices of a string. None is always allowed.
         section: Title of the section that starts with this field, in both places.
+        hidden: Whether it is in `config.yaml` only, and there unless it has its default.
     """
-    metadata = {"help": help, "allowed": allowed, "section": section}
+    metadata = {"help": help, "allowed": allowed, "section": section, "hidden": hidden}
     return dataclasses.field(default=default, metadata=metadata)
 
 
