@@ -56,16 +56,18 @@ def option(
     help: str,
     allowed: Range | tuple[str, ...] | None = None,
     section: str | None = None,
+    hidden: bool = False,
 ) -> Any:
-    """Makes a dataclass field that is an option of the command line.
+    """Makes a dataclass field that is an option of the command line, unless it is hidden.
 
     Args:
         default: The default value.
         help: One line, for `--help` and for `config.yaml`.
         allowed: The range of a number, or the choices of a string. None is always allowed.
         section: Title of the section that starts with this field, in both places.
+        hidden: Whether it is in `config.yaml` only, and there unless it has its default.
     """
-    metadata = {"help": help, "allowed": allowed, "section": section}
+    metadata = {"help": help, "allowed": allowed, "section": section, "hidden": hidden}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -175,6 +177,20 @@ def check_frozen_vectors(side: str, share_embeddings: str) -> None:
         raise ValueError(
             "--freeze-vectors would also freeze the softmax, because "
             f"share_embeddings={share_embeddings}: give --share-embeddings {separate}."
+        )
+
+
+def check_sampling(config: Any) -> None:
+    """Checks the sampled segmentations of a preparation."""
+    if not config.subword_sampling:
+        if config.samples > 1:
+            raise ValueError("samples needs --subword-sampling: all would be the same.")
+        return
+    is_given = bool(config.source_vocabulary or config.target_vocabulary)
+    if is_given or config.model_type not in ("bpe", "unigram"):
+        raise ValueError(
+            "subword_sampling needs a vocabulary of type bpe or unigram, received "
+            f"{'wordpiece' if is_given else config.model_type!r}."
         )
 
 
