@@ -69,7 +69,6 @@ def test_training_goes_on_after_loading(name, tmp_path):
 def changed_transformer(share="target"):
     keras.utils.set_random_seed(1)
     model = kt.Transformer(20, 20, **SIZES | {"num_layers": 2}, share_embeddings=share)
-    model.build()
     model.encoder.layers[0].trainable = False
     for layer in model.decoder.layers:
         layer.self_attention.query_dense.enable_lora(2, lora_alpha=3)
