@@ -77,8 +77,7 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         activation: Activation of the feed-forward networks.
         positions: Positional encoding: `"sinusoidal"` or `"learned"`, added to the embeddings;
             `"relative"`, `"bucketed"`, `"rotary"` or `"disentangled"`, relative positions in the
-            self-attention of encoder and decoder; `"alibi"`, in that of the decoder, with a
-            sinusoidal encoder; or `"none"`.
+            self-attention of encoder and decoder; or `"none"`.
         max_distance: Distance from which on all are treated alike, for `"relative"` (default 16),
             `"bucketed"` and `"disentangled"` (default 128).
         share_embeddings: `"none"`; `"target"`, the target embedding is also the output projection;
@@ -211,13 +210,8 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
             "first_position": self.first_position,
             "dtype": self.dtype_policy,
         }
-        encoder_positions: Config = {}  # arguments of self-attention
-        decoder_positions: Config = {}
         if self.positions in RELATIVE:
-            decoder_positions = {"positions": self.positions, "max_distance": self.max_distance}
-            encoder_positions = decoder_positions
-        if self.positions == "alibi":  # the source is sinusoidal; the target has start=None
-            embedding["positions"], encoder_positions = "sinusoidal", {}
+            stack |= {"positions": self.positions, "max_distance": self.max_distance}
         self.target_embedding = PositionalEmbedding(
             self.target_vocabulary_size, **embedding, output_bias=self.output_bias
         )
@@ -226,9 +220,9 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         else:
             self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
         depth = self.num_encoder_layers or self.num_layers
-        self.encoder = self.encoder_class(depth, **stack, **encoder_positions)
+        self.encoder = self.encoder_class(depth, **stack)
         depth = self.num_decoder_layers or self.num_layers
-        self.decoder = self.decoder_class(depth, **stack, **decoder_positions)
+        self.decoder = self.decoder_class(depth, **stack)
         self.output_projection = None
         if self.share_embeddings == "none":
             self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
@@ -364,7 +358,7 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
-            x = self._embed_target(ids, position)[:, 0]
+            x = self.target_embedding(ids, start=position)[:, 0]
             x, state = decoder_step_fn(x, position, state)
             return ops.cast(project(x), "float32"), state
 
@@ -391,16 +385,12 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         self.build_if_needed()
         arguments.check_rows(target=target, memory=memory, source=source)
         target = arguments.as_ids(target)
-        x = self._embed_target(target, 0, training)
+        x = self.target_embedding(target, training=training)
         # A target is padded at its end, which causality hides already. An all-True mask keeps
         # `step`, which has no padding mask, equal at every position.
         target_mask = ops.ones(ops.shape(target), dtype="bool")
         masks = target_mask, padding_mask(arguments.as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
-
-    def _embed_target(self, ids, start, training=None):
-        start = None if self.positions == "alibi" else start
-        return self.target_embedding(ids, start=start, training=training)
 
     def _logits(self, x, training):
         """Returns logits, float32 `(..., V)`."""

@@ -32,7 +32,6 @@ OPTIONS = {
     "1 + 3 layers": {"num_encoder_layers": 1, "num_decoder_layers": 3},
     "frequencies": {"frequencies": "tensor2tensor"},
     "first_position": {"first_position": 1},
-    "alibi": {"positions": "alibi", "frequencies": "tensor2tensor", "first_position": 1},
     "suppress_ids": {"suppress_ids": True},
     "suppress_ids, shared": {"suppress_ids": True, "share_embeddings": "target"},
     # A Marian model, and one of OpenNMT-tf.
@@ -383,8 +382,7 @@ def test_ctranslate2_agrees(name, beam_size, tmp_path):
         ({"first_position": 2}, "first_position must be 0 or 1, received 2"),
         (
             {"first_position": 1, "positions": "learned"},
-            "first_position need positions to be one of sinusoidal, alibi, received "
-            "positions='learned': leave them out",
+            "first_position need positions='sinusoidal', received positions='learned': leave them",
         ),
     ],
 )

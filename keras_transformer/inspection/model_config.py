@@ -15,7 +15,7 @@ from keras_transformer.utils import Path
 
 # This package's classes that a file may name, whether or not they have been imported.
 CLASSES = """
-AlibiPositions BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
+BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
 Dropout EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy EMAAdam
 MultiHeadAttention Perplexity PositionalEmbedding RelativePositions RotaryPositions
 SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt

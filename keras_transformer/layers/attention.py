@@ -14,13 +14,9 @@ from keras import ops
 from keras_transformer.kernels.dense import EinsumDense
 from keras_transformer.layers import arguments
 from keras_transformer.layers.changes import KeepsChanges
-from keras_transformer.layers.dot_product_attention import (
-    NO_BIAS,
-    PositionBias,
-    dot_product_attention,
-)
+from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.masks import join_masks
-from keras_transformer.layers.positions import Positions, make_positions
+from keras_transformer.layers.positions import PositionBias, Positions, make_positions
 from keras_transformer.utils import (
     Config,
     Constraint,
@@ -86,9 +82,8 @@ class MultiHeadAttention(AttendingLayer):
         kernel_constraint, bias_constraint: Constraints of kernels and biases.
         seed: Seed of the dropout.
         output_initializer: Initializer of the output kernel, if it differs from the others'.
-        positions: Scheme of relative positions: `"relative"`, `"bucketed"`, `"rotary"`,
-            `"disentangled"` or, for causal attention, `"alibi"`; a `Positions`, which several
-            attention layers may share; or None.
+        positions: Scheme of relative positions: `"relative"`, `"bucketed"`, `"rotary"` or
+            `"disentangled"`; a `Positions`, which several attention layers may share; or None.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
 
     Call arguments:
@@ -215,7 +210,7 @@ class MultiHeadAttention(AttendingLayer):
         position_kwargs = {}  # an overridden `attend` without positions need not accept it
         if self.positions:
             lengths = ops.shape(query)[1], ops.shape(key)[1]
-            bias = self.positions.make_bias()(*lengths, 0)
+            bias = PositionBias(self.positions, *lengths)
             query, key = bias.rotate(query), bias.rotate(key)
             position_kwargs = {"position_bias": bias}
         output, weights = self.attend(
@@ -231,7 +226,7 @@ class MultiHeadAttention(AttendingLayer):
         value: Tensor,
         mask: Tensor | None = None,
         training: bool | None = None,
-        position_bias: PositionBias = NO_BIAS,
+        position_bias: PositionBias | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attends with projected heads.
 
@@ -241,7 +236,7 @@ class MultiHeadAttention(AttendingLayer):
             value: Tensor of shape `(B, S, H, K')`.
             mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
             training: Whether to apply dropout.
-            position_bias: The bias of relative positions, its rotation already applied; passed
+            position_bias: The scheme of relative positions, its rotation already applied; passed
                 only if the layer has `positions`.
 
         Returns:

@@ -165,8 +165,8 @@ class Decoder(Stack):
         d_model, num_heads, d_ff, dropout, norm, activation: Arguments of each `DecoderLayer`.
         cross_attention: Whether the layers attend to the encoder's output.
         positions: Scheme of relative positions of the self-attention: `"relative"`, `"bucketed"`,
-            `"rotary"`, `"disentangled"`, `"alibi"` or a `Positions`. Positional encodings that an
-            embedding adds have no effect here. Cross-attention uses no positional information.
+            `"rotary"`, `"disentangled"` or a `Positions`. Positional encodings that an embedding
+            adds have no effect here. Cross-attention uses no positional information.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
         epsilon: Added to the variance in layer normalization.
 

@@ -26,14 +26,10 @@ from keras_transformer.kernels.layer_normalization import LayerNormalization
 from keras_transformer.kernels.products import AttentionOperations
 from keras_transformer.layers.arguments import nan_unless
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.dot_product_attention import (
-    NO_BIAS,
-    PositionBias,
-    attend_heads,
-    query_scale,
-)
+from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
+from keras_transformer.layers.positions import PositionBias
 from keras_transformer.layers.stack import ResidualBlock, Stack
 from keras_transformer.utils import State, Tensor
 
@@ -100,12 +96,9 @@ class DecoderStep:
         self.apply_final_norm = decoder.apply_final_norm
         self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
-        # Layers may share a scheme of relative positions: each bias is computed once.
-        self.compute_bias = {
-            id(scheme): scheme.make_bias(operations.multiply, loop=True)
-            for scheme in self.schemes
-            if scheme
-        }
+        self.multiply = operations.multiply
+        # Layers may share a scheme of relative positions: its tables are computed once.
+        self.tables = {id(x): (x, x.make_tables(loop=True)) for x in self.schemes if x}
 
     def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         x = ops.cast(x, self.compute_dtype)
@@ -118,15 +111,14 @@ class DecoderStep:
         else:
             num_keys = num_keys + 1
         biases = {
-            key: compute_bias(1, num_keys, position)
-            for key, compute_bias in self.compute_bias.items()
+            key: PositionBias(scheme, 1, num_keys, position, tables, self.multiply)
+            for key, (scheme, tables) in self.tables.items()
         }
         past, memories = [], state.get("memory", [None] * len(self.layers))
         for layer, scheme, cached, memory in zip(
             self.layers, self.schemes, state["past"], memories, strict=True
         ):
-            bias = biases.get(id(scheme), NO_BIAS)
-            memory_mask = state.get("memory_mask")
+            bias, memory_mask = biases.get(id(scheme)), state.get("memory_mask")
             x, cached = layer.step(x, cached, append, past_mask, bias, memory, memory_mask)
             past.append(cached)
         return self.apply_final_norm(x), state | {"past": past}
@@ -152,7 +144,7 @@ class LayerStep:
         past: tuple[Tensor, Tensor],
         append: Callable[[Tensor, Tensor], Tensor],
         past_mask: Tensor | None,
-        bias: PositionBias,
+        bias: PositionBias | None,
         memory: tuple[Tensor, Tensor] | None,
         memory_mask: Tensor | None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -163,7 +155,7 @@ class LayerStep:
             past: Cached keys and values of the self-attention, `(B, H, t, K)`.
             append: Function from cached and new keys or values `(B, H, 1, K)` to both.
             past_mask: Mask of the cached positions that are filled, `(B, 1, 1, t)`, or None.
-            bias: Position bias of the self-attention.
+            bias: Position bias of the self-attention, or None.
             memory: Keys and values of the cross-attention, `(B, H, S, K)`, or None.
             memory_mask: Its mask, `(B, 1, 1, S)`, or None.
 
@@ -173,7 +165,8 @@ class LayerStep:
 
         def attend_self(y):
             query, key, value = self.self_attention.project(y)
-            query, key = _rotate_heads(bias, query), _rotate_heads(bias, key)
+            if bias:
+                query, key = bias.rotate(query), bias.rotate(key)
             key, value = append(past[0], key), append(past[1], value)
             return self.self_attention.attend(query, key, value, past_mask, bias), (key, value)
 
@@ -245,13 +238,13 @@ class AttentionStep:
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
-        bias: PositionBias = NO_BIAS,
+        bias: PositionBias | None = None,
     ) -> Tensor:
         """Attends from heads `(B, H, 1, K)` to `(B, H, t, K)`; returns the output `(B, D)`."""
         attention = self.attention
         if self.overrides_attend:
             query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            position_kwargs: dict[str, Any] = {} if bias is NO_BIAS else {"position_bias": bias}
+            position_kwargs: dict[str, Any] = {"position_bias": bias} if bias else {}
             x, _ = attention.attend(query, key, value, mask=mask, **position_kwargs)
         else:
             multiply, softmax = self.operations.multiply, self.operations.softmax
@@ -326,15 +319,6 @@ def _make_feed_forward(feed_forward, loop):
 def _make_norm(norm):
     """Returns a function from `(B, D)` to `(B, D)`."""
     return norm.as_function() if type(norm) is LayerNormalization else norm
-
-
-def _rotate_heads(bias, heads):
-    """Rotates heads `(B, H, 1, K)` as `(B, 1, H, K)`, which has the same memory layout."""
-    if bias.rotate is NO_BIAS.rotate:
-        return heads
-    batch, num_heads, _, width = ops.shape(heads)
-    rotated = bias.rotate(ops.reshape(heads, (batch, 1, num_heads, width)))
-    return ops.reshape(rotated, (batch, num_heads, 1, width))
 
 
 def _check_position(x, position, length):

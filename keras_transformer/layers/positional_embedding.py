@@ -90,8 +90,8 @@ class PositionalEmbedding(KeepsChanges):
         vocabulary_size: V, number of ids.
         d_model: D, width of the model.
         positions: `"sinusoidal"` (§3.5; any length) or `"learned"` (at most `max_length`); or any
-            of `"none"`, `"relative"`, `"bucketed"`, `"rotary"`, `"disentangled"` and `"alibi"`,
-            which add nothing here.
+            of `"none"`, `"relative"`, `"bucketed"`, `"rotary"` and `"disentangled"`, which add
+            nothing here.
         max_length: Number of learned positions; not needed for others.
         dropout: Rate of dropout on the sum (§5.4).
         frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
@@ -100,7 +100,7 @@ class PositionalEmbedding(KeepsChanges):
 
     Call arguments:
         ids: Token ids, shape `(B, T)`, any integer dtype; 0 is padding.
-        start: Position of the first id, an int or a scalar integer tensor; None adds no positions.
+        start: Position of the first id, an int or a scalar integer tensor.
         training: Whether to apply dropout.
         reverse: Whether to map `(..., D)` to logits `(..., V)` instead, as in
             `keras.layers.ReversibleEmbedding`; see `logits`.
@@ -190,7 +190,7 @@ class PositionalEmbedding(KeepsChanges):
     def call(
         self,
         ids: Tensor,
-        start: int | Tensor | None = 0,
+        start: int | Tensor = 0,
         training: bool | None = None,
         reverse: bool = False,
     ) -> Tensor:
@@ -211,7 +211,7 @@ class PositionalEmbedding(KeepsChanges):
         # For an invalid id, XLA takes some other row, and a GPU zeros: make that NaN.
         scale = math.sqrt(self.d_model) + nan_unless(ops.less(rows, self.vocabulary_size))
         x = ops.cast(x, "float32") * ops.expand_dims(scale, -1)
-        if self.positions in ABSOLUTE and start is not None:
+        if self.positions in ABSOLUTE:
             x = x + self._encode_positions(rows, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
@@ -251,7 +251,7 @@ class PositionalEmbedding(KeepsChanges):
     def compute_output_spec(
         self,
         ids: Tensor,
-        start: int | Tensor | None = 0,
+        start: int | Tensor = 0,
         training: bool | None = None,
         reverse: bool = False,
     ) -> keras.KerasTensor:
