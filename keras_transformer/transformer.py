@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.kernels.dense import Dense
+from keras_transformer.kernels.dense import ANY_LOOP, XLA_LOOP, Dense
 from keras_transformer.layers import arguments, decoder_step
 from keras_transformer.layers.changes import CHANGES, KeepsChanges
 from keras_transformer.layers.decoder import Decoder
@@ -33,6 +33,7 @@ from keras_transformer.presets.options import (
     check_positions,
     check_sharing,
     check_sinusoids,
+    check_value,
 )
 from keras_transformer.special_ids import SUPPRESSED
 from keras_transformer.training.built_when_needed import BuiltWhenNeeded
@@ -51,9 +52,11 @@ from keras_transformer.utils import (
 )
 
 if IS_TENSORFLOW:
-    from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS
+    from keras_transformer.kernels.tensorflow.products import GRAPH_LOOP
 else:
-    STEP_OPERATIONS = None
+    GRAPH_LOOP = ANY_LOOP
+
+LOOPS = {"graph": GRAPH_LOOP, "xla": XLA_LOOP}  # the runtime of a decoding loop
 
 ARGUMENTS = [field.name for field in dataclasses.fields(ModelConfig)]
 ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
@@ -348,12 +351,17 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         return self.make_step()(ids, position, state)
 
     def make_step(self, loop: str = "graph") -> Step:
-        """Returns a function that does the same as `step`, see `Decoder.make_step`."""
+        """Returns a function that does the same as `step`, for a loop; see `Decoder.make_step`.
+
+        Args:
+            loop: Its runtime: `"graph"` (TensorFlow's executor) or `"xla"`.
+        """
+        check_value("loop", loop, tuple(LOOPS))
         self.build_if_needed()
-        operations = STEP_OPERATIONS if loop == "graph" else None
-        decoder_step_fn = self.decoder.make_step(loop, operations)
+        operations = LOOPS[loop]
+        decoder_step_fn = self.decoder.make_step(operations)
         project = decoder_step.make_logits(
-            self.target_embedding, self.output_projection, self._suppression(), loop
+            self.target_embedding, self.output_projection, self._suppression(), operations
         )
 
         def step(ids, position, state):

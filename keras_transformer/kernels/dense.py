@@ -5,13 +5,15 @@ Shapes: N rows, D width of the input, D' of the output.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 from keras import ops
 
-from keras_transformer.kernels.products import is_exact, multiply
+from keras_transformer.kernels.products import multiply
 from keras_transformer.utils import Tensor
+
+Projection: TypeAlias = Callable[[Tensor], Tensor]
 
 # XLA repacks the second factor of a product each time. Transposing the product is faster with at
 # least MIN_ROWS_TRANSPOSED rows, or with a kernel whose width / height is at least
@@ -64,8 +66,7 @@ class Dense(_SavesLora, keras.layers.Dense):
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        y = _project_flattened(inputs, *matrix_and_bias(self))
-        y = y if self.activation is None else self.activation(y)
+        y = _project_flattened(inputs, self)
         return ops.reshape(y, (*ops.shape(inputs)[:-1], self.units))
 
 
@@ -79,8 +80,7 @@ class EinsumDense(_SavesLora, keras.layers.EinsumDense):
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        y = _project_flattened(inputs, *matrix_and_bias(self))
-        y = y if self.activation is None else self.activation(y)
+        y = _project_flattened(inputs, self)
         summed = _summed_axes(self)
         return ops.reshape(y, (*ops.shape(inputs)[:-summed], *self.kernel.shape[summed:]))
 
@@ -105,90 +105,88 @@ def matrix_and_bias(dense: Dense | EinsumDense) -> tuple[Tensor, Tensor | None]:
     return kernel, ops.reshape(ops.cast(dense.bias, dense.compute_dtype), (-1,))
 
 
-def projection(
-    kernel: Tensor, bias: Tensor | None = None, loop: str | None = None
-) -> Callable[[Tensor], Tensor]:
-    """Returns the function `x ↦ x W + b`.
-
-    In a loop over few rows, a product takes about as long as reading W from memory, so the memory
-    layout of W matters. It is changed once, before the loop:
-
-    - `"graph"`: W is stored by columns, because bfloat16 units read pairs of neighbouring inputs.
-      That takes a fifth to a third less time for 32 rows.
-    - `"xla"`: the product is `(Wᵀ xᵀ)ᵀ`, which takes a third less time for 32 rows.
+def project(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes `x W + b`.
 
     Args:
+        x: Tensor of shape `(..., D)` in the kernel's dtype.
         kernel: W, shape `(D, D')`.
         bias: b, shape `(D',)`; or None.
-        loop: The runtime of the loop: `"graph"` (TensorFlow's executor), `"xla"`, or None without
-            a loop.
 
     Returns:
-        Function from a tensor of shape `(..., D)`, in `"xla"` `(N, D)`, in the kernel's dtype to
-        one of `(..., D')`.
+        Tensor of shape `(..., D')`.
     """
-    if loop not in (None, "graph", "xla"):
-        raise ValueError(f'loop must be None, "graph" or "xla", received {loop!r}.')
-    dtype = keras.backend.standardize_dtype(kernel.dtype)
-    if loop and not is_exact(dtype):
-        return _project_in_float32(kernel, bias, loop)
-    if loop == "xla":
-        return _project_transposed(kernel, bias)
-    if loop == "graph" and dtype == "bfloat16":
-        columns = ops.transpose(kernel)
-        if bias is None:  # TensorFlow caches the layout of frozen weights only with a bias
-            bias = ops.zeros((kernel.shape[1],), kernel.dtype)
-
-        def product(x):
-            return ops.matmul(x, ops.transpose(columns))  # TensorFlow fuses both
-    else:
-
-        def product(x):
-            return ops.matmul(x, kernel) if loop else multiply(x, kernel)
-
-        if loop == "graph" and bias is not None:
-            minus_bias = ops.negative(bias)
-            # TensorFlow would fuse a sum with the product, which is slower for few rows.
-            return lambda x: ops.subtract(product(x), minus_bias)
-
+    y = multiply(x, kernel)
     # Keras makes `ops.add` of a vector a bias, which TensorFlow fuses with the product.
-    return product if bias is None else lambda x: ops.add(product(x), bias)
+    return y if bias is None else ops.add(y, bias)
 
 
-def _project_in_float32(kernel, bias, loop):
-    """Returns the projection for a loop if products of half precision are not exact."""
-    dtype = kernel.dtype
-    product = projection(ops.cast(kernel, "float32"), loop=loop)
-
-    def project(x):
-        y = ops.cast(product(ops.cast(x, "float32")), dtype)
-        return y if bias is None else ops.add(y, bias)
-
-    return project
+# In a loop over few rows, a product takes about as long as reading W from memory, so the memory
+# layout of W matters. It is changed once, before the loop. The following functions return
+# `x ↦ x W + b` for such a loop; their arguments are those of `project`.
 
 
-def _project_transposed(kernel, bias):
-    """Returns the projection for a loop compiled by XLA."""
+def graph_projection(kernel: Tensor, bias: Tensor | None = None) -> Projection:
+    """Returns a projection for a loop run by TensorFlow's executor."""
+    if keras.backend.standardize_dtype(kernel.dtype) != "bfloat16":
+        add = unfused_add(bias)
+        return lambda x: add(ops.matmul(x, kernel))
+    # W is stored by columns, because bfloat16 units read pairs of neighbouring inputs. That takes
+    # a fifth to a third less time for 32 rows. TensorFlow fuses product and transposition, and
+    # caches the layout of frozen weights only with a bias.
+    columns = ops.transpose(kernel)
+    bias = ops.zeros((kernel.shape[1],), kernel.dtype) if bias is None else bias
+    return lambda x: ops.add(ops.matmul(x, ops.transpose(columns)), bias)
+
+
+def unfused_add(bias: Tensor | None) -> Projection:
+    """Returns a function that adds a bias, which TensorFlow does not fuse with a product.
+
+    Fused, both take longer for few rows.
+    """
+    if bias is None:
+        return lambda y: y
+    minus_bias = ops.negative(bias)
+    return lambda y: ops.subtract(y, minus_bias)
+
+
+def xla_projection(kernel: Tensor, bias: Tensor | None = None) -> Projection:
+    """Returns a projection of rows `(N, D)` for a loop compiled by XLA.
+
+    It computes `(Wᵀ xᵀ)ᵀ`, which takes a third less time for 32 rows.
+    """
     height, width = kernel.shape
-    columns, plain_projection = ops.transpose(kernel), projection(kernel, bias)
+    columns = ops.transpose(kernel)
 
-    def project(x):
+    def project_rows(x):
         if width < MIN_ASPECT_TRANSPOSED * height and (x.shape[0] or 0) < MIN_ROWS_TRANSPOSED:
-            return plain_projection(x)
+            return project(x, kernel, bias)
         y = ops.matmul(columns, ops.transpose(x))
         # Without an operation between product and transposition, XLA would swap the factors back.
         y = ops.maximum(y, MIN_FLOAT) if bias is None else y + ops.expand_dims(bias, 1)
         return ops.transpose(y)
 
-    return project
+    return project_rows
 
 
-def _project_flattened(x, kernel, bias):
-    """Computes `x W + b` of all positions as one matrix, `(N, D')`.
+class LoopOperations(NamedTuple):
+    """The operations of a decoding loop."""
 
-    TensorFlow then fuses product, bias and activation.
-    """
-    return projection(kernel, bias)(ops.reshape(ops.cast(x, kernel.dtype), (-1, kernel.shape[0])))
+    multiply: Callable[..., Tensor] = multiply
+    softmax: Callable[[Tensor], Tensor] = ops.softmax
+    projection: Callable[..., Projection] = graph_projection
+
+
+ANY_LOOP = LoopOperations()
+XLA_LOOP = LoopOperations(projection=xla_projection)
+
+
+def _project_flattened(x, dense):
+    """Projects all positions as one matrix, `(N, D')`; TensorFlow fuses product and bias."""
+    kernel, bias = matrix_and_bias(dense)
+    x = ops.reshape(ops.cast(x, kernel.dtype), (-1, kernel.shape[0]))
+    y = project(x, kernel, bias)
+    return y if dense.activation is None else dense.activation(y)
 
 
 def _summed_axes(dense):

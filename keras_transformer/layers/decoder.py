@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.kernels.products import AttentionOperations
+from keras_transformer.kernels.dense import ANY_LOOP, LoopOperations
 from keras_transformer.layers import decoder_step
 from keras_transformer.layers.arguments import check_inherits_call, check_memory
 from keras_transformer.layers.attention import MultiHeadAttention
@@ -306,17 +306,16 @@ class Decoder(Stack):
         """
         return self.make_step()(x, position, state)
 
-    def make_step(self, loop: str = "graph", operations: AttentionOperations | None = None) -> Step:
+    def make_step(self, operations: LoopOperations = ANY_LOOP) -> Step:
         """Returns a function that does the same as `step`, for use in a loop.
 
         Kernels are concatenated, cast and transposed once, now: the function uses the current
         weights.
 
         Args:
-            loop: The runtime of the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
-            operations: Operations of attention that are faster in that loop.
+            operations: The operations of the loop, which may be faster for its runtime.
         """
-        return decoder_step.DecoderStep(self, loop, operations or AttentionOperations())
+        return decoder_step.DecoderStep(self, operations)
 
     def get_config(self) -> Config:
         return super().get_config() | {"cross_attention": self.cross_attention}

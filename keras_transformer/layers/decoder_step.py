@@ -21,9 +21,14 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.kernels.dense import Dense, EinsumDense, matrix_and_bias, projection
+from keras_transformer.kernels.dense import (
+    Dense,
+    EinsumDense,
+    LoopOperations,
+    Projection,
+    matrix_and_bias,
+)
 from keras_transformer.kernels.layer_normalization import LayerNormalization
-from keras_transformer.kernels.products import AttentionOperations
 from keras_transformer.layers.arguments import nan_unless
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
@@ -79,8 +84,7 @@ class DecoderStep:
 
     Args:
         decoder: A built `Decoder`.
-        loop: The runtime of the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
-        operations: `multiply` and `softmax` of attention in that loop.
+        operations: The operations of the loop.
 
     Call arguments:
         x: The embedded token, shape `(B, D)`.
@@ -91,10 +95,10 @@ class DecoderStep:
         Tensor of shape `(B, D)`, and the next state.
     """
 
-    def __init__(self, decoder: Stack, loop: str, operations: AttentionOperations) -> None:
+    def __init__(self, decoder: Stack, operations: LoopOperations) -> None:
         self.compute_dtype = decoder.compute_dtype
         self.apply_final_norm = decoder.apply_final_norm
-        self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
+        self.layers = [LayerStep(layer, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
         self.multiply = operations.multiply
         # Layers may share a scheme of relative positions: its tables are computed once.
@@ -127,15 +131,15 @@ class DecoderStep:
 class LayerStep:
     """One position of a `DecoderLayer`."""
 
-    def __init__(self, layer: ResidualBlock, loop: str, operations: AttentionOperations) -> None:
+    def __init__(self, layer: ResidualBlock, operations: LoopOperations) -> None:
         self.residual = layer.residual
-        self.self_attention = AttentionStep(layer.self_attention, loop, operations)
+        self.self_attention = AttentionStep(layer.self_attention, operations)
         self.self_attention_norm = _make_norm(layer.self_attention_norm)
         self.cross_attention = None
         if layer.cross_attention:
-            self.cross_attention = AttentionStep(layer.cross_attention, loop, operations, ["query"])
+            self.cross_attention = AttentionStep(layer.cross_attention, operations, ["query"])
             self.cross_attention_norm = _make_norm(layer.cross_attention_norm)
-        self.feed_forward = _make_feed_forward(layer.feed_forward, loop)
+        self.feed_forward = _make_feed_forward(layer.feed_forward, operations)
         self.feed_forward_norm = _make_norm(layer.feed_forward_norm)
 
     def step(
@@ -189,15 +193,14 @@ class AttentionStep:
 
     Args:
         attention: The layer.
-        loop, operations: See `DecoderStep`.
+        operations: See `DecoderStep`.
         names: The projections to compute: `"query"`, `"key"` and `"value"`, or some of them.
     """
 
     def __init__(
         self,
         attention: MultiHeadAttention,
-        loop: str,
-        operations: AttentionOperations,
+        operations: LoopOperations,
         names: list[str] | None = None,
     ) -> None:
         names = names or ["query", "key", "value"]
@@ -207,14 +210,14 @@ class AttentionStep:
         scale = 1.0 if self.overrides_attend else query_scale(attention.key_dim)
         self.scales = [scale if name == "query" else 1.0 for name in names]
         self.denses = [getattr(attention, f"{name}_dense") for name in names]
-        self.fused_projection: Callable[[Tensor], Tensor] | None = None
+        self.fused_projection: Projection | None = None
         if all(map(_is_plain, self.denses)):
             matrices, biases = zip(*map(matrix_and_bias, self.denses), strict=True)
-            self.fused_projection = projection(
-                self._concatenate(matrices), self._concatenate(biases), loop
+            self.fused_projection = operations.projection(
+                self._concatenate(matrices), self._concatenate(biases)
             )
             self.widths = [matrix.shape[1] for matrix in matrices]
-        self.output = make_projection(attention.output_dense, loop)
+        self.output = make_projection(attention.output_dense, operations)
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Projects `(B, D)` to heads `(B, H, 1, K)`, one tensor for each name."""
@@ -265,15 +268,18 @@ class AttentionStep:
 
 
 def make_logits(
-    embedding: keras.layers.Layer, dense: Dense | None, suppressed: Tensor | None, loop: str
-) -> Callable[[Tensor], Tensor]:
+    embedding: keras.layers.Layer,
+    dense: Dense | None,
+    suppressed: Tensor | None,
+    operations: LoopOperations,
+) -> Projection:
     """Returns a function from `(B, D)` to the logits of one position, `(B, V)`.
 
     Args:
         embedding: `PositionalEmbedding` that computes the logits unless `dense` does.
         dense: The output projection, or None.
         suppressed: What is added to all logits, float32 `(V,)`; or None.
-        loop: See `kernels.dense.projection`.
+        operations: See `DecoderStep`.
     """
     if dense and not _is_plain(dense):
         return dense if suppressed is None else lambda x: ops.cast(dense(x), "float32") + suppressed
@@ -284,21 +290,12 @@ def make_logits(
     if suppressed is not None:  # by way of the bias, for one pass over the logits less
         suppressed = ops.cast(suppressed, matrix.dtype)
         bias = suppressed if bias is None else bias + suppressed
-    return projection(matrix, bias, loop)
+    return operations.projection(matrix, bias)
 
 
-def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:
-    """Returns a layer's `x ↦ x W + b` for a loop, without its activation.
-
-    Args:
-        dense: `Dense` or `EinsumDense`.
-        loop: See `kernels.dense.projection`.
-
-    Returns:
-        Function from `(B, D)` to `(B, D')`, with the axes of heads joined; None if the layer
-        computes something else.
-    """
-    return projection(*matrix_and_bias(dense), loop) if _is_plain(dense) else None
+def make_projection(dense: Dense | EinsumDense, operations: LoopOperations) -> Projection | None:
+    """Returns a layer's `x ↦ x W + b` without its activation; None if it computes anything else."""
+    return operations.projection(*matrix_and_bias(dense)) if _is_plain(dense) else None
 
 
 def _is_plain(dense):
@@ -306,11 +303,11 @@ def _is_plain(dense):
     return type(dense) in (Dense, EinsumDense) and dense.quantization_mode is None
 
 
-def _make_feed_forward(feed_forward, loop):
+def _make_feed_forward(feed_forward, operations):
     """Returns a function from `(B, D)` to `(B, D)`."""
     if type(feed_forward) is FeedForward:
-        inner = make_projection(feed_forward.inner, loop)
-        outer = make_projection(feed_forward.outer, loop)
+        inner = make_projection(feed_forward.inner, operations)
+        outer = make_projection(feed_forward.outer, operations)
         if inner and outer:
             return lambda x: outer(feed_forward.activation(inner(x)))
     return lambda x: ops.squeeze(feed_forward(ops.expand_dims(x, 1)), 1)

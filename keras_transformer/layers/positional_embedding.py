@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.kernels.dense import projection
+from keras_transformer.kernels.dense import project
 from keras_transformer.kernels.dropout import Dropout
 from keras_transformer.layers.arguments import IDS_SCOPE, as_ids, check_ids, check_sizes, nan_unless
 from keras_transformer.layers.changes import KeepsChanges
@@ -196,8 +196,8 @@ class PositionalEmbedding(KeepsChanges):
     ) -> Tensor:
         if reverse:
             self._check_width(ids)
-            project = projection(self.softmax_matrix(), self.softmax_bias())
-            return project(ops.cast(ids, self.compute_dtype))
+            x = ops.cast(ids, self.compute_dtype)
+            return project(x, self.softmax_matrix(), self.softmax_bias())
         ids = as_ids(ids)
         check_ids(ids, self.vocabulary_size)
         rows = ops.cast(ids, "int32")

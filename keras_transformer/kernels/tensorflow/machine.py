@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.kernels import available_cores
-from keras_transformer.kernels.products import is_exact, multiply
+from keras_transformer.kernels.products import multiply
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,7 @@ def slowdown(policy: str) -> float:
 
 def fastest_precision() -> str:
     """Returns `"mixed_bfloat16"` if it is clearly faster on this machine, else `"float32"`."""
-    # Products that are computed in float32 and rounded (`multiply`) are always slower.
-    faster = is_exact("bfloat16") and slowdown("mixed_bfloat16") < FAST_RATIO
-    return "mixed_bfloat16" if faster else "float32"
+    return "mixed_bfloat16" if slowdown("mixed_bfloat16") < FAST_RATIO else "float32"
 
 
 def choose_precision(precision: str | None, wanted: str = "float32") -> str:
@@ -82,7 +80,8 @@ def choose_precision(precision: str | None, wanted: str = "float32") -> str:
 @functools.cache  # once for each policy
 def _warn_slow(precision):
     logger.warning(
-        "Products in %s take %.1f times as long as in float32 on this machine: float32 is faster; "
+        "Products in %s take %.1f times as long as in float32 on this machine, and are less exact "
+        "on processors without instructions for them: float32 is faster; "
         '"auto" selects the fastest precision.',
         precision,
         slowdown(precision),
