@@ -14,9 +14,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.kernels.dense import ANY_LOOP, XLA_LOOP, Dense
+from keras_transformer.kernels.layers import Dense
+from keras_transformer.kernels.products import ANY_LOOP, XLA_LOOP
 from keras_transformer.layers import arguments, decoder_step
-from keras_transformer.layers.changes import CHANGES, KeepsChanges
+from keras_transformer.layers.composite import apply_state, get_state, split_state
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
@@ -65,7 +66,7 @@ _in_loss: contextvars.ContextVar[bool] = contextvars.ContextVar("in_loss", defau
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(KeepsChanges, BuiltWhenNeeded):
+class Transformer(BuiltWhenNeeded):
     """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:
@@ -437,11 +438,10 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
         self.check_arrays(x)
         return super().predict_on_batch(x)
 
-    # Saving. Besides its arguments, a configuration holds changes to layers: frozen, quantized,
-    # LoRA.
+    # Saving.
 
     def get_config(self) -> Config:
-        config = super().get_config() | {"format": FORMAT}
+        config = super().get_config() | get_state(self) | {"format": FORMAT}
         config |= {name: getattr(self, name) for name in ARGUMENTS}
         config["activation"] = keras.activations.serialize(self.activation)
         return config
@@ -450,10 +450,12 @@ class Transformer(KeepsChanges, BuiltWhenNeeded):
     def from_config(cls, config: Config) -> Self:
         config = dict(config)
         check_format("The model's file", config.pop("format", None))
-        if frozen := config.pop("frozen", None):  # earlier versions' key for frozen layers
-            paths = [name.replace(".", "/") for name in frozen]
-            config[CHANGES] = {"parts": {path: {"trainable": False} for path in paths}}
-        return super().from_config(config)
+        config, state = split_state(config)
+        model = super().from_config(config)
+        if any(state) or not model.trainable:
+            model.build_if_needed()
+            apply_state(model, state)
+        return model
 
     # Some positional encodings have no weights. A file names them, unless they are added to the
     # embeddings: otherwise a model with different ones could load it.

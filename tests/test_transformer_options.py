@@ -288,7 +288,7 @@ def test_saved_and_loaded(options, tmp_path):
     assert {name: loaded.get_config()[name] for name in options} == options
     np.testing.assert_array_equal(loaded((SOURCE, TARGET)), model((SOURCE, TARGET)))
     assert len(loaded.trainable_variables) == len(model.trainable_variables)
-    assert "changes" not in model.get_config()
+    assert "frozen" not in model.get_config()
 
 
 def test_every_option_has_an_effect():

@@ -48,7 +48,8 @@ softmax softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish 
 threshold""".split()
 _KERAS = {
     "": "DTypePolicy FloatDTypePolicy",
-    "dtype_policies": """DTypePolicy DTypePolicyMap FloatDTypePolicy QuantizedDTypePolicy
+    "dtype_policies": """DTypePolicy DTypePolicyMap FloatDTypePolicy Int4DTypePolicy
+        QuantizedDTypePolicy
         QuantizedFloat8DTypePolicy""",
     "initializers": """Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal
         LecunUniform Ones Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling

@@ -21,14 +21,8 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.kernels.dense import (
-    Dense,
-    EinsumDense,
-    LoopOperations,
-    Projection,
-    matrix_and_bias,
-)
-from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.kernels.layers import Dense, EinsumDense, LayerNormalization, matrix_and_bias
+from keras_transformer.kernels.products import LoopOperations, Projection
 from keras_transformer.layers.arguments import nan_unless
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
@@ -48,11 +42,10 @@ def initial_state(
 ) -> State:
     """Returns the state at position 0, see `Decoder.initial_state`.
 
-    Returns:
-        Dict of `past`, for each layer empty keys and values `(B, H, 0, K)` that grow along axis 2
-        with every step, or of size t if `length` is given; with `length` also `past_positions`,
-        the numbers of the t positions, int32 `(B, t)`; with a memory, for each layer its keys and
-        values `(B, H, S, K)` as `memory`, and with a mask, that as `memory_mask`, `(B, 1, 1, S)`.
+    It is a dict of `past`, for each layer empty keys and values `(B, H, 0, K)` that grow along axis
+    2 with every step, or of size t if `length` is given; with `length` also `past_positions`, the
+    numbers of the t positions, int32 `(B, t)`; with a memory, for each layer its keys and values
+    `(B, H, S, K)` as `memory`, and with a mask, that as `memory_mask`, `(B, 1, 1, S)`.
     """
     state: dict[str, State] = {}
     if memory is not None:
@@ -82,17 +75,7 @@ def _project_memory(attention, memory):
 class DecoderStep:
     """Computes one position of a `Decoder`, with the weights that it has now.
 
-    Args:
-        decoder: A built `Decoder`.
-        operations: The operations of the loop.
-
-    Call arguments:
-        x: The embedded token, shape `(B, D)`.
-        position: Its position, a Python int or a scalar integer tensor.
-        state: The state from `initial_state` or from the previous step.
-
-    Returns:
-        Tensor of shape `(B, D)`, and the next state.
+    It is called as `Decoder.step` is.
     """
 
     def __init__(self, decoder: Stack, operations: LoopOperations) -> None:
@@ -137,7 +120,7 @@ class LayerStep:
         self.self_attention_norm = _make_norm(layer.self_attention_norm)
         self.cross_attention = None
         if layer.cross_attention:
-            self.cross_attention = AttentionStep(layer.cross_attention, operations, ["query"])
+            self.cross_attention = AttentionStep(layer.cross_attention, operations, ("query",))
             self.cross_attention_norm = _make_norm(layer.cross_attention_norm)
         self.feed_forward = _make_feed_forward(layer.feed_forward, operations)
         self.feed_forward_norm = _make_norm(layer.feed_forward_norm)
@@ -160,8 +143,8 @@ class LayerStep:
             append: Function from cached and new keys or values `(B, H, 1, K)` to both.
             past_mask: Mask of the cached positions that are filled, `(B, 1, 1, t)`, or None.
             bias: Position bias of the self-attention, or None.
-            memory: Keys and values of the cross-attention, `(B, H, S, K)`, or None.
-            memory_mask: Its mask, `(B, 1, 1, S)`, or None.
+            memory, memory_mask: Keys and values of the cross-attention, `(B, H, S, K)`, or None;
+                and their mask, `(B, 1, 1, S)`, or None.
 
         Returns:
             Tensor of shape `(B, D)`, and keys and values with this position.
@@ -189,21 +172,14 @@ class LayerStep:
 
 
 class AttentionStep:
-    """One query of a `MultiHeadAttention`, with its projections as one matrix product.
-
-    Args:
-        attention: The layer.
-        operations: See `DecoderStep`.
-        names: The projections to compute: `"query"`, `"key"` and `"value"`, or some of them.
-    """
+    """One query of a `MultiHeadAttention`, with those projections in `names` as one product."""
 
     def __init__(
         self,
         attention: MultiHeadAttention,
         operations: LoopOperations,
-        names: list[str] | None = None,
+        names: tuple[str, ...] = ("query", "key", "value"),
     ) -> None:
-        names = names or ["query", "key", "value"]
         self.attention = attention
         self.operations = operations
         self.overrides_attend = type(attention).attend is not MultiHeadAttention.attend
@@ -275,11 +251,8 @@ def make_logits(
 ) -> Projection:
     """Returns a function from `(B, D)` to the logits of one position, `(B, V)`.
 
-    Args:
-        embedding: `PositionalEmbedding` that computes the logits unless `dense` does.
-        dense: The output projection, or None.
-        suppressed: What is added to all logits, float32 `(V,)`; or None.
-        operations: See `DecoderStep`.
+    They are computed by `dense`, if there is one, or by the embedding; `suppressed`, float32
+    `(V,)`, is added.
     """
     if dense and not _is_plain(dense):
         return dense if suppressed is None else lambda x: ops.cast(dense(x), "float32") + suppressed

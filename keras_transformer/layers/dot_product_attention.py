@@ -11,10 +11,9 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import products
-from keras_transformer.layers.arguments import check_heads, check_mask
 from keras_transformer.layers.masks import as_boolean
 from keras_transformer.layers.positions import PositionBias
-from keras_transformer.utils import Tensor
+from keras_transformer.utils import Tensor, counted
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
@@ -85,15 +84,14 @@ def attend_heads(
 ) -> tuple[Tensor, Tensor]:
     """Computes `dot_product_attention` with the heads in front: query `(B, H, T, K)` and so on.
 
-    The query is already multiplied by `query_scale`. `multiply` and `softmax` may be replaced by
-    functions that are faster in the caller's loop.
+    The query is already multiplied by `query_scale`.
     """
-    check_heads(query, key, value)
+    _check_heads(query, key, value)
     scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
     if position_bias:
         scores = position_bias.add_scores(scores, query, key)
     if mask is not None:
-        check_mask(mask, scores)
+        _check_mask(mask, scores)
         mask = as_boolean(mask)
         scores = ops.where(mask, scores, MASKED_SCORE)
     # With a single key its weight is 1, and Keras warns of a softmax over one entry.
@@ -104,3 +102,32 @@ def attend_heads(
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
     output = multiply(kept, value)
     return (position_bias.add_values(output, kept) if position_bias else output), weights
+
+
+def _check_heads(query, key, value):
+    """Checks that the shapes of heads `(B, H, T, K)` match, as far as they are known."""
+    if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
+        raise ValueError(
+            "There must be one value for each key, received "
+            f"{counted(key.shape[2], 'key')} and {counted(value.shape[2], 'value')}."
+        )
+    sizes = {x.shape[0] for x in (query, key, value)} - {None}
+    if len(sizes) > 1:
+        raise ValueError(
+            "query, key and value must have the same batch size, received "
+            f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]}."
+        )
+
+
+def _check_mask(mask, scores):
+    """Checks that a mask broadcasts to scores `(B, H, T, S)`, as far as shapes are known."""
+    expected = tuple(scores.shape)
+    given = tuple(mask.shape)
+    pairs = zip(reversed(given), reversed(expected), strict=False)
+    fits = all(None in pair or pair[0] in (1, pair[1]) for pair in pairs)
+    if len(given) > 4 or not fits:
+        raise ValueError(
+            f"The attention mask has shape {given}, which does not broadcast to {expected} = "
+            "(batch, heads, queries, keys): pass (batch, queries, keys) to the layer, with size 1 "
+            "for a shared axis."
+        )

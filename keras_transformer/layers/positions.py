@@ -4,6 +4,12 @@ All of them are for self-attention; in cross-attention, query and key positions 
 
 Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
 K' width of a value head, D width of the model, R = T + S - 1 distances from a key to a query.
+
+Example:
+
+>>> x = np.ones((2, 10, 512))
+>>> for scheme in RelativePositions, BucketedPositions, RotaryPositions, DisentangledPositions:
+...     assert MultiHeadAttention(8, 64, positions=scheme())(x, x).shape == x.shape
 """
 
 import math
@@ -15,9 +21,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels import products
-from keras_transformer.kernels.dense import EinsumDense
+from keras_transformer.kernels.layers import EinsumDense
 from keras_transformer.layers.arguments import check_sizes
-from keras_transformer.layers.changes import Shareable, deserialize_shared
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.presets.options import (
     MAX_DISTANCES,
@@ -32,13 +37,8 @@ from keras_transformer.utils import Config, Shape, Tensor
 class PositionBias:
     """A scheme of relative positions, for certain queries and keys: what attention adds.
 
-    Attributes:
-        lengths: T and S, each an int or a scalar integer tensor.
-        start: Position of the first query, likewise; the first key is at position 0.
-        tables: See `Positions.make_tables`.
-        loop: Whether there is one query, in a loop over positions.
-        multiply: The product of batches of matrices, see `kernels.products.multiply`.
-        rows: See `Positions.look_up`.
+    `lengths` are T and S, and `start` is the position of the first query, each an int or a scalar
+    integer tensor; the first key is at position 0. In a decoding `loop`, there is one query.
     """
 
     def __init__(
@@ -68,15 +68,14 @@ class PositionBias:
         return self.scheme.add_values(output, weights, self)
 
 
-class Positions(Shareable):
+class Positions(keras.layers.Layer):
     """Base of the schemes of relative positions.
 
     Instead of adding an encoding to the embeddings ("Attention Is All You Need", §3.5), they change
     the scores `(B, H, T, S)` of attention. A scheme is a layer because it may have weights; it is
     not called. Your own scheme overrides `rotate`, `add_scores` or `add_values`, and `build_for` if
     it has weights. Pass it to `MultiHeadAttention(positions=…)`, or to `Encoder` or `Decoder`,
-    whose layers share it. Each method is given `at`, the `PositionBias` with the `lengths` T and S
-    and the `start`, the position of the first query.
+    whose layers share it; another layer that is given the same one makes a copy.
 
     Example:
 
@@ -90,36 +89,21 @@ class Positions(Shareable):
     (1, 5, 16)
     """
 
-    built_for: tuple[int | None, ...] | None = None
+    taken = False
 
     def rotate(self, heads: Tensor, at: PositionBias) -> Tensor:
-        """Changes projected queries or keys.
-
-        Args:
-            heads: Tensor `(B, T, H, K)`; `(B, H, 1, K)` if `at.loop`. Decoding stores keys rotated.
-            at: The positions.
-        """
+        """Changes projected queries or keys, `(B, T, H, K)`; `(B, H, 1, K)` if `at.loop`."""
         return heads
 
     def add_scores(self, scores: Tensor, query: Tensor, key: Tensor, at: PositionBias) -> Tensor:
-        """Changes the scores before mask and softmax.
+        """Changes the scores, float32 `(B, H, T, S)`, before mask and softmax.
 
-        Args:
-            scores: float32 `(B, H, T, S)`.
-            query: Tensor `(B, H, T, K)`, multiplied by 1/√K.
-            key: Tensor `(B, H, S, K)`.
-            at: The positions.
+        They are the products of the query `(B, H, T, K)` times 1/√K and the key `(B, H, S, K)`.
         """
         return scores
 
     def add_values(self, output: Tensor, weights: Tensor, at: PositionBias) -> Tensor:
-        """Changes the output.
-
-        Args:
-            output: Tensor `(B, H, T, K')`.
-            weights: Tensor `(B, H, T, S)`, after dropout in training.
-            at: The positions.
-        """
+        """Changes the output `(B, H, T, K')`, given the weights `(B, H, T, S)` after dropout."""
         return output
 
     def make_tables(self, loop: bool) -> Any:
@@ -127,11 +111,18 @@ class Positions(Shareable):
         return ()
 
     def look_up(self, at: PositionBias) -> Any:
-        """Returns what depends on the positions only, and is shared by all layers with the scheme.
-
-        It becomes `at.rows`.
-        """
+        """Returns `at.rows`: what layers with the same scheme share, given `at.tables`."""
         return None
+
+    def take(self) -> "Positions":
+        """Returns the scheme for one layer: a copy if another layer has it already.
+
+        Keras would save the weights of both with the first layer only.
+        """
+        if self.taken:
+            return type(self).from_config(self.get_config()).take()
+        self.taken = True
+        return self
 
     def for_layer(self) -> "Positions":
         """Returns the scheme of one layer of a stack: this one, or one with its own weights.
@@ -141,50 +132,22 @@ class Positions(Shareable):
         """
         return self
 
-    def prepare(
-        self,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        width: int | None,
-        policy: keras.DTypePolicy,
-    ) -> None:
-        """Builds the scheme for an attention layer, unless another layer has built it already.
-
-        Args:
-            num_heads, key_dim, value_dim: H, K and K' of the attention layer.
-            width: D of its queries.
-            policy: Its dtype policy, which the scheme adopts.
-        """
-        self.users += 1
-        sizes = num_heads, key_dim, value_dim, width
-        if self.built_for is None:
+    def prepare(self, *sizes: int | None, policy: keras.DTypePolicy) -> None:
+        """Builds the scheme for an attention layer, unless another layer has built it already."""
+        if not self.built:
             self.dtype_policy = policy
             self.build_for(*sizes)
-            self.built_for = sizes
             self.built = True
-        elif self.built_for != sizes:
-            raise ValueError(
-                f"{self.name!r} was built for attention with {_describe_sizes(self.built_for)}, "
-                f"received {_describe_sizes(sizes)}: create one {type(self).__name__} for each."
-            )
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
-        """Creates the weights; for the arguments, see `prepare`."""
-
-    def build(self, input_shape: Shape | None = None) -> None:
-        """Does nothing: only an attention layer knows the sizes, and calls `prepare`."""
+        """Creates the weights for attention with H heads, K, K' and queries of width D."""
 
     def add_table(self, name: str, shape: Shape, initializer: Any) -> keras.Variable:
         """Adds a weight that Keras never casts automatically."""
         return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
 
-
-def _describe_sizes(sizes):
-    num_heads, key_dim, value_dim, width = sizes
-    return (
-        f"{num_heads} heads, key_dim={key_dim}, value_dim={value_dim} and inputs of width {width}"
-    )
+    def get_config(self) -> Config:
+        return super().get_config()  # without this method Keras would guess from the arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -196,13 +159,6 @@ class RelativePositions(Positions):
 
     Args:
         max_distance: k; larger distances are clipped to it.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=RelativePositions(max_distance=16))
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x).shape
-    (2, 10, 512)
     """
 
     def __init__(self, max_distance: int = MAX_DISTANCES["relative"], **kwargs: Any) -> None:
@@ -262,13 +218,6 @@ class BucketedPositions(Positions):
     Raises:
         ValueError: If there are too few buckets, or `max_distance` is one of the distances with
             their own bucket.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=BucketedPositions(bidirectional=False))
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x, use_causal_mask=True).shape
-    (2, 10, 512)
     """
 
     def __init__(
@@ -310,14 +259,7 @@ class BucketedPositions(Positions):
 
 
 def buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
-    """Returns the bucket of each distance, key minus query.
-
-    Args:
-        num_buckets, max_distance, bidirectional: See `BucketedPositions`.
-
-    Returns:
-        int32 `(2 max_distance + 1,)`, for the distances -max_distance … max_distance.
-    """
+    """Returns the buckets of the distances -max_distance … max_distance, key minus query, int32."""
     directions = 2 if bidirectional else 1
     per_direction, remainder = divmod(num_buckets, directions)
     exact = per_direction // 2  # number of distances with their own bucket
@@ -353,13 +295,6 @@ class RotaryPositions(Positions):
 
     Raises:
         ValueError: If the width of a head is odd.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=RotaryPositions())
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x).shape
-    (2, 10, 512)
     """
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
@@ -403,36 +338,27 @@ class DisentangledPositions(Positions):
 
     Args:
         max_distance: k; larger distances are clipped to it.
-        table: The `table` of another scheme, to share it.
+        table: The `table` of the other layers of a stack.
 
     Raises:
         ValueError: If `max_distance` is not positive.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=DisentangledPositions(max_distance=64))
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x).shape
-    (2, 10, 512)
     """
 
     def __init__(
         self,
         max_distance: int = MAX_DISTANCES["disentangled"],
-        table: keras.layers.Layer | Config | None = None,
+        table: "DistanceTable | None" = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         (self.max_distance,) = check_sizes(max_distance=max_distance)
-        table = deserialize_shared(table) if isinstance(table, dict) else table
-        self.table: Any = table or DistanceTable(dtype=self.dtype_policy)
+        self.table = table or DistanceTable(dtype=self.dtype_policy)
 
     def for_layer(self) -> "DisentangledPositions":
         options = {"dtype": self.dtype_policy, "trainable": self.trainable}
         return type(self)(self.max_distance, self.table, **options)
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
-        self.table.users += 1
         if not self.table.built:
             self.table.dtype_policy = self.dtype_policy
             self.table.build((2 * self.max_distance, width))
@@ -478,8 +404,7 @@ class DisentangledPositions(Positions):
         return scores / math.sqrt(3)
 
     def get_config(self) -> Config:
-        table = self.table.serialize_for(self) if self.table.users > 1 else None
-        return super().get_config() | {"max_distance": self.max_distance, "table": table}
+        return super().get_config() | {"max_distance": self.max_distance}
 
     def _project(self, rows):
         """Projects rows `(R, D)` of the table to keys and, times 1/√K, queries `(H, R, K)`."""
@@ -491,7 +416,7 @@ class DisentangledPositions(Positions):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DistanceTable(Shareable):
+class DistanceTable(keras.layers.Layer):
     """The vectors `(2k, D)` of the distances."""
 
     def build(self, table_shape: Shape) -> None:
@@ -527,26 +452,24 @@ def make_positions(
     bidirectional: bool | None = None,
     **kwargs: Any,
 ) -> Positions | None:
-    """Creates a scheme from its name.
+    """Returns the scheme of a name, or a given one; None if it does not change attention.
 
     Args:
-        positions: One of `presets.POSITIONS`; or a `Positions`, which is returned, or its
-            configuration.
+        positions: One of `presets.POSITIONS`; or a `Positions`, or its configuration.
         max_distance: Largest distance, for schemes that have one.
         bidirectional: Whether the attention is bidirectional rather than causal, if known.
         **kwargs: Arguments of every layer, such as `dtype`.
-
-    Returns:
-        A `Positions`; None if `positions` does not change attention.
     """
-    scheme: Any = deserialize_shared(positions) if isinstance(positions, dict) else positions
+    scheme: Any = positions
+    if isinstance(positions, dict):
+        scheme = keras.saving.deserialize_keras_object(positions)
     if scheme is None or isinstance(scheme, Positions):
         if max_distance is not None:
             raise ValueError(
                 f"max_distance={max_distance} needs positions given by name, received {scheme!r}: "
                 "pass a name, or pass max_distance to the class of the scheme."
             )
-        return scheme
+        return scheme and scheme.take()
     check_positions(scheme, max_distance)
     if scheme not in RELATIVE:
         return None
@@ -554,7 +477,7 @@ def make_positions(
         kwargs["max_distance"] = max_distance
     if scheme == "bucketed":
         kwargs["bidirectional"] = bidirectional is not False
-    return CLASSES[scheme](**kwargs)
+    return CLASSES[scheme](**kwargs).take()
 
 
 # Arithmetic with distances.
@@ -566,33 +489,16 @@ def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | 
 
 
 def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Tensor = 0) -> Tensor:
-    """Returns all distances that occur, key minus query, ascending.
-
-    Args:
-        num_queries: T, an int or a scalar integer tensor.
-        num_keys: S, likewise.
-        start: Position of the first query, likewise; the first key is at 0.
-
-    Returns:
-        int32 `(R,)`: -(start + T - 1) … S - 1 - start.
-    """
+    """Returns all distances that occur, of key minus query: -(start + T - 1) … S - 1 - start."""
     last = ops.cast(start, "int32") + (num_queries - 1)
     return ops.arange(count_distances(num_queries, num_keys), dtype="int32") - last
 
 
 def distances_to_keys(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
-    """Rearranges values by distance to values by key, by shifting each row by one more.
+    """Rearranges values by distance `(..., T, R)` or `(..., 1, R)` to values by key `(..., T, S)`.
 
-    Huang et al. (2018), "Music Transformer", §3.4.1, for any T and S: it needs no lookup, and its
-    gradient is `keys_to_distances`.
-
-    Args:
-        x: Tensor `(..., T, R)`, in the order of `distances`; or `(..., 1, R)`, the same for all
-            queries.
-        num_queries, num_keys: T and S.
-
-    Returns:
-        Tensor `(..., T, S)`: for query t and key s, the entry s - t + T - 1 of row t.
+    For query t and key s, it is the entry s - t + T - 1 of row t. Each row is shifted by one more
+    (Huang et al., 2018, "Music Transformer", §3.4.1), which needs no lookup.
     """
     if isinstance(num_queries, int) and num_queries == 1:
         return x
@@ -607,15 +513,7 @@ def distances_to_keys(x: Tensor, num_queries: int | Tensor, num_keys: int | Tens
 
 
 def keys_to_distances(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
-    """Rearranges values by key to values by distance, with 0 for distances missing in a row.
-
-    Args:
-        x: Tensor `(..., T, S)`.
-        num_queries, num_keys: T and S.
-
-    Returns:
-        Tensor `(..., T, R)`; `distances_to_keys` is the inverse.
-    """
+    """Rearranges values by key `(..., T, S)` to values by distance `(..., T, R)`, 0 elsewhere."""
     if isinstance(num_queries, int) and num_queries == 1:
         return x
     *batch, _, _ = ops.shape(x)

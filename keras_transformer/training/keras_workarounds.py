@@ -5,13 +5,13 @@ is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 """
 
 import contextlib
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.layers.changes import find_parts, parent_path
 from keras_transformer.training.labels import explain_failure, sum_dtype
 from keras_transformer.utils import Config, Nested, Tensor
 
@@ -19,8 +19,6 @@ if IS_TENSORFLOW:
     import tensorflow as tf
 
     from keras_transformer.kernels.tensorflow import outside_of_traces
-
-NOT_IN_MODEL = {"optimizer", "seed_generator"}  # groups of a file that are not layers
 
 
 # Building.
@@ -248,30 +246,40 @@ def check_left_over(model: keras.Model, store: Any) -> None:
         model: The model that loads the file.
         store: The argument of `load_own_variables` of the whole model.
     """
-    parts, saved = find_parts(model)
-    weights = [path for path in saved if isinstance(parts[path], keras.Variable)]
-    groups = _find_groups(store)
-    if not groups.issuperset(parent_path(path, parts) for path in weights):
+    paths = _find_paths(model)
+    groups = {path for path in _find_groups(store) if _is_of_layer(path)}
+    if not groups.issuperset(path for path, variables in paths.items() if variables):
         return  # Keras reports what is missing, or the model is a part of another one
-    inner = {path for path in saved if not isinstance(parts[path], keras.layers.Layer)}
-    known = {prefix for path in saved for prefix in _prefixes(path)}
-    left_over = {
-        next(prefix for prefix in _prefixes(group) if prefix not in known)
-        for group in groups - saved
-        if not (NOT_IN_MODEL & {*group.split("/")} or inner & {*_prefixes(group)})
-    }
-    if left_over:
-        names = sorted(left_over)
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    if left_over := sorted(groups - paths.keys()):
+        more = f" and {len(left_over) - 5} more" if len(left_over) > 5 else ""
         raise ValueError(
-            f"The file has weights that {model.name!r} lacks ({', '.join(names[:5])}{more}): "
+            f"The file has weights that {model.name!r} lacks ({', '.join(left_over[:5])}{more}): "
             "create the model with the same arguments, or load the other weights by "
             "load_weights(…, skip_mismatch=True)."
         )
 
 
+def _find_paths(model):
+    """Returns the paths under which Keras saves layers, with the variables of each."""
+    from keras.src.saving import saving_lib
+
+    class Paths(saving_lib.H5IOStore):
+        """Takes the place of a file."""
+
+        def __init__(self) -> None:
+            super().__init__(io.BytesIO(), mode="w")
+            self.made: dict[str, dict[str, Any]] = {}
+
+        def make(self, path, metadata=None):
+            return self.made.setdefault(path, {})
+
+    store = Paths()
+    saving_lib._save_state(model, store, None, "", set())
+    return {path: variables for path, variables in store.made.items() if _is_of_layer(path)}
+
+
 def _find_groups(store):
-    """Returns the paths of the layers whose weights are in a file."""
+    """Returns the paths that have weights in a file."""
     names = list(getattr(store, "sharding_config", {}).get("weight_map", []))
     if not names and hasattr(store, "h5_file"):
         store.h5_file.visit(names.append)
@@ -279,7 +287,5 @@ def _find_groups(store):
     return {path.strip("/") for path in paths}
 
 
-def _prefixes(path):
-    """Returns a, a/b and a/b/c for a/b/c."""
-    parts = path.split("/")
-    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
+def _is_of_layer(path):
+    return not {"optimizer", "seed_generator"} & {*path.split("/")}

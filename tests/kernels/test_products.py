@@ -6,8 +6,13 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.kernels.dense import XLA_LOOP, graph_projection, project, xla_projection
-from keras_transformer.kernels.products import multiply
+from keras_transformer.kernels.products import (
+    XLA_LOOP,
+    graph_projection,
+    multiply,
+    project,
+    xla_projection,
+)
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import fused_cross_entropy
 from keras_transformer.kernels.tensorflow.products import GRAPH_LOOP
 from keras_transformer.layers.dot_product_attention import attend_heads

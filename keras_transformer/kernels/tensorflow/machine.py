@@ -31,16 +31,10 @@ SLOW_RATIO = 1.05
 
 @functools.cache
 def slowdown(policy: str) -> float:
-    """Measures the time of a product in another precision, as a multiple of that in float32.
+    """Measures the time of a product with a dtype policy, as a multiple of that in float32.
 
     It takes a tenth of a second, once. It starts TensorFlow's threads, so call `configure_threads`
     before.
-
-    Args:
-        policy: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
-
-    Returns:
-        float, 1.0 for float32.
     """
     dtype = keras.dtype_policies.get(policy).compute_dtype
     if dtype == "float32":
@@ -58,15 +52,12 @@ def fastest_precision() -> str:
 
 
 def choose_precision(precision: str | None, wanted: str = "float32") -> str:
-    """Chooses the precision to compute in.
+    """Chooses the dtype policy to compute with.
 
     Args:
         precision: `"auto"` (the fastest on this machine), `None` (`wanted`, or float32 if `wanted`
             is slow), or a policy's name, which is used, with a warning if it is slow.
         wanted: With `None`, the policy that the model was trained in.
-
-    Returns:
-        `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
     """
     if precision == "auto":
         return fastest_precision()

@@ -5,7 +5,7 @@ Shapes: B batch, T number of queries, H heads.
 
 import tensorflow as tf
 
-from keras_transformer.kernels.dense import LoopOperations
+from keras_transformer.kernels.products import LoopOperations
 from keras_transformer.utils import Tensor
 
 
