@@ -12,7 +12,7 @@ from keras_transformer.layers import decoder_step
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
-from keras_transformer.utils import Activation, Config, State, Step, Tensor
+from keras_transformer.utils import Activation, Config, Shape, State, Step, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -77,6 +77,9 @@ class DecoderLayer(ResidualBlock):
         options = (norm, activation, depth, cross_attention)
         super().__init__(d_model, num_heads, d_ff, dropout, *options, **kwargs)
 
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        self.build_sublayers(x_shape, memory_shape)
+
     def call(
         self,
         x: Tensor,
@@ -111,7 +114,7 @@ class DecoderLayer(ResidualBlock):
         x = without_mask(x)
         x, weights = self.residual(x, self.self_attention_norm, attend_self, training)
         scores = [weights]
-        if self.cross_attention:
+        if self.cross_attention and self.cross_attention_norm:
             x, weights = self.residual(x, self.cross_attention_norm, attend_memory, training)
             scores.append(weights)
         x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
@@ -196,6 +199,9 @@ class Decoder(Stack):
         layer_args = d_model, num_heads, d_ff, dropout, norm, activation
         super().__init__(num_layers, *layer_args, layer_kwargs=layer_kwargs, **kwargs)
         self.cross_attention = cross_attention
+
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        self.build_layers(x_shape, memory_shape)
 
     def call(
         self,

@@ -50,7 +50,7 @@ class EncoderLayer(ResidualBlock):
     """
 
     def build(self, x_shape: Shape) -> None:
-        super().build(x_shape)  # Keras expects the arguments of `call`
+        self.build_sublayers(x_shape)
 
     def call(
         self,
@@ -122,7 +122,7 @@ class Encoder(Stack):
     layer_class = EncoderLayer
 
     def build(self, x_shape: Shape) -> None:
-        super().build(x_shape)
+        self.build_layers(x_shape)
 
     def call(
         self,

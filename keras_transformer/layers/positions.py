@@ -90,6 +90,7 @@ class Positions(keras.layers.Layer):
     """
 
     taken = False
+    built: bool
 
     def rotate(self, heads: Tensor, at: PositionBias) -> Tensor:
         """Changes projected queries or keys, `(B, T, H, K)`; `(B, H, 1, K)` if `at.loop`."""
@@ -132,7 +133,7 @@ class Positions(keras.layers.Layer):
         """
         return self
 
-    def prepare(self, *sizes: int | None, policy: keras.DTypePolicy) -> None:
+    def prepare(self, *sizes: Any, policy: keras.DTypePolicy) -> None:
         """Builds the scheme for an attention layer, unless another layer has built it already."""
         if not self.built:
             self.dtype_policy = policy

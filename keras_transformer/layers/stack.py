@@ -76,7 +76,8 @@ class ResidualBlock(AttendingLayer):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
         self._created = self._sublayer_ids()
 
-    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+    def build_sublayers(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        """Builds the layer; Keras expects `build` to have the arguments of `call`."""
         if self.positions:
             if not isinstance(self.self_attention, MultiHeadAttention):
                 raise ValueError(
@@ -87,7 +88,7 @@ class ResidualBlock(AttendingLayer):
             self.self_attention.positions = self.positions
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
-        if self.cross_attention:
+        if self.cross_attention and self.cross_attention_norm:
             if getattr(self.cross_attention, "positions", None):
                 raise ValueError(
                     f"The cross-attention of {self.name!r} has positions, which are for "
@@ -238,15 +239,17 @@ class Stack(AttendingLayer):
             )
             for _ in range(self.num_layers)
         ]
-        for layer in self.layers if scheme else ():
-            layer.positions = scheme.for_layer()
+        if scheme:
+            for layer in self.layers:
+                layer.positions = scheme.for_layer()
         self.supports_masking = True
         self.d_model = self.layers[0].d_model
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: self.d_model})
         # Pre-norm leaves the residual stream unnormalized, so it is normalized once at the end.
         self.final_norm = self.layers[0].make_norm() if norm == "pre" else None
 
-    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+    def build_layers(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        """Builds every layer for inputs of these shapes."""
         shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
         for layer in self.layers:
             layer.build(*shapes)
