@@ -20,9 +20,8 @@ UNLIMITED_TYPES = ("char", "word")  # a vocabulary may hold every character or w
 
 # Positional encodings.
 ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings
-RELATIVE = ("relative", "bucketed", "rotary", "disentangled", "alibi")  # computed by attention
+RELATIVE = ("relative", "bucketed", "rotary", "disentangled")  # computed by attention
 POSITIONS = (*ABSOLUTE, "none", *RELATIVE)
-SINUSOIDAL = ("sinusoidal", "alibi")  # with sines and cosines, "alibi" in the encoder only
 FREQUENCIES = ("transformer", "tensor2tensor")  # of the sines
 # Default max_distance of the schemes that have one; larger distances are clipped.
 MAX_DISTANCES = {"relative": 16, "bucketed": 128, "disentangled": 128}
@@ -257,7 +256,7 @@ def check_positions(
     check_value("positions", positions, POSITIONS)
     if max_distance is not None:
         _check_max_distance(positions, max_distance)
-    if d_model and d_model % 2 and positions in SINUSOIDAL:
+    if d_model and d_model % 2 and positions == "sinusoidal":
         raise ValueError(
             f"d_model must be even for positions={positions!r}, received {d_model}: choose an even "
             "d_model or other positions."
@@ -276,10 +275,10 @@ def check_sinusoids(positions: str, frequencies: str, first_position: int) -> No
     """
     check_value("frequencies", frequencies, FREQUENCIES)
     check_value("first_position", first_position, BIT)
-    if positions not in SINUSOIDAL and (frequencies != FREQUENCIES[0] or first_position):
+    if positions != "sinusoidal" and (frequencies != FREQUENCIES[0] or first_position):
         raise ValueError(
-            f"frequencies and first_position need positions to be one of {', '.join(SINUSOIDAL)}, "
-            f"received positions={positions!r}: leave them out."
+            "frequencies and first_position need positions='sinusoidal', received "
+            f"positions={positions!r}: leave them out."
         )
 
 

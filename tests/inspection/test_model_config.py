@@ -97,19 +97,6 @@ def changed_config(parts):
     return json.dumps(kind | {"config": config})
 
 
-def test_changes_that_are_kept_are_read():
-    model = kt.Transformer(11, 11, **SIZES)
-    model.build()
-    model.encoder.layers[0].trainable = False
-    model.decoder.layers[0].self_attention.query_dense.enable_lora(3, lora_alpha=1.5)
-    model.output_projection.quantize(
-        config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    )
-    model.decoder.layers[0].feed_forward.inner.quantize("int4")
-    content = json.dumps(keras.saving.serialize_keras_object(model))
-    assert read_model_config("m", content)["config"]["changes"] == model.get_config()["changes"]
-
-
 @pytest.mark.parametrize(
     "change",
     [
