@@ -41,8 +41,8 @@ from keras_transformer.presets import PrepareConfig as PrepareConfig
 from keras_transformer.presets import SearchConfig as SearchConfig
 from keras_transformer.presets import TrainConfig as TrainConfig
 from keras_transformer.presets import get_preset as get_preset
-from keras_transformer.runs.models import average_checkpoints as average_checkpoints
-from keras_transformer.runs.models import load as load
+from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
+from keras_transformer.runs.opening import load as load
 from keras_transformer.runs.resume_training import ResumeTraining as ResumeTraining
 from keras_transformer.runs.training_data import prepare as prepare
 from keras_transformer.runs.validation import EMAValidation as EMAValidation

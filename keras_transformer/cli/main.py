@@ -29,7 +29,7 @@ from keras_transformer.cli.training import (
     prepare,
     train,
 )
-from keras_transformer.runs.streams import open_standard_streams
+from keras_transformer.utils import open_standard_streams
 
 COMMANDS = {
     command.__name__.rstrip("_"): command

@@ -24,13 +24,15 @@ def attention(
     precision: Precision = None,
 ) -> None:
     """Draw the attention weights of a translation: rows are queries, columns are keys."""
+    from keras_transformer.runs.opening import Opened
     from keras_transformer.visualization.figures import check_output
 
     check_output(output)  # before TensorFlow is imported
-    (model,) = set_threads(path, precision=precision)
+    opened = Opened(path, precision=precision)
+    set_threads(opened)
     from keras_transformer.visualization.attention import save_attention_plot
 
-    print(save_attention_plot(model, text, output, target, kind, layers, heads, precision))
+    print(save_attention_plot(opened, text, output, target, kind, layers, heads))
 
 
 def plot(
@@ -62,11 +64,13 @@ def explore(
     address, which contains a secret token and is reachable from this machine only. Press Ctrl-C to
     stop.
     """
+    from keras_transformer.runs.opening import Opened
     from keras_transformer.visualization.explorer.server import listen, open_explorer
 
     with listen(port) as listening:
-        (model,) = set_threads(path)
-        explorer = open_explorer(model, listening)
+        opened = Opened(path)
+        set_threads(opened)
+        explorer = open_explorer(opened, listening)
         print(explorer.address, flush=True)
         print("Press Ctrl-C to stop the explorer.", file=sys.stderr)
         explorer.run(browser=not no_browser)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from keras_transformer.presets import GREEDY, ExportConfig
+from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
     from keras_transformer.serving.acceptance.trial import Finding
@@ -43,21 +43,23 @@ def export(
     includes a model card (MODEL.md, model.json) and warm-up requests. An imported model has the
     beam size and the length penalty of its own configuration by default.
     """
-    from keras_transformer.runs.models import load
+    from keras_transformer.runs.opening import load
+    from keras_transformer.runs.run import Run
 
-    config = _configure(path, options)
+    run = Run(path)
+    config = ExportConfig.for_search(run.read_search(), **options)
     if format == "ctranslate2":
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
         others = version, examples, examples_target, bleu_tokenize
         if options or any(value is not None for value in others):
             raise ValueError("--format ctranslate2 has no further options: leave out the others.")
-        print(export_ctranslate2(load(path), base))
+        print(export_ctranslate2(load(run), base))
     elif format == "saved_model":
         from keras_transformer.serving.saved_model import export as publish
 
-        pairs = _read_examples(path, examples, examples_target)
-        translator = load(path, "float32")
+        pairs = _read_examples(run, examples, examples_target)
+        translator = load(run, "float32")
         if not pairs:
             print(
                 f"{path} has no examples, as it was imported or made by an older version: the "
@@ -69,25 +71,15 @@ def export(
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 
 
-def _configure(path, options):
-    """The `ExportConfig`; an imported model has the beam of its own configuration by default."""
-    from keras_transformer.runs.run import CONFIG, Run
-
-    run = Run(path)
-    search = run.read_config().search if run.has(CONFIG) else GREEDY
-    return ExportConfig.for_search(search, **options)
-
-
-def _read_examples(path, examples, target):
+def _read_examples(run, examples, target):
     """Reads the given pairs, or those in the run; an older run has none."""
     from keras_transformer.data.text_files import read_pairs
-    from keras_transformer.runs.run import Run
 
     if target and not examples:
         raise ValueError("--examples is missing: give the sources of --examples-target.")
     if examples:
         return [tuple(pair[:2]) for pair in read_pairs(examples, target, "--examples-target")]
-    return Run(path).read_examples()
+    return run.read_examples()
 
 
 def check(

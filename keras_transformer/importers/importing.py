@@ -28,13 +28,12 @@ from keras_transformer.importers.source_model import SourceModel, list_files
 from keras_transformer.importers.tensors import read_start
 from keras_transformer.importers.vocabularies import Rewritten, rewrite
 from keras_transformer.importers.weights import load_weights, resolve_sharing
-from keras_transformer.inspection.files import describe_corruption, digest
 from keras_transformer.presets import TrainConfig
 from keras_transformer.presets.imported import Imported
 from keras_transformer.runs.run import Run
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers import saved
-from keras_transformer.utils import Path, creating
+from keras_transformer.utils import Path, creating, describe_corruption, digest
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator

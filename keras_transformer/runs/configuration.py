@@ -10,11 +10,10 @@ from typing import Any
 
 import yaml
 
-from keras_transformer.inspection.files import read_bytes
 from keras_transformer.presets import ModelConfig, TrainConfig, change
 from keras_transformer.presets.imported import Imported
 from keras_transformer.presets.options import FORMAT, check_format, help_of
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, read_bytes
 
 RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
 TABLES: dict[str, Any] = {"model": ModelConfig, "imported": Imported}  # fields with fields

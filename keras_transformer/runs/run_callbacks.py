@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.presets import TrainConfig
+from keras_transformer.runs.averaging import describe_members, is_mean_worse, load_mean
 from keras_transformer.runs.checkpoints import file_checksum
-from keras_transformer.runs.models import describe_members, is_mean_worse, load_mean
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.run import (
     CHECKPOINTS,
@@ -27,6 +27,11 @@ from keras_transformer.runs.run import (
 )
 from keras_transformer.runs.validation import ema_weights
 from keras_transformer.utils import Path, counted, replacing
+
+REMEDY = (
+    "a smaller learning rate (--learning-rate), a longer warm-up (--warmup-steps) or gradients "
+    "clipped by global norm (--clip-norm), and --resume"
+)
 
 
 class RunCheckpoint(ResumeTraining):
@@ -44,21 +49,23 @@ class RunCheckpoint(ResumeTraining):
             unless the mean is worse than the best.
     """
 
-    EVERY_EPOCH = True
-    REMEDY = (
-        "a smaller learning rate (--learning-rate), a longer warm-up (--warmup-steps) or gradients "
-        "clipped by global norm (--clip-norm)"
-    )
-    RESUMES = "--resume continues from"
-
     def __init__(
         self,
         run: Run,
         dataset: tf.data.Dataset,
         validate: Callable[[keras.Model], dict[str, float]],
         config: TrainConfig,
+        accept_changes: bool = False,
     ) -> None:
-        super().__init__(run.file(CHECKPOINTS), dataset, config.save_every, owned=WEIGHTS_PATTERN)
+        super().__init__(
+            run.file(CHECKPOINTS),
+            dataset,
+            config.save_every,
+            every_epoch=True,
+            accept_changes=accept_changes,
+            owned=WEIGHTS_PATTERN,
+            remedy=REMEDY,
+        )
         self.checkpoints.writes = run.writes
         self.run = run
         self.validate = validate
@@ -79,7 +86,7 @@ class RunCheckpoint(ResumeTraining):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the state."""
         self.state = state
-        self.ended = self.out_of_patience  # `patience` may have changed
+        self.position.ended = self.out_of_patience  # `patience` may have changed
 
     def get_files(self) -> dict[str, str]:
         """Returns the kept weights with their checksums."""
@@ -95,7 +102,8 @@ class RunCheckpoint(ResumeTraining):
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do, including the average of checkpoints."""
-        return self.state["finished"] and (self.ended or self.epoch >= self.config.epochs)
+        is_last = self.position.ended or self.position.epoch >= self.config.epochs
+        return self.state["finished"] and is_last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the training and starts the clock."""
@@ -123,7 +131,7 @@ class RunCheckpoint(ResumeTraining):
         if len(chosen) >= 2 and self.checkpoints.writes:
             self._save_average(chosen, best)
         self.state["finished"] = True
-        self.checkpoints.amend(more=self.get_state())
+        self.checkpoints.amend(additional=self.get_state())
         super().on_train_end(logs)
 
     def _save_average(self, chosen, best):

@@ -71,10 +71,9 @@ def _describe_vocabulary(config, data):
 
 def _describe_targets(data):
     """Describes the targets that their vocabulary cannot write; empty if there are none."""
-    if "corpus" in data.source:
-        return "; ".join(filter(None, (corpus.lost for corpus, _ in data.source["corpus"])))
-    targets = [pair[1] for pair in data.source["pairs"]]
-    return describe_lost(data.tokenizers[1].model, targets)
+    if data.corpora:
+        return "; ".join(filter(None, (corpus.lost for corpus, _ in data.corpora)))
+    return describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
 
 
 def _describe_model(config: TrainConfig) -> Iterator[str]:

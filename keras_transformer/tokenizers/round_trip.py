@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 import sentencepiece
 
-from keras_transformer.inspection.vocabularies import SPECIAL
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers.saved import SUBWORD, file_extension, open_model
-from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS
+from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, SPECIAL
 from keras_transformer.utils import counted
 
 MAX_LINES = 10_000

@@ -8,7 +8,6 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.inspection.vocabularies import check_sentencepiece_model
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.subword_sampling import SubwordSampler, pair_keys, subword_sampler
 from keras_transformer.tokenizers.text_ops import (
@@ -19,6 +18,7 @@ from keras_transformer.tokenizers.text_ops import (
     tensorflow_text,
 )
 from keras_transformer.tokenizers.training import train_sentencepiece
+from keras_transformer.tokenizers.vocabularies import check_sentencepiece_model
 from keras_transformer.utils import Path, Tensor, Texts
 
 
@@ -64,7 +64,7 @@ class SubwordTokenizer(GraphTokenizer):
             special += [processor.bos_id(), processor.eos_id()]
         except Exception as error:
             raise ValueError(
-                f"Expected the bytes of a SentencePiece model, received {model!r:.40}: "
+                f"Expected the bytes of a SentencePiece model, received {model!r:.40} ({error}): "
                 "SubwordTokenizer.train makes one, SubwordTokenizer.load reads one."
             ) from error
         if special != [PAD, UNK, START, END]:

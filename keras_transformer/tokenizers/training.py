@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.inspection.vocabularies import SPECIAL
 from keras_transformer.presets.options import check_vocabulary
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.tokenizer import to_bytes
@@ -21,6 +20,7 @@ from keras_transformer.tokenizers.vocabularies import (
     INSIDE,
     NO_TEXT,
     SPACES_AND_CONTROLS,
+    SPECIAL,
     VocabularyTooLarge,
     check_text,
     nonempty,

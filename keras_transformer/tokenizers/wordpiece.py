@@ -5,12 +5,13 @@ from typing import Self
 
 import tensorflow as tf
 
-from keras_transformer.inspection.vocabularies import MAX_PIECE_LENGTH, SPECIAL
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflow_text
 from keras_transformer.tokenizers.training import train_wordpiece
 from keras_transformer.tokenizers.vocabularies import (
     INSIDE,
+    MAX_PIECE_LENGTH,
+    SPECIAL,
     deserialize_pieces,
     detokenizing_loses,
     read_pieces,

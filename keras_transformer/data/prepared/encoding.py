@@ -22,10 +22,9 @@ import sentencepiece
 
 from keras_transformer import LIGHT
 from keras_transformer.data.text_files import Block
-from keras_transformer.inspection.vocabularies import count_ids
 from keras_transformer.tokenizers.saved import SUBWORD, file_extension, open_model
 from keras_transformer.tokenizers.ties import Ties
-from keras_transformer.tokenizers.vocabularies import deserialize_pieces
+from keras_transformer.tokenizers.vocabularies import count_ids, deserialize_pieces
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.saved import Saved

@@ -13,11 +13,6 @@ from typing import Any
 
 import numpy as np
 
-try:
-    import fcntl
-except ImportError:  # on Windows, where nothing is locked
-    fcntl = None  # type: ignore[assignment]
-
 from keras_transformer import __version__
 from keras_transformer.data.corpora import TrainingText, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
@@ -36,7 +31,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.round_trip import MAX_LINES, describe_lost
 from keras_transformer.tokenizers.training import learn_vocabularies
 from keras_transformer.tokenizers.vocabularies import read_pieces
-from keras_transformer.utils import Path, counted, reason, replacing
+from keras_transformer.utils import Path, counted, open_locked, reason, replacing
 
 CHUNK = 4096  # pairs that are tokenized at once
 SHARD = 64  # chunks: a quarter of a million pairs, some 30 MB
@@ -199,19 +194,16 @@ def lock_output(output: Path) -> Iterator[None]:
     """
     folder = _unfinished_path(output)
     os.makedirs(folder, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY) if fcntl is not None else None
-    try:
-        if lock is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
+    lock = open_locked(folder)
+    if lock is None:
         raise ValueError(
             f"{output} is being prepared by another process: wait until it ends, or choose another "
             "directory."
-        ) from error
+        )
+    try:
+        yield
     finally:
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # if it is empty
 

@@ -18,9 +18,8 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
-from keras_transformer.runs.models import open_model
+from keras_transformer.runs.opening import Opened
 from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.utils import Path
 from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
 from keras_transformer.visualization.explorer.questions import (
     QUESTIONS,
@@ -78,21 +77,20 @@ def listen(port: int = 0) -> socket.socket:
     return listening
 
 
-def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
+def open_explorer(opened: Opened, listening: socket.socket) -> "ExplorerServer":
     """Creates the server of a model's page.
 
     Args:
-        path: A run directory, or a SavedModel: its version directory, or the one above.
+        opened: A run or an export.
         listening: What `listen` returned.
 
     Returns:
         `ExplorerServer`, which `run` starts.
     """
-    opened = open_model(path)
-    if isinstance(opened, ExportedTranslator):
-        model: Model = ExportedModel(opened)
+    if isinstance(opened.model, ExportedTranslator):
+        model: Model = ExportedModel(opened.model)
     else:
-        model = ModelInMemory(opened, path)
+        model = ModelInMemory(opened.model, opened.path)
     return ExplorerServer(model, listening)
 
 
