@@ -49,7 +49,7 @@ def export(
     run = Run(path)
     config = ExportConfig.for_search(run.read_search(), **options)
     if format == "ctranslate2":
-        from keras_transformer.serving.ctranslate2 import export_ctranslate2
+        from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
         others = version, examples, examples_target, bleu_tokenize
         if options or any(value is not None for value in others):

@@ -9,7 +9,7 @@ from keras_transformer.runs.opening import Opened
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.visualization.explorer.server import listen, open_explorer
+from keras_transformer.tools.explorer.server import listen, open_explorer
 from tests.support.toy_translator import random_translator
 
 HOSTILE = ("<img/src=x/onerror=document.title='hacked'>", "<script>document.title=1</script>")

@@ -20,8 +20,8 @@ from werkzeug.wrappers import Request, Response
 
 from keras_transformer.runs.opening import Opened
 from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
-from keras_transformer.visualization.explorer.questions import (
+from keras_transformer.tools.explorer.models import ExportedModel, ModelInMemory
+from keras_transformer.tools.explorer.questions import (
     QUESTIONS,
     InvalidRequest,
     Model,
