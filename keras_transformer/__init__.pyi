@@ -1,6 +1,6 @@
-"""The public names, for type checkers and editors, and for the lazy imports of `__init__.py`.
+"""The public names, for type checkers and editors; `__init__.py` imports them lazily.
 
-To add one, add its import: `from keras_transformer.MODULE import NAME as NAME`.
+To add one, add its import, `from keras_transformer.MODULE import NAME as NAME`, and its name there.
 """
 
 from keras_transformer.data.dataset import make_dataset as make_dataset

@@ -17,8 +17,12 @@ from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs.resume_training import save_on_signals
 from keras_transformer.runs.run import LOGS, MODEL, Run
-from keras_transformer.runs.run_callbacks import LineLogger, Progress, RunCheckpoint
-from keras_transformer.runs.summary import summarize_training
+from keras_transformer.runs.run_callbacks import (
+    LineLogger,
+    Progress,
+    RunCheckpoint,
+    summarize_training,
+)
 from keras_transformer.runs.training_data import (
     check_training,
     load_word_vectors,
@@ -87,7 +91,7 @@ def _train(config, run, resume, accept_changed_text):
         run.check_same_text(data.fingerprints)
     check_equal(strategy, "texts and vocabularies", data.digest)
     dataset = _make_training_dataset(config, data)
-    validation = RunValidation(config, data.valid, *data.tokenizers)
+    validation = RunValidation(config, data.valid, data.tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
@@ -120,7 +124,7 @@ def _train(config, run, resume, accept_changed_text):
         callbacks = [*validation.callbacks, checkpoint]  # later ones read the logs of earlier ones
         if run.writes:
             callbacks.append(keras.callbacks.TensorBoard(run.file(LOGS)))
-            callbacks.append(Progress(steps, config, log, run, checkpoint))
+            callbacks.append(Progress(steps, log, checkpoint))
         with save_on_signals(checkpoint), contextlib.redirect_stdout(sys.stderr):
             return model.fit(
                 dataset,

@@ -331,13 +331,10 @@ def read_sealed(path: Path) -> dict[str, Any]:
 def check_files(
     directory: Path, fields: dict[str, Any], source: str, expected: Iterable[str]
 ) -> None:
-    """Compares files with their checksums; logs a warning if there are none.
+    """Compares the files of a directory with their checksums; logs a warning if there are none.
 
-    Args:
-        directory: Where the files are.
-        fields: What `read_sealed` has returned: `files` as `describe_files` returns it.
-        source: Name of the file that `fields` come from.
-        expected: Names of files that must be among those described.
+    `fields` are what `read_sealed` has returned of the file `source`; their `files` must describe
+    the `expected` ones at least.
     """
     if FILES not in fields:
         logging.getLogger(__name__).warning(

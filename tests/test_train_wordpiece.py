@@ -11,7 +11,7 @@ import keras_transformer as kt
 from keras_transformer.runs.averaging import average
 from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import summarize_training
+from keras_transformer.runs.run_callbacks import summarize_training
 from keras_transformer.runs.training_data import open_data
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved

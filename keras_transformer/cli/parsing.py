@@ -27,22 +27,14 @@ METAVARS = {int: "INT", float: "FLOAT", str: "STR"}
 
 @dataclasses.dataclass(frozen=True)
 class _Argument:
-    """An argument or option of a command.
+    """An argument or option of a command."""
 
-    Attributes:
-        owner: The parameter of the function.
-        name: Name of the parameter, or of a field of its dataclass.
-        kind: Type of the value.
-        default: `REQUIRED` if there is no default.
-        section: Title of its group of options; None for an argument.
-    """
-
-    owner: inspect.Parameter
-    name: str
+    owner: inspect.Parameter  # of the function
+    name: str  # of the parameter, or of a field of its dataclass
     kind: Any
     help: str
     default: Any
-    section: str | None
+    section: str | None  # title of its group of options; None for an argument
 
     @property
     def display_name(self) -> str:
@@ -71,11 +63,7 @@ class _Argument:
         return self.kind is bool and self.is_field
 
     def parse_value(self, word: str) -> Any:
-        """Parses one value.
-
-        Raises:
-            argparse.ArgumentTypeError: If the word is invalid.
-        """
+        """Parses one value."""
         # A string may be "none", as in --bleu-tokenize none.
         is_optional = type(None) in self.types or self.is_list
         if is_optional and word in (("None",) if self.types[0] is str else ("none", "None")):
@@ -114,16 +102,9 @@ def call_command(
     words: Sequence[str],
     find_defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Calls a command with the words of a command line, or prints its help.
+    """Calls a command with the words after its name, or prints its help.
 
-    Args:
-        name: Name of the command.
-        command: The function.
-        words: The words after the command's name.
-        find_defaults: Function from the given options to the defaults that the help shows.
-
-    Raises:
-        ValueError: If an argument is unknown, missing or invalid.
+    `find_defaults` is a function from the given options to the defaults that the help shows.
     """
     arguments = list(_list_arguments(command))
     if {"-h", "--help"} & set(words):

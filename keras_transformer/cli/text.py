@@ -8,24 +8,21 @@ import itertools
 import json as json_module
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from keras_transformer.cli.rows import RowReader, make_rows
-from keras_transformer.cli.serving import Ops
-from keras_transformer.cli.translations import StreamProgress, UnfinishedOutput, file_size
+from keras_transformer.cli.models import Ops, Precision, set_threads
+from keras_transformer.cli.rows import (
+    RowReader,
+    StreamProgress,
+    UnfinishedOutput,
+    file_size,
+    make_rows,
+)
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
 from keras_transformer.utils import check_stdout, is_stdout_read
 
-if TYPE_CHECKING:
-    from keras_transformer.runs.opening import Opened
-
-Precision = Annotated[
-    str | None,
-    "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
-    "unset, that of the training, or float32 if that is as fast",
-]
 Format = Annotated[str, "format of input and output: text, jsonl (JSON objects) or tsv (tables)"]
 Field = Annotated[
     str | None,
@@ -345,11 +342,3 @@ def align(
     ):
         pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
-
-
-def set_threads(*opened: "Opened") -> None:
-    """Configures TensorFlow to run one operation per core, if any of the models is a run."""
-    if any(one.run for one in opened):
-        from keras_transformer.kernels.tensorflow.machine import configure_threads
-
-        configure_threads()

@@ -95,16 +95,8 @@ def configure(
 ) -> TrainConfig:
     """Builds the configuration of a training.
 
-    Args:
-        options: The given fields of `TrainConfig` and `ModelConfig`. They override the preset, the
-            file or the run that the other arguments name.
-        output, preset, config, resume: Options of `train`.
-
-    Returns:
-        `TrainConfig`.
-
-    Raises:
-        ValueError: If it is invalid, or its base is missing or given twice.
+    The given fields of `TrainConfig` and `ModelConfig` override the preset, the file or the run
+    that the other arguments, which are options of `train`, name.
     """
     if preset and config:
         raise ValueError("--preset and --config cannot be used together: leave out one of the two.")

@@ -18,8 +18,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.presets.architecture import ModelConfig
-from keras_transformer.presets.imported import Imported
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
@@ -34,9 +32,10 @@ from keras_transformer.presets.options import (
     SEED,
     SHARE,
     STRATEGIES,
+    Imported,
+    ModelConfig,
     Range,
     check_fields,
-    check_frozen_vectors,
     check_validation,
     check_vocabularies,
     option,
@@ -212,7 +211,12 @@ class TrainConfig:
                 f"--{sides[0]}-vectors."
             )
         for side in sides if self.freeze_vectors else ():
-            check_frozen_vectors(side, share)
+            if share == "all" or (side, share) == ("target", "target"):
+                separate = "target" if side == "source" else "none"
+                raise ValueError(
+                    f"--freeze-vectors would also freeze the softmax, because "
+                    f"share_embeddings={share}: give --share-embeddings {separate}."
+                )
 
     def _check_freeze(self) -> None:
         """Raises if `freeze` names unknown, random or shared weights."""
@@ -485,15 +489,7 @@ def get_preset(name: str) -> TrainConfig:
 
 
 def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """Changes fields of a configuration and of its model together, and validates the result.
-
-    Args:
-        config: `TrainConfig`.
-        changes: Fields of `TrainConfig` and `ModelConfig` by their names, with their new values.
-
-    Raises:
-        ValueError: If the result would be invalid.
-    """
+    """Changes fields of a configuration and of its model together, and validates the result."""
     sizes = {name for name in changes if name in ModelConfig.__dataclass_fields__}
     model = dataclasses.replace(config.model, **{name: changes[name] for name in sizes})
     others = {name: changes[name] for name in changes if name not in sizes}

@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from keras_transformer.presets import ModelConfig, TrainConfig, change
-from keras_transformer.presets.imported import Imported
-from keras_transformer.presets.options import FORMAT, check_format, help_of
+from keras_transformer.presets.options import FORMAT, Imported, check_format, help_of
 from keras_transformer.utils import Path, read_bytes
 
 RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
@@ -37,14 +36,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def to_yaml(config: TrainConfig) -> str:
-    """Writes a configuration for `--config`, with a comment on each line.
-
-    Args:
-        config: `TrainConfig`.
-
-    Returns:
-        YAML.
-    """
+    """Returns a configuration as YAML for `--config`, with a comment on each line."""
     lines = [f"format: {FORMAT}"]
     for field in dataclasses.fields(TrainConfig):
         if field.name == "imported" and config.imported is None:
@@ -62,12 +54,7 @@ def to_yaml(config: TrainConfig) -> str:
 def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConfig:
     """Reads a configuration that `to_yaml` has written, or some of its fields.
 
-    Args:
-        path: Name of a file, such as the `config.yaml` of a run.
-        missing: Values of fields that the file omits, instead of their defaults.
-
-    Returns:
-        `TrainConfig`.
+    `missing` are values of fields that the file omits, instead of their defaults.
     """
     values = {**(missing or {}), **read_values(path, None)}
     try:
@@ -77,12 +64,7 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
 
 
 def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, Any]:
-    """Reads the values in a configuration file, for `presets.change`.
-
-    Args:
-        path: Name of the file.
-        default_format: The format of a file that does not name it; None if it has to.
-    """
+    """Reads the values in a file, for `presets.change`; with None, it has to name its format."""
     content = read_bytes(path, MAX_BYTES)
     try:
         fields = yaml.load(content.decode(), _PlainLoader)

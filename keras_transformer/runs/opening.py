@@ -54,12 +54,7 @@ class Opened:
 
     An imported model, and what is fine-tuned from it, has the search of its own configuration by
     default, and an export with a beam that of its signature `beam`; all others have greedy search.
-
-    Args:
-        path: A run directory, or a SavedModel's base or version directory.
-        options: Fields of `SearchConfig` to change in the default search.
-        precision: Dtype policy of a run; see `load`.
-        allow_ops: Additional ops allowed in a SavedModel; see `ExportedTranslator`.
+    `options` change fields of it. For `precision` see `load`, for `allow_ops` `ExportedTranslator`.
 
     Attributes:
         run: The `Run`; None for an export.
@@ -120,33 +115,20 @@ class Opened:
         return f"it loses {losses}" if (losses := target.get("detokenizing_loses")) else ""
 
     def translator(self, n_best: int | None = None, prefixes: bool = False) -> "SentenceTranslator":
-        """Returns a function that translates; see `SentenceTranslator`.
+        """Returns a function `translate(texts, prefixes=None, first=0)`.
 
-        Raises:
-            ValueError: If a SavedModel does not support the search, or prefixes.
+        `n_best` is that of `Translator.translate_n_best`, or None for one string per text, and
+        `prefixes` is whether prefixes will be passed. If longer input is translated in several
+        calls, `first` is the number of the first text.
         """
         return SentenceTranslator(self, n_best, prefixes)
 
 
 class SentenceTranslator:
-    """Translates sentences with the search of an opened model.
-
-    Args:
-        opened: `Opened`.
-        n_best: Number of translations per text, see `Translator.translate_n_best`; None for one
-            string per text.
-        prefixes: Whether prefixes will be passed.
+    """Translates lists of sentences with the search of an opened model; see `Opened.translator`.
 
     Attributes:
         count: Number of sentences so far.
-
-    Call arguments:
-        texts: Strings.
-        prefixes: The beginnings of the translations, or None.
-        first: Number of the first text, if longer input is translated in several calls.
-
-    Returns:
-        List of the translations.
     """
 
     def __init__(self, opened: Opened, n_best: int | None, prefixes: bool) -> None:

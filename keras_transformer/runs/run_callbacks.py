@@ -1,4 +1,4 @@
-"""The callbacks of a run: `RunCheckpoint` writes its directory, `Progress` logs."""
+"""What a run adds to `fit`: `RunCheckpoint` writes its directory, `Progress` logs; its summary."""
 
 import contextlib
 import os
@@ -6,8 +6,8 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -26,7 +26,13 @@ from keras_transformer.runs.run import (
     rank,
 )
 from keras_transformer.runs.validation import ema_weights
+from keras_transformer.tokenizers.round_trip import describe_lost
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.utils import Path, counted, replacing
+
+if TYPE_CHECKING:
+    from keras_transformer.runs.training_data import TrainingData
+    from keras_transformer.transformer import Transformer
 
 REMEDY = (
     "a smaller learning rate (--learning-rate), a longer warm-up (--warmup-steps) or gradients "
@@ -40,13 +46,9 @@ class RunCheckpoint(ResumeTraining):
     Files are written atomically, and those that refer to others come last. A training that is
     killed at any time resumes from the last checkpoint and writes the same files.
 
-    Args:
-        run: `Run`.
-        dataset: The training data, as returned by `make_dataset`.
-        validate: Function from a model to its scores, such as `val_loss`, with the names of `fit`.
-        config: `TrainConfig`. Models are ranked by `validate_by`; the best and the last
-            `keep_checkpoints` are kept; `average` selects those that are averaged at the end,
-            unless the mean is worse than the best.
+    Models are ranked by `validate_by` of the configuration; the best and the last
+    `keep_checkpoints` are kept; `average` selects those that are averaged at the end, unless the
+    mean is worse than the best. `validate` returns the scores of a model, with the names of `fit`.
     """
 
     def __init__(
@@ -212,11 +214,7 @@ def write_weights(path: Path, model: keras.Model) -> str:
 
 
 class LineLogger:
-    """Prints lines on stderr, and appends them to a file if given.
-
-    Args:
-        path: Name of a text file, or None.
-    """
+    """Prints lines on stderr, and appends them to the file at `path`, unless that is None."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -239,26 +237,20 @@ class Progress(keras.callbacks.Callback):
 
     Args:
         steps: Number of steps per epoch.
-        config: `TrainConfig`, for `epochs` and `log_every`.
         log: `LineLogger`.
-        run: `Run`; scalars of every tenth step are written to its `logs/steps`.
-        checkpoint: The run's `RunCheckpoint`.
+        checkpoint: The `RunCheckpoint`; scalars are written to `logs/steps` of its run.
     """
 
     STEPS_PER_POINT = 10  # of TensorBoard's curves
 
-    def __init__(
-        self, steps: int, config: TrainConfig, log: LineLogger, run: Run, checkpoint: RunCheckpoint
-    ) -> None:
+    def __init__(self, steps: int, log: LineLogger, checkpoint: RunCheckpoint) -> None:
         super().__init__()
         self.steps = steps
-        self.epochs = config.epochs
         self.log = log
-        self.every = config.log_every
-        self.run = run
         self.checkpoint = checkpoint
+        self.epochs, self.every = checkpoint.config.epochs, checkpoint.config.log_every
         self.quiet = sys.stderr.isatty()
-        self.board = tf.summary.create_file_writer(run.file(LOGS, "steps"))
+        self.board = tf.summary.create_file_writer(checkpoint.run.file(LOGS, "steps"))
         self._traced = False
         self._seconds_of_validation = 0.0
 
@@ -274,15 +266,12 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Logs a line if it is due; `batch` counts from 0 in every epoch."""
         now, done = time.monotonic(), batch + 1
-        if done <= self._skipped:
-            self._timed = now, done
-            self._for_line.end(logs, now)
-            self._for_board.end(logs, now)
-            return
-        if not self._traced:  # the first step is slow, as it traces the graph
-            self._traced = True
+        # Steps that are skipped take no time, and the first one traces the graph.
+        if done <= self._skipped or not self._traced:
+            self._traced = done > self._skipped
             self._timed, self._logged = (now, done), now
             self._for_line.end(logs, now)
+            self._for_board.end(logs, now)
             return
         step = self._epoch * self.steps + done
         if step % self.STEPS_PER_POINT == 0:
@@ -310,9 +299,7 @@ class Progress(keras.callbacks.Callback):
         now = time.monotonic()
         ended = self._ended or now
         self._seconds_of_validation = now - ended
-        values = (
-            f"{name} {float(value):.4g}" for name, value in logs.items() if "tokens" not in name
-        )
+        values = (f"{name} {float(x):.4g}" for name, x in logs.items() if "tokens" not in name)
         left = self._seconds_left(self.steps, ended) - self._seconds_of_validation
         self.log(
             f"epoch {epoch + 1} of {self.epochs}: {counted(self.steps - self._skipped, 'step')} "
@@ -327,17 +314,15 @@ class Progress(keras.callbacks.Callback):
         state = self.checkpoint.state
         best = rank(state)[0]["epoch"]
         score = state["history"][best - 1][state["monitor"]]
-        command = f"keras-transformer translate {self.run} < FILE"
+        command = f"keras-transformer translate {self.checkpoint.run} < FILE"
         self.log(f"best epoch {best}, {state['monitor']} {score:.4g}; to translate: {command}")
 
     def _seconds_left(self, done, now):
         """Estimates the remaining seconds from this epoch and the last validation."""
         start, before = self._timed
-        seconds_per_step = (now - start) / max(done - before, 1)
+        per_step = (now - start) / max(done - before, 1)
         epochs = self.epochs - self._epoch
-        return (
-            epochs * self.steps - done
-        ) * seconds_per_step + epochs * self._seconds_of_validation
+        return (epochs * self.steps - done) * per_step + epochs * self._seconds_of_validation
 
     def _learning_rate(self):
         return float(self.model.optimizer.learning_rate)
@@ -351,14 +336,12 @@ class _Interval:
 
     def end(self, logs, now):
         """Returns the mean loss per target token and target tokens/s; starts a new interval."""
-        before = self.tokens, self.total, self.since
-        self.tokens = float(logs["target_tokens"])
-        self.total = float(logs["loss"]) * self.tokens
-        self.since = now
-        tokens, total, seconds = (
-            x - y for x, y in zip((self.tokens, self.total, now), before, strict=True)
-        )
-        return total / max(tokens, 1), tokens / max(seconds, 1e-9)
+        tokens = float(logs["target_tokens"])
+        total = float(logs["loss"]) * tokens
+        new, seconds = tokens - self.tokens, now - self.since
+        loss, speed = (total - self.total) / max(new, 1), new / max(seconds, 1e-9)
+        self.tokens, self.total, self.since = tokens, total, now
+        return loss, speed
 
 
 def _format_duration(seconds):
@@ -368,3 +351,111 @@ def _format_duration(seconds):
         return f"{seconds} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+# --- the table that a training prints when it starts ---
+
+
+def describe_data(config: TrainConfig) -> str:
+    """Names the training data: files, prepared corpora, or the built-in dates."""
+    if config.corpus:
+        return f"corpus {', '.join(config.corpus)}"
+    if config.train_source:
+        return ", ".join(filter(None, (config.train_source, config.train_target)))
+    return "built-in dates" + (f" ({', '.join(config.languages)})" if config.languages else "")
+
+
+def summarize_training(
+    config: TrainConfig, data: "TrainingData", model: "Transformer", steps: int, output: str
+) -> str:
+    """Describes a training in about ten lines; `config.yaml` of the run has everything."""
+    validation = _join(
+        config.valid_source or ("held out" if config.train_source else None),
+        counted(len(data.valid), "pair"),
+        data.fingerprints["train"] == data.fingerprints["valid"] and "the training text itself",
+        f"best selected by {config.validate_by}",
+        config.patience and f"patience {counted(config.patience, 'epoch')}",
+    )
+    every = "by time"
+    if config.save_every is not None:
+        every = f"every {counted(config.save_every, 'step')}"
+    kept = config.keep_checkpoints
+    rows = {
+        "data": f"{describe_data(config)}: {counted(data.fingerprints['train']['pairs'], 'pair')}",
+        "vocabulary": _describe_vocabulary(config, data),
+        "targets": _describe_targets(data),
+        "model": ", ".join(_describe_model(config)),
+        "parameters": f"{model.count_params():,}",
+        "optimizer": ", ".join(_describe_optimizer(config, steps * config.epochs)),
+        "epochs": _join(
+            f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
+            f"{config.tokens_per_batch:,} tokens per batch",
+            config.accumulation_steps > 1 and f"accumulation over {config.accumulation_steps}",
+        ),
+        "precision": config.precision,
+        "devices": _describe_devices(config, model),
+        "validation": validation,
+        "checkpoints": f"the best {kept} and the last {kept}, saved {every}",
+        "output": _join(output, config.log_file and f"log {config.log_file}"),
+    }
+    return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
+
+
+def _describe_vocabulary(config, data):
+    source, target = (
+        # A given vocabulary is WordPiece, whichever type would be learned.
+        f"{'wordpiece' if isinstance(tokenizer, WordPieceTokenizer) else config.model_type}, "
+        f"{tokenizer.vocabulary_size:,} tokens"
+        for tokenizer in data.tokenizers
+    )
+    is_joint = config.model.share_embeddings == "all" and source == target
+    return f"{source}, joint" if is_joint else f"source {source}; target {target}"
+
+
+def _describe_targets(data):
+    """Describes the targets that their vocabulary cannot write; empty if there are none."""
+    if data.corpora:
+        return "; ".join(filter(None, (corpus.lost for corpus, _ in data.corpora)))
+    return describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
+
+
+def _describe_model(config: TrainConfig) -> Iterator[str]:
+    model = config.model
+    encoder, decoder = model.depths
+    depth = counted(encoder, "layer") if encoder == decoder else f"{encoder} + {decoder} layers"
+    yield f"{depth}, d_model {model.d_model}"
+    yield f"{counted(model.num_heads, 'head')}, d_ff {model.d_ff}, dropout {model.dropout:g}"
+    yield f"{model.norm}-norm, {model.positions} positions, max_length {model.max_length}"
+    if config.start_from:
+        yield f"fine-tuned from {config.start_from}"
+    if config.freeze:
+        yield f"frozen: {' '.join(config.freeze)}"
+
+
+def _describe_optimizer(config: TrainConfig, total_steps: int) -> Iterator[str]:
+    """Describes Adam, its schedule, and the options that are not off."""
+    rate = "the paper's" if config.learning_rate is None else f"{config.learning_rate:g}"
+    short = f" (the training has {total_steps:,})" if total_steps <= config.warmup_steps else ""
+    yield f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}{short}"
+    options: dict[str, Any] = {
+        "cooldown steps": config.cooldown_steps,
+        "label smoothing": config.label_smoothing,
+        "R-Drop": config.rdrop,
+        "weight decay": config.weight_decay,
+        "clip norm": config.clip_norm,
+        "EMA": config.ema,
+    }
+    yield from (f"{name} {value:g}" for name, value in options.items() if value)
+
+
+def _describe_devices(config, model):
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    return _join(
+        f"strategy {config.strategy}, {counted(replicas, 'replica')}",
+        model.parallel_microbatches > 1 and f"{model.parallel_microbatches} parallel microbatches",
+        config.jit_compile and "XLA",
+    )
+
+
+def _join(*texts):
+    return ", ".join(text for text in texts if text)

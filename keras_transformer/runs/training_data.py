@@ -71,10 +71,7 @@ VOCABULARY_FIELDS = (
 
 
 def check_training(config: TrainConfig, output: Path, resume: bool = False) -> Run:
-    """Checks options and files of a training, in under a second; returns the run to write.
-
-    Its `writes` says whether this process is the chief.
-    """
+    """Checks options and files of a training, in under a second; returns the run to write."""
     run, cluster = Run(output), cluster_for_strategy(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
@@ -353,9 +350,8 @@ def load_word_vectors(
 ) -> dict[str, Any]:
     """Loads word vectors into a new model, and prints their coverage on stderr.
 
-    Returns:
-        Dict of `vectors`, for `data.json`: for each side with word vectors, its `Coverage` as a
-        dict and the hash of the embeddings. Empty without word vectors.
+    Returns `vectors` for `data.json`: for each side with word vectors, its `Coverage` as a dict and
+    the hash of the embeddings.
     """
     from keras_transformer.training.word_vectors import initialize_embeddings
 

@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from keras_transformer.cli.rows import make_rows
+from keras_transformer.cli.rows import UnfinishedOutput, make_rows
 from keras_transformer.cli.text import _write
-from keras_transformer.cli.translations import UnfinishedOutput
 from keras_transformer.runs import opening
 from keras_transformer.translation import sentence_batches
 from tests.support import child_process

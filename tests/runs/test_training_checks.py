@@ -11,7 +11,7 @@ from keras_transformer.data.corpora import load_corpus
 from keras_transformer.data.pairs import fingerprint
 from keras_transformer.runs.configuration import from_yaml, to_yaml
 from keras_transformer.runs.run import CONFIG, DATA, Run
-from keras_transformer.runs.summary import describe_data
+from keras_transformer.runs.run_callbacks import describe_data
 from keras_transformer.runs.training_data import check_training
 from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES

@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2
 import keras_transformer as kt
 from keras_transformer.cli.main import run as run_command
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import summarize_training
+from keras_transformer.runs.run_callbacks import summarize_training
 from keras_transformer.runs.training_data import check_training, open_data
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.round_trip import MAX_LINES, describe_lost

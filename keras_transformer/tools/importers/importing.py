@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_transformer.presets import TrainConfig
-from keras_transformer.presets.imported import Imported
+from keras_transformer.presets.options import Imported
 from keras_transformer.runs.run import Run
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers import saved

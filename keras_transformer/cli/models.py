@@ -1,4 +1,4 @@
-"""The commands `export` and `check`: from a run to a SavedModel for serving."""
+"""The commands that serve and show a model: `export`, `check`, `attention`, `plot`, `explore`."""
 
 import sys
 from collections.abc import Sequence
@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
+    from keras_transformer.runs.opening import Opened
     from keras_transformer.serving.acceptance.trial import Finding
 
 Ops = Annotated[
     tuple[str, ...],
     "additional TensorFlow ops to allow in the graph of a SavedModel, such as those of your own "
     "tokenizer",
+]
+Precision = Annotated[
+    str | None,
+    "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
+    "unset, that of the training, or float32 if that is as fast",
 ]
 
 
@@ -122,3 +128,81 @@ def _format_result(finding):
         return Text("skipped", "yellow")
     failed = len(finding.problems)
     return Text(f"{failed} failed", "red") if failed else Text("ok", "green")
+
+
+def attention(
+    path: Annotated[
+        str,
+        "run directory; or SavedModel with the signature attention, which draws the mean of the "
+        "heads of one layer: leave out --target, --kind, --layers and --heads",
+    ],
+    text: Annotated[str, "sentence to translate"],
+    /,
+    output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "attention.png",
+    target: Annotated[str | None, "translation to show instead of the model's"] = None,
+    kind: Annotated[
+        str, "cross-attention (cross), or self-attention of the encoder or the decoder"
+    ] = "cross",
+    layers: Annotated[tuple[int, ...], "layers to draw, from 1; default: all"] = (),
+    heads: Annotated[tuple[int, ...], "heads to draw, from 1; default: all"] = (),
+    precision: Precision = None,
+) -> None:
+    """Draw the attention weights of a translation: rows are queries, columns are keys."""
+    from keras_transformer.runs.opening import Opened
+    from keras_transformer.tools.figures import check_output
+
+    check_output(output)  # before TensorFlow is imported
+    opened = Opened(path, precision=precision)
+    set_threads(opened)
+    from keras_transformer.tools.translation_plots import save_attention_plot
+
+    print(save_attention_plot(opened, text, output, target, kind, layers, heads))
+
+
+def plot(
+    run: Annotated[tuple[str, ...], "one or more run directories; the legend has their names"],
+    /,
+    output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "curves.png",
+) -> None:
+    """Draw learning rate, losses, BLEU and chrF of one or more trainings."""
+    from keras_transformer.tools.curves import save_runs_plot
+
+    print(save_runs_plot(run, output))
+
+
+def explore(
+    path: Annotated[
+        str,
+        "run directory; or SavedModel (its version directory, or the one above), exported with the "
+        "signatures explore, beam and sample for all views",
+    ],
+    /,
+    port: Annotated[int, "port to listen on; 0: any free port"] = 0,
+    no_browser: Annotated[bool, "print the address only, without opening a browser"] = False,
+) -> None:
+    """Open a local web page that shows how a model translates a sentence.
+
+    The page shows the translation, the attention weights of every layer and head, and other
+    translations by beam search and random sampling. Select a target token to see its alternatives;
+    select one of these, and the translation continues from there. The command prints the page's
+    address, which contains a secret token and is reachable from this machine only. Press Ctrl-C to
+    stop.
+    """
+    from keras_transformer.runs.opening import Opened
+    from keras_transformer.tools.explorer.server import listen, open_explorer
+
+    with listen(port) as listening:
+        opened = Opened(path)
+        set_threads(opened)
+        explorer = open_explorer(opened, listening)
+        print(explorer.address, flush=True)
+        print("Press Ctrl-C to stop the explorer.", file=sys.stderr)
+        explorer.run(browser=not no_browser)
+
+
+def set_threads(*opened: "Opened") -> None:
+    """Configures TensorFlow to run one operation per core, if any of the models is a run."""
+    if any(one.run for one in opened):
+        from keras_transformer.kernels.tensorflow.machine import configure_threads
+
+        configure_threads()
