@@ -78,8 +78,9 @@ def check_fields(config: Any) -> None:
     """Checks each field of a configuration separately."""
     for field in dataclasses.fields(config):
         value, allowed = getattr(config, field.name), field.metadata.get("allowed")
-        if value is not None and allowed is not None:
-            check_value(field.name, value, allowed)
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is not None and allowed is not None:
+                check_value(field.name, one, allowed)
 
 
 def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None:

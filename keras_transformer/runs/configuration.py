@@ -82,7 +82,10 @@ def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, An
             "config prints an example."
         )
     check_format(str(path), fields.pop("format", default_format))
-    return _read_fields(TrainConfig, fields, str(path))
+    try:
+        return _read_fields(TrainConfig, fields)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _yaml_lines(config, fields, indent):
@@ -102,7 +105,7 @@ def _yaml_lines(config, fields, indent):
     return lines
 
 
-def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]:
+def _read_fields(kind: Any, fields: dict[Any, Any]) -> dict[str, Any]:
     """Reads the values of a table, those of the model included, with the types of the fields."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -113,30 +116,23 @@ def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]
             advice = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(hints)}."
             if name in typing.get_type_hints(ModelConfig):
                 advice = "indent it below model."
-            raise ValueError(f"{path}: unknown field {name!r}; {advice}")
+            raise ValueError(f"unknown field {name!r}; {advice}")
         if name == "model" and isinstance(value, dict):
-            values |= _read_fields(ModelConfig, value, path)
+            values |= _read_fields(ModelConfig, value)
         elif name == "imported" and isinstance(value, dict):
-            values[name] = _make_imported(_read_fields(Imported, value, path), path)
+            values[name] = Imported(**_read_fields(Imported, value))
         else:
-            values[name] = _convert_value(value, hints[name], name, path)
+            values[name] = _convert_value(value, hints[name], name)
     return values
 
 
-def _make_imported(fields, path):
-    try:
-        return Imported(**fields)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
+def _convert_value(value: Any, hint: Any, name: str) -> Any:
     """Converts a value to the type of a field."""
     if typing.get_origin(hint) is tuple:
         value = [] if value is None else value
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        raise ValueError(f"{path}: {name} must be a list of strings, received {value!r}.")
+        raise ValueError(f"{name} must be a list of strings, received {value!r}.")
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if type(value) in kinds:
         return value
@@ -147,10 +143,7 @@ def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
             pass
     if value is None and type(None) in kinds:
         return None
-    raise ValueError(f"{path}: {name} must be {_describe_types(kinds)}, received {value!r}.")
-
-
-def _describe_types(kinds):
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     names |= {type(None): "null", ModelConfig: "a table of sizes", Imported: "a table"}
-    return " or ".join(names[kind] for kind in kinds)
+    expected = " or ".join(names[kind] for kind in kinds)
+    raise ValueError(f"{name} must be {expected}, received {value!r}.")

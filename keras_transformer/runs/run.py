@@ -308,14 +308,9 @@ class Run(os.PathLike[str]):
             with open(name, encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
         except (OSError, UnicodeDecodeError, csv.Error):
-            if self.has_model and not os.path.exists(name):
-                raise ValueError(
-                    f"{self} has no {HISTORY}, as an average of checkpoints has none: give the "
-                    "run that it was averaged from."
-                ) from None
             raise ValueError(
                 f"{self} has no {HISTORY}: give the --output of a training that has completed an "
-                "epoch."
+                "epoch; for an average of checkpoints, that of the run that it was averaged from."
             ) from None
         if not rows:
             raise ValueError(f"{name} has no rows yet: wait for the first validation.")

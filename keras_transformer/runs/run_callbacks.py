@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -356,49 +356,52 @@ def _format_duration(seconds):
 # --- the table that a training prints when it starts ---
 
 
-def describe_data(config: TrainConfig) -> str:
-    """Names the training data: files, prepared corpora, or the built-in dates."""
-    if config.corpus:
-        return f"corpus {', '.join(config.corpus)}"
-    if config.train_source:
-        return ", ".join(filter(None, (config.train_source, config.train_target)))
-    return "built-in dates" + (f" ({', '.join(config.languages)})" if config.languages else "")
-
-
 def summarize_training(
     config: TrainConfig, data: "TrainingData", model: "Transformer", steps: int, output: str
 ) -> str:
     """Describes a training in about ten lines; `config.yaml` of the run has everything."""
-    validation = _join(
-        config.valid_source or ("held out" if config.train_source else None),
-        counted(len(data.valid), "pair"),
-        data.fingerprints["train"] == data.fingerprints["valid"] and "the training text itself",
-        f"best selected by {config.validate_by}",
-        config.patience and f"patience {counted(config.patience, 'epoch')}",
-    )
-    every = "by time"
-    if config.save_every is not None:
-        every = f"every {counted(config.save_every, 'step')}"
-    kept = config.keep_checkpoints
+    prints, kept = data.fingerprints, config.keep_checkpoints
+    every = config.save_every and f"every {counted(config.save_every, 'step')}"
     rows = {
-        "data": f"{describe_data(config)}: {counted(data.fingerprints['train']['pairs'], 'pair')}",
+        "data": f"{describe_data(config)}: {counted(prints['train']['pairs'], 'pair')}",
         "vocabulary": _describe_vocabulary(config, data),
         "targets": _describe_targets(data),
-        "model": ", ".join(_describe_model(config)),
+        "model": _describe_model(config),
         "parameters": f"{model.count_params():,}",
-        "optimizer": ", ".join(_describe_optimizer(config, steps * config.epochs)),
+        "optimizer": _describe_optimizer(config, steps * config.epochs),
         "epochs": _join(
             f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
             f"{config.tokens_per_batch:,} tokens per batch",
             config.accumulation_steps > 1 and f"accumulation over {config.accumulation_steps}",
         ),
         "precision": config.precision,
-        "devices": _describe_devices(config, model),
-        "validation": validation,
-        "checkpoints": f"the best {kept} and the last {kept}, saved {every}",
+        "devices": _join(
+            f"strategy {config.strategy}",
+            counted(model.distribute_strategy.num_replicas_in_sync, "replica"),
+            model.parallel_microbatches > 1
+            and f"{model.parallel_microbatches} parallel microbatches",
+            config.jit_compile and "XLA",
+        ),
+        "validation": _join(
+            config.valid_source or ("held out" if config.train_source else None),
+            counted(len(data.valid), "pair"),
+            prints["train"] == prints["valid"] and "the training text itself",
+            f"best selected by {config.validate_by}",
+            config.patience and f"patience {counted(config.patience, 'epoch')}",
+        ),
+        "checkpoints": f"the best {kept} and the last {kept}, saved {every or 'by time'}",
         "output": _join(output, config.log_file and f"log {config.log_file}"),
     }
     return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
+
+
+def describe_data(config: TrainConfig) -> str:
+    """Names the training data: files, prepared corpora, or the built-in dates."""
+    if config.corpus:
+        return f"corpus {', '.join(config.corpus)}"
+    if config.train_source:
+        return _join(config.train_source, config.train_target)
+    return "built-in dates" + (f" ({', '.join(config.languages)})" if config.languages else "")
 
 
 def _describe_vocabulary(config, data):
@@ -419,25 +422,24 @@ def _describe_targets(data):
     return describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
 
 
-def _describe_model(config: TrainConfig) -> Iterator[str]:
+def _describe_model(config):
     model = config.model
     encoder, decoder = model.depths
-    depth = counted(encoder, "layer") if encoder == decoder else f"{encoder} + {decoder} layers"
-    yield f"{depth}, d_model {model.d_model}"
-    yield f"{counted(model.num_heads, 'head')}, d_ff {model.d_ff}, dropout {model.dropout:g}"
-    yield f"{model.norm}-norm, {model.positions} positions, max_length {model.max_length}"
-    if config.start_from:
-        yield f"fine-tuned from {config.start_from}"
-    if config.freeze:
-        yield f"frozen: {' '.join(config.freeze)}"
+    return _join(
+        counted(encoder, "layer") if encoder == decoder else f"{encoder} + {decoder} layers",
+        f"d_model {model.d_model}",
+        f"{counted(model.num_heads, 'head')}, d_ff {model.d_ff}, dropout {model.dropout:g}",
+        f"{model.norm}-norm, {model.positions} positions, max_length {model.max_length}",
+        config.start_from and f"fine-tuned from {config.start_from}",
+        config.freeze and f"frozen: {' '.join(config.freeze)}",
+    )
 
 
-def _describe_optimizer(config: TrainConfig, total_steps: int) -> Iterator[str]:
+def _describe_optimizer(config, total_steps):
     """Describes Adam, its schedule, and the options that are not off."""
     rate = "the paper's" if config.learning_rate is None else f"{config.learning_rate:g}"
     short = f" (the training has {total_steps:,})" if total_steps <= config.warmup_steps else ""
-    yield f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}{short}"
-    options: dict[str, Any] = {
+    options = {
         "cooldown steps": config.cooldown_steps,
         "label smoothing": config.label_smoothing,
         "R-Drop": config.rdrop,
@@ -445,15 +447,9 @@ def _describe_optimizer(config: TrainConfig, total_steps: int) -> Iterator[str]:
         "clip norm": config.clip_norm,
         "EMA": config.ema,
     }
-    yield from (f"{name} {value:g}" for name, value in options.items() if value)
-
-
-def _describe_devices(config, model):
-    replicas = model.distribute_strategy.num_replicas_in_sync
     return _join(
-        f"strategy {config.strategy}, {counted(replicas, 'replica')}",
-        model.parallel_microbatches > 1 and f"{model.parallel_microbatches} parallel microbatches",
-        config.jit_compile and "XLA",
+        f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}{short}",
+        *(f"{name} {value:g}" for name, value in options.items() if value),
     )
 
 
