@@ -74,7 +74,7 @@ LIGHT = "KERAS_TRANSFORMER_LIGHT"  # set to 1 to import the package without Kera
 
 # The packages of the extra `all`, by the modules that are imported.
 OPTIONAL = {
-    **{name: name for name in ("babel", "matplotlib", "rich", "sacrebleu", "safetensors")},
+    **{name: name for name in ("babel", "matplotlib", "sacrebleu", "safetensors")},
     **{name: name for name in ("sentencepiece", "tensorboard", "tokenizers", "werkzeug")},
     "tensorflow_serving": "tensorflow-serving-api",
     "tensorflow_text": "tensorflow-text",

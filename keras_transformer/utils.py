@@ -82,18 +82,13 @@ def reason(error: OSError) -> str:
 class LastingStream:
     """A text stream whose output is dropped once it cannot be written.
 
-    Args:
-        stream: The text stream; None for a closed one.
-        holds_results: Whether it is an error if output is lost, unless the reader has left.
-
     Attributes:
         is_read: Whether output is still written.
+        holds_results: Whether it is an error if output is lost, unless the reader has left.
     """
 
-    def __init__(self, stream: Any, holds_results: bool = False) -> None:
-        self.is_read = stream is not None and getattr(stream, "is_read", True)
-        self._stream = stream or open(os.devnull, "w", encoding="utf-8")
-        self._holds_results = holds_results
+    def __init__(self, stream: Any, is_read: bool = True, holds_results: bool = False) -> None:
+        self._stream, self.is_read, self.holds_results = stream, is_read, holds_results
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -113,7 +108,7 @@ class LastingStream:
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             self.is_read = False
-            if self._holds_results and not isinstance(error, BrokenPipeError):
+            if self.holds_results and not isinstance(error, BrokenPipeError):
                 raise ValueError(
                     f"stdout cannot be written ({error.strerror}), and its output is incomplete: "
                     "run the command again; translate has --resume."
@@ -131,16 +126,18 @@ def open_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
-    streams: Any = LastingStream(sys.stdout, holds_results=True), LastingStream(sys.stderr)
+    out, error = (x or open(os.devnull, "w", encoding="utf-8") for x in (sys.stdout, sys.stderr))
+    streams: Any = LastingStream(out, is_stdout_read(), holds_results=True), LastingStream(error)
     sys.stdout, sys.stderr = streams
 
 
 @contextlib.contextmanager
 def tolerate_closed_stderr() -> Iterator[None]:
     """Lets the process continue if stderr is closed or its reader leaves."""
-    stream: Any = LastingStream(sys.stderr)
-    with contextlib.redirect_stderr(stream):
-        yield
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        stream: Any = LastingStream(sys.stderr or nothing)
+        with contextlib.redirect_stderr(stream):
+            yield
 
 
 def is_stdout_read() -> bool:

@@ -107,27 +107,15 @@ def check(
 
 def print_report(findings: "Sequence[Finding]", file: TextIO | None = None) -> None:
     """Prints `Finding`s as a table, problems below it."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(file=file or sys.stderr, soft_wrap=True)
-    table = Table("check", "result", "details", box=None)
+    rows = [("check", "result", "details")]
     for finding in findings:
-        table.add_row(finding.check, _format_result(finding), finding.detail)
-    console.print(table)
-    for finding in findings:
-        for problem in finding.problems:
-            console.print(Text(problem))
-
-
-def _format_result(finding):
-    from rich.text import Text
-
-    if finding.skipped:
-        return Text("skipped", "yellow")
-    failed = len(finding.problems)
-    return Text(f"{failed} failed", "red") if failed else Text("ok", "green")
+        failed = len(finding.problems)
+        result = "skipped" if finding.skipped else f"{failed} failed" if failed else "ok"
+        rows.append((finding.check, result, finding.detail))
+    width = max(len(check) for check, _, _ in rows)
+    lines = [f"{check:{width}}  {result:9}  {detail}".rstrip() for check, result, detail in rows]
+    lines += [problem for finding in findings for problem in finding.problems]
+    print(*lines, sep="\n", file=file or sys.stderr)
 
 
 def attention(
