@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 # and editors, lists the same.
 _NAMES = {
     "data.dataset": "make_dataset",
-    "data.prepared.prepared_corpus": "PreparedCorpus",
+    "data.prepared_corpus": "PreparedCorpus",
     "data.text_files": "read_pairs",
     "decoding.beam": "beam_search",
     "decoding.sampling": "greedy_search sample",

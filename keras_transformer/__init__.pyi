@@ -4,7 +4,7 @@ To add one, add its import, `from keras_transformer.MODULE import NAME as NAME`,
 """
 
 from keras_transformer.data.dataset import make_dataset as make_dataset
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus as PreparedCorpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus as PreparedCorpus
 from keras_transformer.data.text_files import read_pairs as read_pairs
 from keras_transformer.decoding.beam import beam_search as beam_search
 from keras_transformer.decoding.sampling import greedy_search as greedy_search

@@ -108,7 +108,7 @@ class Opened:
         Of an export, only what its card says about a WordPiece vocabulary is known.
         """
         if self.run is not None:
-            from keras_transformer.tokenizers.round_trip import describe_lost
+            from keras_transformer.tokenizers.saved import describe_lost
 
             return describe_lost(saved.read(self.run)[1], references)
         target = self.card.get("vocabulary", {}).get("target", {})

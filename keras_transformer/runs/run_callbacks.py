@@ -26,7 +26,7 @@ from keras_transformer.runs.run import (
     rank,
 )
 from keras_transformer.runs.validation import ema_weights
-from keras_transformer.tokenizers.round_trip import describe_lost
+from keras_transformer.tokenizers.saved import describe_lost
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.utils import Path, counted, replacing
 
@@ -175,9 +175,7 @@ class RunCheckpoint(ResumeTraining):
 
     def _copy_model(self):
         """Copies the model uncompiled: without the optimizer, a third of the size when saved."""
-        twin = type(self.model).from_config(self.model.get_config())
-        twin.build()
-        return twin
+        return type(self.model).from_config(self.model.get_config())
 
     def _save_weights(self, epoch):
         """Writes the weights, updates the list of kept ones, and writes the model if it is best."""

@@ -21,8 +21,8 @@ from keras_transformer.data.corpora import (
 )
 from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.pairs import Pair, fingerprint
-from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepared_corpus import (
+from keras_transformer.data.prepare import prepare_corpus
+from keras_transformer.data.prepared_corpus import (
     MANIFEST,
     VALID,
     PreparedCorpus,
@@ -35,14 +35,13 @@ from keras_transformer.runs.configuration import MACHINE_FIELDS
 from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.tokenizers.training import learn_vocabularies
-from keras_transformer.tokenizers.vocabularies import read_pieces
+from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
 from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.training.word_vectors import check_vectors
 from keras_transformer.utils import Pairs, Path, tolerate_closed_stderr
 
 if TYPE_CHECKING:
-    from keras_transformer.data.encoded_pairs import EncodedPairs
+    from keras_transformer.data.pairs import EncodedPairs
     from keras_transformer.transformer import Transformer
 
 logger = logging.getLogger(__name__)
@@ -72,6 +71,11 @@ VOCABULARY_FIELDS = (
 
 def check_training(config: TrainConfig, output: Path, resume: bool = False) -> Run:
     """Checks options and files of a training, in under a second; returns the run to write."""
+    if config.subword_sampling:
+        raise ValueError(
+            "train no longer has the option subword_sampling, which is set here: write a corpus "
+            "with prepare --subword-sampling, and start a new run on it by --corpus."
+        )
     run, cluster = Run(output), cluster_for_strategy(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
@@ -415,14 +419,14 @@ def _make_corpus_data(config, corpora):
 def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 
-    The output depends on the text and the options only, not on `processes`. After an interruption,
-    the same call resumes after the last complete shard. Progress is printed on stderr.
+    The output depends on the text and the options only, not on `processes`; with
+    `subword_sampling`, it differs each time. After an interruption, the same call resumes after the
+    last complete shard. Progress is printed on stderr.
 
     Args:
         config: `PrepareConfig`.
         output: Directory to create, for `PreparedCorpus`.
-        processes: Number of processes; by default one per core. They do not import TensorFlow,
-            except for lines of a unigram vocabulary that depend on rounding.
+        processes: Number of blocks of text that are tokenized at once; by default one per core.
 
     Raises:
         ValueError: If the configuration, a file or the directory is invalid.

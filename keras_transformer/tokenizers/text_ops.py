@@ -13,8 +13,8 @@ from typing import Any, Self, TypeAlias
 import tensorflow as tf
 
 from keras_transformer.special_ids import END
+from keras_transformer.tokenizers.checks import MAX_BYTES
 from keras_transformer.tokenizers.tokenizer import to_bytes
-from keras_transformer.tokenizers.vocabularies import MAX_BYTES
 from keras_transformer.utils import Path, Tensor, read_bytes
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
@@ -36,9 +36,6 @@ class GraphTokenizer(tf.Module):
     """Base of `SubwordTokenizer` and `WordPieceTokenizer`: one file, one call.
 
     A subclass defines `_encode`, from a string tensor to int32 ids.
-
-    Args:
-        model: The content of the tokenizer's file.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -58,11 +55,7 @@ class GraphTokenizer(tf.Module):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads a file written by `save`.
-
-        Raises:
-            ValueError: If it cannot be read, or is not a valid model.
-        """
+        """Reads a file written by `save`."""
         model = read_bytes(path, MAX_BYTES)
         try:
             return cls(model)

@@ -242,7 +242,6 @@ def _make_translator(
     transformer = Transformer(
         len(source.rows), len(target.rows), **dataclasses.asdict(config), dtype="float32"
     )
-    transformer.build()
     load_weights(transformer, model, source, target)
     first, second = (SubwordTokenizer(side.model) for side in (source, target))
     return Translator(transformer, first, second, source_end=model.source_end)
@@ -271,15 +270,9 @@ def _make_config(model, config, imported, source, target):
         vocabulary_size=sizes[1],
         source_vocabulary_size=None if joint else sizes[0],
         target_vocabulary_size=None if joint else sizes[1],
-        model_type=_model_type(source.model),
+        model_type=saved.model_type(source.model),
         model=config,
         source_end=model.source_end,
         tokens_per_batch=max(TrainConfig.tokens_per_batch, config.max_length),
         imported=imported,
     )
-
-
-def _model_type(model):
-    from keras_transformer.tokenizers.pieces import ModelPieces
-
-    return ModelPieces(model).model_type

@@ -1,5 +1,9 @@
-"""Prepares a corpus: reads text, learns vocabularies, tokenizes, writes shards."""
+"""Prepares a corpus: reads text, learns vocabularies, tokenizes, writes shards.
 
+Loads no TensorFlow, unless a vocabulary needs the operation that is served: see `make_encoder`.
+"""
+
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -8,16 +12,17 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias
 
 import numpy as np
+import sentencepiece
 
 from keras_transformer import __version__
 from keras_transformer.data.corpora import TrainingText, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
-from keras_transformer.data.prepared.encoding import EncodedSide, ServedIds, encode_blocks
-from keras_transformer.data.prepared.prepared_corpus import (
+from keras_transformer.data.prepared_corpus import (
     FORMAT,
     MANIFEST,
     VALID,
@@ -25,13 +30,14 @@ from keras_transformer.data.prepared.prepared_corpus import (
     describe_file,
     read_manifest,
 )
-from keras_transformer.data.text_files import Block, ParallelText, read_pairs
+from keras_transformer.data.text_files import Block, ParallelText, decode, read_pairs
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.round_trip import MAX_LINES, describe_lost
-from keras_transformer.tokenizers.training import learn_vocabularies
-from keras_transformer.tokenizers.vocabularies import read_pieces
+from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
 from keras_transformer.utils import Path, counted, open_locked, reason, replacing
+
+# One side of some pairs as ids: the sentences' one after the other, (I,), and their lengths, (N,).
+EncodedSide: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 CHUNK = 4096  # pairs that are tokenized at once
 SHARD = 64  # chunks: a quarter of a million pairs, some 30 MB
@@ -64,18 +70,23 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
                 _log(f"resuming after {counted(len(writer.content['shards']), 'complete shard')}")
             else:
                 writer.begin(_make_vocabularies(config, text), valid)
-            targets = _write_shards(writer, text, processes)
-            writer.content["lost"] = describe_lost(saved.read(writer.folder)[1], targets)
+            targets = _write_shards(writer, text, config, processes)
+            writer.content["lost"] = saved.describe_lost(saved.read(writer.folder)[1], targets)
+            if config.subword_sampling:
+                writer.set_fingerprint_of_ids()
             writer.finish()
     except OSError as error:
         raise ValueError(f"{output} cannot be created: {reason(error)}.") from error
-    _log_summary(writer.content, output)
+    if writer.content["lost"]:
+        _log(f"targets: {writer.content['lost']}")
+    _log(f"{output}: {counted(len(writer.content['shards']), 'shard')}")
 
 
 def _build_request(config, text, valid):
     """Returns everything that the corpus depends on: options, text, given vocabularies."""
     options = {k: v for k, v in dataclasses.asdict(config).items() if k not in FILES}
-    prints = {"train": text.fingerprint, "valid": fingerprint(valid)}
+    train = text.fingerprint | {"pairs": len(text) * config.samples}
+    prints = {"train": train, "valid": fingerprint(valid)}
     request: dict[str, Any] = {"format": FORMAT, "version": __version__, "options": options}
     request |= {"fingerprints": prints}
     if config.vocabularies is not None:
@@ -112,8 +123,7 @@ def _make_vocabularies(config, text):
 
     def read():
         for block in text.blocks(rows):
-            for pair in zip(*block, strict=True):
-                yield [side.decode() for side in pair]
+            yield from decode(block)
 
     names = ("vocabulary_size", "model_type", "lowercase", "nfkc", *VOCABULARIES)
     names += tuple(f"{name}_size" for name in VOCABULARIES)
@@ -121,33 +131,89 @@ def _make_vocabularies(config, text):
     return learn_vocabularies(read, **options, joint=config.joint_vocabulary)
 
 
-def _write_shards(writer, text, processes):
+def _write_shards(writer, text, config, processes):
     """Tokenizes and writes the pairs not in complete shards yet; returns up to 10,000 targets."""
-    models = saved.read(writer.folder)
-    served = ServedIds(models, writer.content.get("served"))
-    done = SHARD * len(writer.content["shards"])
     targets: list[str] = []
 
-    def collect_targets(chunk):
-        targets.extend(line.decode() for line in chunk[1][:: -(-len(text) // MAX_LINES)])
-        return chunk
+    def collect_targets(block):
+        targets.extend(line.decode() for line in block[1][:: -(-len(text) // saved.MAX_LINES)])
+        return block
 
-    chunks = map(collect_targets, _regroup_blocks(text.blocks()))
-    chunks = itertools.islice(chunks, done, None)
-    encoded = (
-        [served.correct(side, block[side], sides[side]) for side in (0, 1)]
-        for block, sides in encode_blocks(chunks, models, processes)
-    )
+    blocks = map(collect_targets, _regroup_blocks(text.blocks()))
+    repeated = (block for block in blocks for _ in range(config.samples))
+    rest = itertools.islice(repeated, SHARD * len(writer.content["shards"]), None)
+    encode = make_encoder(saved.read(writer.folder), config.subword_sampling)
+    encoded = _map_in_threads(encode, rest, processes)
+    total = len(text) * config.samples
     while shard := list(itertools.islice(encoded, SHARD)):
-        writer.content["served"] = served.counts
         writer.add_shard(shard)
-        _log(f"{writer.pairs_done:,} of {counted(len(text), 'pair')}")
-    if writer.pairs_done != len(text):
+        _log(f"{writer.pairs_done:,} of {counted(total, 'pair')}")
+    if writer.pairs_done != total:
         raise ValueError(
-            f"The text changed while it was being read ({counted(len(text), 'pair')}, then "
+            f"The text changed while it was being read ({counted(total, 'pair')}, then "
             f"{writer.pairs_done}): prepare it again."
         )
-    return targets[:MAX_LINES]
+    return targets[: saved.MAX_LINES]
+
+
+def make_encoder(
+    models: tuple[bytes, bytes], subword_sampling: float = 0.0
+) -> Callable[[Block], list[EncodedSide]]:
+    """Returns a function from a block of pairs to the ids of both sides.
+
+    The ids are those of the operation that is served. For most types, the sentencepiece package
+    returns the same in less time. But a unigram model adds up scores, and between segmentations
+    that are equally probable, such as `0 000` and `000 0`, rounding decides, which differs between
+    the two; and no package matches the operation for WordPiece.
+
+    Args:
+        models: The serialized vocabularies of source and target.
+        subword_sampling: If positive, segmentations are sampled: the probability that BPE-dropout
+            skips a merge, or the exponent of the probabilities of a unigram model. The samples
+            differ each time: a seed of sentencepiece holds in one process only.
+    """
+    sides = [_make_side_encoder(model, subword_sampling) for model in models]
+    dtype = np.min_scalar_type(max(size for _, size in sides) - 1)
+
+    def encode(block):
+        encoded = (encode_side(lines) for lines, (encode_side, _) in zip(block, sides, strict=True))
+        return [(ids.astype(dtype), lengths) for ids, lengths in encoded]
+
+    return encode
+
+
+def _make_side_encoder(model, subword_sampling):
+    """Returns a function from lines to `EncodedSide`, and the size of the vocabulary."""
+    if not subword_sampling and saved.model_type(model) in ("unigram", "wordpiece"):
+        tokenizer = saved.open_model(model)
+
+        def encode_as_served(lines):
+            ragged = tokenizer(lines)
+            return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
+
+        return encode_as_served, tokenizer.vocabulary_size
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    sampling = {"enable_sampling": True, "alpha": subword_sampling, "nbest_size": -1}
+
+    def encode(lines):
+        rows = processor.encode(lines, num_threads=1, **(sampling if subword_sampling else {}))
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+
+    return encode, processor.vocab_size()
+
+
+def _map_in_threads(function, items, threads):
+    """Maps a function over items, in order, of which only a few are in memory at a time."""
+    threads = threads or os.cpu_count() or 1
+    waiting: collections.deque[Future[Any]] = collections.deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for item in items:
+            if len(waiting) == 2 * threads:  # one in progress and one waiting for each thread
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(function, item))
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _regroup_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -163,22 +229,6 @@ def _regroup_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
         sources, targets = sources[whole:], targets[whole:]
     if sources:
         yield sources, targets
-
-
-def _log_summary(content, output):
-    """Prints a summary."""
-    served, count = content["served"], len(content["shards"])
-    if content["lost"]:
-        _log(f"targets: {content['lost']}")
-    if served["uncertain"]:
-        such_as = "".join(f"\n    {line}" for line in served["such_as"])
-        _log(
-            f"{counted(served['uncertain'], 'line')} can be segmented in several ways that are "
-            "equally probable except for rounding: they were tokenized by the served operation, "
-            f"which segments {served['differing']:,} of them differently from the sentencepiece "
-            "package" + (f", such as{such_as}" if such_as else "")
-        )
-    _log(f"{output}: {counted(count, 'shard')}")
 
 
 def _log(text):
@@ -241,8 +291,8 @@ class CorpusWriter:
     def add_shard(self, chunks: Sequence[Sequence[EncodedSide]]) -> None:
         """Writes a shard: the ids of all sources, then of all targets, and their offsets."""
         sides = list(zip(*chunks, strict=True))
-        ids = np.concatenate([chunk.ids for side in sides for chunk in side])
-        lengths = [np.concatenate([chunk.lengths for chunk in side]) for side in sides]
+        ids = np.concatenate([ids for side in sides for ids, _ in side])
+        lengths = [np.concatenate([lengths for _, lengths in side]) for side in sides]
         offsets = np.zeros((2, len(lengths[0]) + 1), np.uint64)
         np.cumsum(lengths, axis=1, out=offsets[:, 1:])
         smallest = np.uint32 if offsets[:, -1].max() < 1 << 32 else np.int64
@@ -257,6 +307,12 @@ class CorpusWriter:
                 file.write(np.ascontiguousarray(array).data)
         self.content["shards"].append(shard)
         self._save()
+
+    def set_fingerprint_of_ids(self) -> None:
+        """Replaces the fingerprint of the text by one of the ids, which were sampled."""
+        files = [self.content["files"][shard["ids"]] for shard in self.content["shards"]]
+        train = self.content["fingerprints"]["train"]
+        train["sha256"] = hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
     def finish(self) -> None:
         """Moves the corpus to its final directory."""

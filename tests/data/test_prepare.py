@@ -1,5 +1,6 @@
 """Preparing a corpus: the same bytes whatever happens, and the ids that are served."""
 
+import collections
 import contextlib
 import os
 import pickle
@@ -12,9 +13,8 @@ import pytest
 import sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.data.corpora import sample_rows, split_validation
-from keras_transformer.data.prepared import encoding
-from keras_transformer.data.prepared import prepare as module
+from keras_transformer.data import prepare as module
+from keras_transformer.data.corpora import load_corpus, sample_rows
 from tests.support import child_process
 from tests.support.made_up_text import write_text
 
@@ -50,7 +50,10 @@ def test_a_corpus_is_its_text_as_ids(text, tmp_path, capsys):
     kt.prepare(config, tmp_path / "corpus", processes=1)
     corpus = kt.PreparedCorpus(tmp_path / "corpus")
     pairs = kt.read_pairs(*text)
-    train, valid = split_validation(pairs, 0.1, 3)
+    options = dict(train_source=text[0], train_target=text[1], valid_fraction=0.1, seed=3)
+    read = load_corpus(kt.TrainConfig(**options))
+    train, valid = read.train, read.valid
+    assert sorted([*train, *valid]) == sorted(pairs)
     assert len(corpus) == len(train) and corpus.valid == valid
     names = [f"{number:05}.ids.npy" for number in range(-(-len(train) // 150))]
     assert [name for name in contents(tmp_path / "corpus") if "ids" in name] == names
@@ -82,11 +85,34 @@ def test_vocabularies_are_those_of_a_training(text, tmp_path, joint):
         assert (tmp_path / "corpus" / name).read_bytes() == expected
 
 
-def test_the_same_bytes_with_any_number_of_processes(text, tmp_path):
-    config = kt.PrepareConfig(*text, vocabulary_size=400)
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_the_same_bytes_with_any_number_of_processes(text, tmp_path, model_type):
+    config = kt.PrepareConfig(*text, vocabulary_size=400, model_type=model_type)
     for count in (1, 2, 3):
         kt.prepare(config, tmp_path / str(count), processes=count)
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_segmentations_are_sampled(text, tmp_path, model_type):
+    """Each pair comes as often as wanted, in other pieces each time; the fingerprint is its own."""
+    options = dict(vocabulary_size=400, model_type=model_type)
+    config = kt.PrepareConfig(*text, **options, subword_sampling=0.3, samples=3)
+    kt.prepare(config, tmp_path / "sampled")
+    kt.prepare(kt.PrepareConfig(*text, **options), tmp_path / "plain")
+    kt.prepare(config, tmp_path / "other", processes=1)
+    sampled, plain, other = (
+        kt.PreparedCorpus(tmp_path / name) for name in ("sampled", "plain", "other")
+    )
+    assert len(sampled) == len(sampled.pairs) == 3 * len(plain) == 3 * 1013
+    prints = [corpus.fingerprints["train"]["sha256"] for corpus in (sampled, plain, other)]
+    assert len(set(prints)) == 3 and list(sentences(sampled)) != list(sentences(other))
+    for side, rows in enumerate(sentences(sampled)):
+        processor = sentencepiece.SentencePieceProcessor(model_proto=plain.tokenizers[side].model)
+        texts = [pair[side] for pair in kt.read_pairs(*text)]
+        found = collections.Counter(processor.decode(rows))
+        assert found == collections.Counter(3 * texts)
+        assert len(set(map(tuple, rows))) > 2 * len(texts)
 
 
 def test_vocabularies_of_another_corpus_are_taken(text, tmp_path):
@@ -105,7 +131,7 @@ def test_vocabularies_of_another_corpus_are_taken(text, tmp_path):
 # Interrupted.
 
 KILLED = """import sys, pickle
-from keras_transformer.data.prepared import prepare
+from keras_transformer.data import prepare
 prepare.CHUNK, prepare.SHARD = 15, 10
 config, output, processes = pickle.loads(bytes.fromhex(sys.argv[1]))
 prepare.prepare_corpus(config, output, processes)
@@ -204,13 +230,6 @@ def test_text_without_a_vocabulary_leaves_nothing_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["empty.tsv"]
 
 
-def test_a_process_that_ends_is_told(text, tmp_path, monkeypatch):
-    program = encoding.PROGRAM.replace("run_encoder()", "raise SystemExit(3)")
-    monkeypatch.setattr(encoding, "PROGRAM", program)
-    with pytest.raises(ValueError, match=r"process died \(exit status 3"):
-        kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus", processes=2)
-
-
 FULL_DISK = """import resource, sys
 sys.argv = ["keras-transformer", *sys.argv[1:]]
 from keras_transformer.cli.main import main
@@ -270,6 +289,12 @@ def test_a_bad_line_in_the_middle(text, tmp_path):
         ({"vocabulary_sample": 0}, "vocabulary_sample must be at least 1, received 0"),
         ({"model_type": "words"}, "model_type must be one of"),
         ({"seed": -1}, "seed must be at least 0"),
+        ({"subword_sampling": -0.1}, "subword_sampling must be at least 0"),
+        (
+            {"subword_sampling": 0.1, "model_type": "char"},
+            "of type bpe or unigram, received 'char'",
+        ),
+        ({"samples": 3}, "samples needs --subword-sampling"),
         ({"vocabularies": "/none"}, "/none has no vocabularies"),
     ],
 )

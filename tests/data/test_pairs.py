@@ -5,9 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from keras_transformer.data.encoded_pairs import CHUNK, EncodedPairs, Sentences, encode_pairs
-from keras_transformer.data.pairs import read_sides
-from tests.support.numbered_pairs import numbers
+from keras_transformer.data.pairs import CHUNK, EncodedPairs, Sentences, encode_pairs, read_sides
+from tests.support.numbered_pairs import numbers, sentences_of
 
 
 def test_any_iterable_is_read_once():
@@ -30,8 +29,8 @@ def test_any_iterable_is_read_once():
 
 
 def test_joined():
-    first = EncodedPairs(Sentences.from_lists([[4], [5, 5]]), Sentences.from_lists([[6], [7]]))
-    second = EncodedPairs(Sentences.from_lists([[8]]), Sentences.from_lists([[9, 9, 9]]))
+    first = EncodedPairs(sentences_of([[4], [5, 5]]), sentences_of([[6], [7]]))
+    second = EncodedPairs(sentences_of([[8]]), sentences_of([[9, 9, 9]]))
     joined = EncodedPairs.concatenate([first, second])
     assert joined.source.gather(np.array([2, 0]))[0].tolist() == [8, 4]
     assert joined.target.gather(np.array([1, 2]))[0].tolist() == [7, 9, 9, 9]
@@ -42,7 +41,7 @@ def test_a_target_for_each_source():
     with pytest.raises(
         ValueError, match="one target for each source, received 2 sources and 1 tar"
     ):
-        EncodedPairs(Sentences.from_lists([[4], [5]]), Sentences.from_lists([[6]]))
+        EncodedPairs(sentences_of([[4], [5]]), sentences_of([[6]]))
 
 
 ROWS = [[5, 6, 7], [], [4], [9, 9], [], [8, 5, 5, 5]]
@@ -69,9 +68,9 @@ def test_gathers_rows_in_any_order(sizes, dtype):
 
 
 def test_of_lists_and_of_nothing():
-    ids, lengths = Sentences.from_lists(ROWS).gather(np.array([3, 2]))
+    ids, lengths = sentences_of(ROWS).gather(np.array([3, 2]))
     assert ids.tolist() == [9, 9, 4] and lengths.tolist() == [2, 1]
-    assert len(Sentences([])) == len(Sentences.from_lists([])) == 0
+    assert len(Sentences([])) == len(sentences_of([])) == 0
 
 
 def test_memory_mapped_files(tmp_path):
@@ -85,7 +84,7 @@ def test_memory_mapped_files(tmp_path):
 
 
 def test_long_sentences():
-    assert Sentences.from_lists([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
+    assert sentences_of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences, Shard
-from keras_transformer.data.pairs import Pair
+from keras_transformer.data.pairs import EncodedPairs, Pair, Sentences, Shard
 from keras_transformer.tokenizers import saved
 from keras_transformer.utils import Path, read_json
 
@@ -64,9 +63,6 @@ class PreparedCorpus:
         """Returns source and target as the shards of `Sentences`.
 
         Every id is checked, which takes less time than its checksum.
-
-        Raises:
-            ValueError: If a shard is invalid, or has an id that is not in the vocabulary.
         """
         source, target = [], []
         for shard in self._manifest["shards"]:
@@ -112,8 +108,6 @@ class PreparedCorpus:
         name = os.path.join(self.path, name)
         try:
             return np.lib.format.open_memmap(name, mode="r")
-        except OSError as error:
-            raise ValueError(f"{name} cannot be opened ({error.strerror}).") from error
         except Exception:  # the header is a Python literal of any kind and size
             raise _corrupted_error(name) from None
 
@@ -138,9 +132,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Returns:
         Dict of `format`, `version` (of this package), `options`, `fingerprints` (of `train` and
-        `valid`), `served` (the counts of `ServedIds`), `lost` (see `PreparedCorpus`), `shards` (a
-        dict each, of `pairs` and the names of `ids` and `offsets`) and `files`: {name: {"bytes":
-        size, "crc32": checksum}}.
+        `valid`), `lost` (see `PreparedCorpus`), `shards` (a dict each, of `pairs` and the names of
+        `ids` and `offsets`) and `files`: {name: {"bytes": size, "crc32": checksum}}.
     """
     name = os.path.join(path, MANIFEST)
     if not os.path.isfile(name):

@@ -113,12 +113,14 @@ def is_utf8(line):
         return False
 
 
-@pytest.mark.parametrize("model_type, size", [("bpe", 600), ("unigram", 700)])
-def test_ids_are_those_that_are_served(text, tmp_path, capsys, model_type, size):
+SIZES = [("bpe", 600), ("unigram", 700), ("char", None), ("word", 90)]
+
+
+@pytest.mark.parametrize("model_type, size", SIZES)
+def test_ids_are_those_that_are_served(text, tmp_path, model_type, size):
     options = dict(vocabulary_size=size, model_type=model_type)
     vocabulary = kt.PrepareConfig(str(text / "learned.tsv"), **options, joint_vocabulary=False)
     kt.prepare(vocabulary, tmp_path / "learned", processes=1)
-    capsys.readouterr()
     config = kt.PrepareConfig(
         str(text / "source"), str(text / "target"), vocabularies=str(tmp_path / "learned")
     )
@@ -131,14 +133,6 @@ def test_ids_are_those_that_are_served(text, tmp_path, capsys, model_type, size)
         ((ids, offsets),) = shards
         assert offsets.tolist() == served.row_splits.numpy().tolist()
         assert ids.tolist() == served.flat_values.numpy().tolist()
-    counts = json.loads((tmp_path / "corpus" / "manifest.json").read_text())["served"]
-    said = capsys.readouterr().err
-    if model_type == "bpe":
-        assert counts == {"uncertain": 0, "differing": 0, "such_as": []} and "otherwise" not in said
-    else:
-        assert 100 < counts["differing"] <= counts["uncertain"] < 2000
-        assert f"{counts['differing']:,} of them differently from the sentencepiece" in said
-        assert len(counts["such_as"]) == 3 and counts["such_as"][0] in said
 
 
 @pytest.mark.slow
@@ -158,5 +152,5 @@ def test_three_hundred_thousand_pairs(tmp_path):
         assert np.split(ids, np.cumsum(lengths)[:-1])[3].tolist() == expected[3]
         assert ids.tolist() == [one for row in expected for one in row]
     dataset = kt.make_dataset(corpus=corpus, tokens_per_batch=16_000, max_length=300)
-    taken = sum(len(target) for _, target in dataset.stream)
+    taken = sum(len(target) for _, target in dataset)
     assert taken == 300_007
