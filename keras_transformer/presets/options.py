@@ -117,15 +117,6 @@ def check_sharing(
         )
 
 
-def check_output_bias(output_bias: bool, share_embeddings: str) -> None:
-    """Checks that a softmax bias is not asked for beside an output projection, which has one."""
-    if output_bias and share_embeddings == "none":
-        raise ValueError(
-            'output_bias is for share_embeddings="target" or "all", received "none", whose output '
-            "projection always has a bias: leave out output_bias."
-        )
-
-
 def check_precision(precision: str | None) -> None:
     """Checks that a precision is None or one of `PRECISIONS`."""
     if precision is not None:
@@ -299,7 +290,11 @@ class ModelConfig:
             )
         check_positions(self.positions, self.max_distance, self.d_model, self.num_heads)
         check_sinusoids(self.positions, self.frequencies, self.first_position)
-        check_output_bias(self.output_bias, self.share_embeddings)
+        if self.output_bias and self.share_embeddings == "none":
+            raise ValueError(
+                'output_bias is for share_embeddings="target" or "all", received "none", whose '
+                "output projection always has a bias: leave out output_bias."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

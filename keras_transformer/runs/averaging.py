@@ -186,6 +186,8 @@ def _read_weights(path):
 
     def collect(name, item):
         if isinstance(item, h5py.Dataset):
+            if item.external or item.is_virtual:
+                raise ValueError(f"{path} must hold its arrays, but {name} is in another file.")
             arrays[name] = item[...].astype("float64")
             if not np.isfinite(arrays[name]).all():
                 raise ValueError(
