@@ -38,9 +38,9 @@ def main(run, steps=10):
         model = translator.model
         # A rate at which nothing is learned.
         model.compile(kt.EMAAdam(1e-30), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
-        greedy = RunValidation(config, pairs, *tokenizers)
+        greedy = RunValidation(config, pairs, tokenizers)
         beam = dataclasses.replace(config, validation_beam_size=5)
-        beam = RunValidation(beam, pairs, *tokenizers).callbacks[-1]
+        beam = RunValidation(beam, pairs, tokenizers).callbacks[-1]
         ways = {
             "loss": lambda m=model, v=greedy: m.evaluate(v.dataset, verbose=0),
             "translating": lambda m=model, v=greedy: v.callbacks[-1].measure(m),

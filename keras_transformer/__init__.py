@@ -6,21 +6,60 @@ nor, with another Keras backend, TensorFlow.
 """
 
 import os as _os
-import re as _re
 import sys as _sys
 from importlib import import_module as _import_module
 
 __version__ = "0.1.0"
 
-# The stub lists the public names for type checkers; the same lines tell where to import them from.
-_STUB = _os.path.join(_os.path.dirname(__file__), "__init__.pyi")
-with open(_STUB, encoding="utf-8") as _file:
-    _HOME_OF = {
-        name: home
-        for home, name in _re.findall(
-            r"^from keras_transformer\.([\w.]+) import \(?\s*(\w+) as", _file.read(), _re.MULTILINE
-        )
-    }
+# The public names, by the modules that they are imported from. `__init__.pyi`, for type checkers
+# and editors, lists the same.
+_NAMES = {
+    "data.dataset": "make_dataset",
+    "data.prepared_corpus": "PreparedCorpus",
+    "data.text_files": "read_pairs",
+    "decoding.beam": "beam_search",
+    "decoding.sampling": "greedy_search sample",
+    "decoding.search": "search",
+    "kernels.tensorflow.machine": "configure_threads inter_op_threads",
+    "layers.attention": "MultiHeadAttention",
+    "layers.decoder": "Decoder DecoderLayer",
+    "layers.dot_product_attention": "dot_product_attention",
+    "layers.encoder": "Encoder EncoderLayer",
+    "layers.feed_forward": "FeedForward",
+    "layers.masks": "causal_mask combine key_mask padding_mask",
+    "layers.position_scheme": "Positions",
+    "layers.positional_embedding": "PositionalEmbedding sinusoidal_encoding",
+    "layers.positions": "AlibiPositions BucketedPositions DisentangledPositions "
+    "RelativePositions RotaryPositions",
+    "presets": "PRESETS ExportConfig ModelConfig PrepareConfig SearchConfig TrainConfig get_preset",
+    "runs.averaging": "average_checkpoints",
+    "runs.opening": "load",
+    "runs.resume_training": "ResumeTraining",
+    "runs.training_data": "prepare",
+    "runs.validation": "EMAValidation TranslationScores ema_weights",
+    "serving.acceptance.structure": "check_structure",
+    "serving.acceptance.trial": "check",
+    "serving.saved_model": "export load_saved_model",
+    "special_ids": "END PAD START UNK",
+    "tokenizers.subword": "SubwordTokenizer",
+    "tokenizers.tokenizer": "Tokenizer",
+    "tokenizers.wordpiece": "WordPieceTokenizer",
+    "tools.ctranslate2": "export_ctranslate2",
+    "tools.curves": "plot_history plot_learning_rate plot_position_encoding "
+    "plot_run plot_runs save_run_plot",
+    "tools.importers.importing": "import_model",
+    "tools.translation_plots": "plot_alignment plot_attention plot_token_probabilities",
+    "training.distribution": "make_strategy",
+    "training.divergence": "StopOnDivergence",
+    "training.losses": "MaskedAccuracy Perplexity SmoothedCrossEntropy TargetTokens",
+    "training.optimizer": "EMAAdam WarmupInverseSqrt",
+    "training.token_trainer": "TokenTrainer",
+    "training.word_vectors": "Coverage initialize_embeddings",
+    "transformer": "Transformer",
+    "translation.inspection": "attention_maps token_probabilities",
+    "translation.translator": "Translator",
+}
+_HOME_OF = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOME_OF)
 
@@ -35,7 +74,7 @@ LIGHT = "KERAS_TRANSFORMER_LIGHT"  # set to 1 to import the package without Kera
 
 # The packages of the extra `all`, by the modules that are imported.
 OPTIONAL = {
-    **{name: name for name in ("babel", "matplotlib", "rich", "sacrebleu", "safetensors")},
+    **{name: name for name in ("babel", "matplotlib", "sacrebleu", "safetensors")},
     **{name: name for name in ("sentencepiece", "tensorboard", "tokenizers", "werkzeug")},
     "tensorflow_serving": "tensorflow-serving-api",
     "tensorflow_text": "tensorflow-text",

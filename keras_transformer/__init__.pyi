@@ -1,6 +1,6 @@
-"""The public names, for type checkers and editors, and for the lazy imports of `__init__.py`.
+"""The public names, for type checkers and editors; `__init__.py` imports them lazily.
 
-To add one, add its import: `from keras_transformer.MODULE import NAME as NAME`.
+To add one, add its import, `from keras_transformer.MODULE import NAME as NAME`, and its name there.
 """
 
 from keras_transformer.data.dataset import make_dataset as make_dataset
@@ -39,8 +39,8 @@ from keras_transformer.presets import PrepareConfig as PrepareConfig
 from keras_transformer.presets import SearchConfig as SearchConfig
 from keras_transformer.presets import TrainConfig as TrainConfig
 from keras_transformer.presets import get_preset as get_preset
-from keras_transformer.runs.models import average_checkpoints as average_checkpoints
-from keras_transformer.runs.models import load as load
+from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
+from keras_transformer.runs.opening import load as load
 from keras_transformer.runs.resume_training import ResumeTraining as ResumeTraining
 from keras_transformer.runs.training_data import prepare as prepare
 from keras_transformer.runs.validation import EMAValidation as EMAValidation

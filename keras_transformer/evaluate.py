@@ -5,7 +5,6 @@ resampled with replacement `n_bootstrap` times, and each sample is scored.
 """
 
 import collections
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -18,68 +17,10 @@ from keras_transformer.translation.corpus_scores import (
     make_metrics,
     score_systems,
 )
-from keras_transformer.utils import Pairs, Path
+from keras_transformer.utils import Pairs
 
 # A function that translates, or translations.
 System: TypeAlias = Callable[[list[str]], Sequence[str]] | Sequence[str]
-
-
-def open_system(path: Path, **options: Any) -> System:
-    """Opens a system for `evaluate`.
-
-    Args:
-        path: A run directory, a SavedModel's base or version directory, or a text file with
-            translations, line by line.
-        **options: Options of `open_translator`.
-
-    Returns:
-        A function from sentences to translations, or the translations in the file.
-    """
-    from keras_transformer.data.text_files import read_lines
-    from keras_transformer.runs.models import open_translator
-
-    return read_lines(path) if os.path.isfile(path) else open_translator(path, **options)
-
-
-def bleu_tokenizer(path: Path) -> str:
-    """Returns the name of sacreBLEU's tokenizer for the validation of a run.
-
-    Args:
-        path: A path for `open_system`.
-
-    Returns:
-        `bleu_tokenize` of the run; `"13a"` if unknown.
-    """
-    from keras_transformer.runs.run import Run
-    from keras_transformer.serving.versions import read_card, version_dir
-
-    if os.path.isfile(path):
-        return "13a"
-    run = Run.from_path(path)
-    card = run.describe() if run.has_model else read_card(version_dir(path))
-    return card.get("recipe", {}).get("bleu_tokenize", "13a")
-
-
-def find_detokenizing_losses(path: Path, references: Sequence[str]) -> str:
-    """Describes what the target vocabulary of a model cannot write; empty if it can write all.
-
-    Of an export, only what its card says about a WordPiece vocabulary is known.
-
-    Args:
-        path: A path for `open_system`.
-        references: The references, which translations are compared with as they are.
-    """
-    from keras_transformer.runs.run import Run
-    from keras_transformer.serving.versions import read_card, version_dir
-    from keras_transformer.tokenizers import saved
-    from keras_transformer.tokenizers.saved import describe_lost
-
-    if os.path.isfile(path):
-        return ""
-    if Run(path).has_model:
-        return describe_lost(saved.read(path)[1], references)
-    target = read_card(version_dir(path)).get("vocabulary", {}).get("target", {})
-    return f"it loses {losses}" if (losses := target.get("detokenizing_loses")) else ""
 
 
 def evaluate(
@@ -94,8 +35,7 @@ def evaluate(
 
     Args:
         translate: Function from a list of strings to the list of their translations, such as
-            `translator.translate` or the result of `open_system`; or a list of translations, in the
-            order of the pairs.
+            `translator.translate`; or a list of translations, in the order of the pairs.
         pairs: Sequence of (source, target), or of `Pair`s, whose groups are also reported.
         bleu_tokenize: sacreBLEU's tokenizer: `"13a"` for plain text, `"none"` for tokenized text,
             and so on.

@@ -15,13 +15,20 @@ import keras
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import PRECISIONS, TrainConfig
-from keras_transformer.runs.checks import check_training, sides_with_vectors
 from keras_transformer.runs.resume_training import save_on_signals
 from keras_transformer.runs.run import LOGS, MODEL, Run
-from keras_transformer.runs.run_callbacks import LineLogger, Progress, RunCheckpoint
-from keras_transformer.runs.streams import tolerate_closed_stderr
-from keras_transformer.runs.summary import summarize_training
-from keras_transformer.runs.training_data import load_word_vectors, open_data
+from keras_transformer.runs.run_callbacks import (
+    LineLogger,
+    Progress,
+    RunCheckpoint,
+    summarize_training,
+)
+from keras_transformer.runs.training_data import (
+    check_training,
+    load_word_vectors,
+    open_data,
+    sides_with_vectors,
+)
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, check_equal, make_strategy
@@ -34,10 +41,9 @@ from keras_transformer.training.losses import (
 )
 from keras_transformer.training.optimizer import EMAAdam, WarmupInverseSqrt
 from keras_transformer.transformer import Transformer
-from keras_transformer.utils import Path, counted
+from keras_transformer.utils import Path, counted, tolerate_closed_stderr
 
 
-@tolerate_closed_stderr()
 def train(
     config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
 ) -> dict[str, list[float]]:
@@ -49,7 +55,7 @@ def train(
         resume: Whether to resume the training in `output` from its last checkpoint, on the same
             data and vocabulary. The final weights are those of an uninterrupted training. `config`
             must be that of the run (`Run.read_config`), except for the fields in
-            `runs.checks.MUTABLE_FIELDS`.
+            `runs.training_data.MUTABLE_FIELDS`.
         accept_changed_text: Whether to resume even if the text has changed.
 
     Returns:
@@ -61,8 +67,14 @@ def train(
             gradient norm is not finite. Earlier checkpoints are kept; resume from them with a
             smaller learning rate.
     """
-    run = Run.from_path(output)
-    check_training(config, run, resume)
+    return train_run(config, check_training(config, output, resume), resume, accept_changed_text)
+
+
+@tolerate_closed_stderr()
+def train_run(
+    config: TrainConfig, run: Run, resume: bool = False, accept_changed_text: bool = False
+) -> dict[str, list[float]]:
+    """Trains a model into the run that `check_training` has returned; see `train`."""
     with run.locked(resume):
         return _train(config, run, resume, accept_changed_text)
 
@@ -79,7 +91,7 @@ def _train(config, run, resume, accept_changed_text):
         run.check_same_text(data.fingerprints)
     check_equal(strategy, "texts and vocabularies", data.digest)
     dataset = _make_training_dataset(config, data)
-    validation = RunValidation(config, data.valid, *data.tokenizers)
+    validation = RunValidation(config, data.valid, data.tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
@@ -93,8 +105,7 @@ def _train(config, run, resume, accept_changed_text):
     if not resume:
         run.create(config, data, coverage)
     with run.removed_on_failure():
-        checkpoint = RunCheckpoint(run, dataset, validation, config)
-        checkpoint.accept_changes = accept_changed_text
+        checkpoint = RunCheckpoint(run, dataset, validation, config, accept_changed_text)
         checkpoint.open()
         if checkpoint.is_finished:
             print(_explain_finished(checkpoint, config, run), file=sys.stderr)
@@ -108,12 +119,12 @@ def _train(config, run, resume, accept_changed_text):
         # --- fit ---
         log = LineLogger(config.log_file)
         log(summarize_training(config, data, model, steps, str(run)))
-        if done := checkpoint.epoch * steps + checkpoint.step:
+        if done := checkpoint.position.epoch * steps + checkpoint.position.step:
             log(f"resumed from step {done:,}")
         callbacks = [*validation.callbacks, checkpoint]  # later ones read the logs of earlier ones
         if run.writes:
             callbacks.append(keras.callbacks.TensorBoard(run.file(LOGS)))
-            callbacks.append(Progress(steps, config, log, run, checkpoint))
+            callbacks.append(Progress(steps, log, checkpoint))
         with save_on_signals(checkpoint), contextlib.redirect_stdout(sys.stderr):
             return model.fit(
                 dataset,
@@ -147,14 +158,16 @@ def _choose_precision(config, run, resume, strategy):
 
 def _make_training_dataset(config, data):
     """Makes the dataset of training batches, repeated without end."""
-    return make_dataset(
-        **data.source,
+    options = dict(
         tokens_per_batch=config.tokens_per_batch,
         max_length=config.model.max_length,
         seed=config.seed,
         repeat=True,
         source_end=config.source_end,
     )
+    if data.corpora:
+        return make_dataset(corpus=data.corpora, **options)
+    return make_dataset(data.pairs, *data.tokenizers, **options)
 
 
 def build_model(
@@ -222,12 +235,13 @@ def _compile_model(model, config, total_steps):
 
 def _explain_finished(checkpoint, config, run):
     """Explains why nothing is left to train, and how to continue."""
-    if checkpoint.epoch < config.epochs:
+    done = checkpoint.position.epoch
+    if done < config.epochs:
         return (
-            f"{run} was stopped by --patience {config.patience} after epoch {checkpoint.epoch} of "
+            f"{run} was stopped by --patience {config.patience} after epoch {done} of "
             f"{config.epochs}: to continue, --resume with a larger --patience or none."
         )
     return (
-        f"{run} has completed its {counted(checkpoint.epoch, 'epoch')}: to continue, --resume with "
+        f"{run} has completed its {counted(done, 'epoch')}: to continue, --resume with "
         "more --epochs."
     )

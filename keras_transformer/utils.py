@@ -1,14 +1,24 @@
-"""Types for annotations, formatting of messages, and atomic writes.
+"""Types for annotations, messages, streams, and files: atomic, locked, bounded, with checksums.
 
 Imports neither Keras nor TensorFlow. As neither of them ships types, a `Tensor` is `Any` to a type
 checker; docstrings give shapes and dtypes.
 """
 
 import contextlib
+import hashlib
+import json
+import logging
 import os
 import shutil
+import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 # A tensor of the Keras backend: eager, symbolic or in a tf.function. Functions also accept NumPy
 # arrays.
@@ -50,6 +60,11 @@ Texts: TypeAlias = Iterable[str | bytes]
 # (source, target) strings; the group of a `Pair` is ignored.
 Pairs: TypeAlias = Sequence[tuple[str, ...]]
 
+MAX_JSON_BYTES = 16 << 20  # of a JSON file that is read; written are some kilobytes
+FILES, SEAL = "files", "sha256"  # {name: its size and checksum}; the checksum of the JSON itself
+BLANK_SEAL = f'"{SEAL}": ""'  # stands in its place while it is computed
+TEMPORARY = "tmp."  # a prefix, since the suffix tells Keras the format
+
 
 class Hidden:
     """An attribute's value that Keras and TensorFlow shall not track, save or wrap.
@@ -63,14 +78,91 @@ class Hidden:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Formats a number with its noun: "1 pair", "2,000 pairs".
-
-    Args:
-        number: The number.
-        noun: The noun in the singular.
-        plural: The plural; by default `noun` with an s.
-    """
+    """Formats a number with its noun: "1 pair", "2,000 pairs"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def reason(error: OSError) -> str:
+    """Returns the system's message of an error."""
+    return error.strerror or " ".join(str(error).split())
+
+
+# --- standard streams: a training continues without its terminal ---
+
+
+class LastingStream:
+    """A text stream whose output is dropped once it cannot be written.
+
+    Attributes:
+        is_read: Whether output is still written.
+        holds_results: Whether it is an error if output is lost, unless the reader has left.
+    """
+
+    def __init__(self, stream: Any, is_read: bool = True, holds_results: bool = False) -> None:
+        self._stream, self.is_read, self.holds_results = stream, is_read, holds_results
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes a text."""
+        self._attempt(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes what has been written."""
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, action, *arguments):
+        try:
+            action(*arguments)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            self.is_read = False
+            if self.holds_results and not isinstance(error, BrokenPipeError):
+                raise ValueError(
+                    f"stdout cannot be written ({error.strerror}), and its output is incomplete: "
+                    "run the command again; translate has --resume."
+                ) from error
+
+
+def open_standard_streams() -> None:
+    """Replaces closed standard streams by `/dev/null`, except `sys.stdin`, which stays None.
+
+    Otherwise the next file that is opened would get the number of a closed stream, and receive its
+    output.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
+    out, error = (x or open(os.devnull, "w", encoding="utf-8") for x in (sys.stdout, sys.stderr))
+    streams: Any = LastingStream(out, is_stdout_read(), holds_results=True), LastingStream(error)
+    sys.stdout, sys.stderr = streams
+
+
+@contextlib.contextmanager
+def tolerate_closed_stderr() -> Iterator[None]:
+    """Lets the process continue if stderr is closed or its reader leaves."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        stream: Any = LastingStream(sys.stderr or nothing)
+        with contextlib.redirect_stderr(stream):
+            yield
+
+
+def is_stdout_read() -> bool:
+    """Returns whether stdout is open and its reader has not left."""
+    return sys.stdout is not None and getattr(sys.stdout, "is_read", True)
+
+
+def check_stdout() -> None:
+    """Checks that stdout is open, before the command computes anything."""
+    if not is_stdout_read():
+        raise ValueError("stdout is closed: open it, since this command prints its results.")
+
+
+# --- writing ---
 
 
 @contextlib.contextmanager
@@ -90,9 +182,6 @@ def creating(output: Path) -> Iterator[str]:
         raise ValueError(f"{output} cannot be created: {reason(error)}.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-TEMPORARY = "tmp."  # a prefix, since the suffix tells Keras the format
 
 
 @contextlib.contextmanager
@@ -122,11 +211,6 @@ def remove_leftovers(folder: Path) -> None:
             os.remove(os.path.join(folder, name))
 
 
-def reason(error: OSError) -> str:
-    """Returns the system's message of an error."""
-    return error.strerror or " ".join(str(error).split())
-
-
 def flush(path: Path) -> None:
     """Flushes a file or directory to the disk, for it to be there before it is renamed."""
     number = os.open(path, os.O_RDONLY)
@@ -134,3 +218,166 @@ def flush(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def lock(descriptor: int) -> bool:
+    """Locks an open file or directory until it is closed; False if another process holds it."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def open_locked(folder: Path) -> int | None:
+    """Opens and locks a directory; None if another process holds it. Closing it unlocks it."""
+    descriptor = os.open(folder if fcntl is not None else os.devnull, os.O_RDONLY)
+    if lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+# --- reading files that others may have written ---
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Reads a file of at most `most` bytes."""
+    try:
+        # Opening a pipe would wait for ever, and a device never ends.
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            raise ValueError(f"{path} cannot be read (it is a pipe or a device): name a file.")
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from None
+    if len(content) > most:
+        raise ValueError(
+            f"{path} has more than {most:,} bytes, the limit for such files: it was not written by "
+            "keras_transformer."
+        )
+    return content
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object from a file of limited size."""
+    return parse_json(path, read_bytes(path, MAX_JSON_BYTES))
+
+
+def parse_json(path: Path, content: bytes) -> dict[str, Any]:
+    """Parses the content of a JSON file that holds an object; errors name it by its path."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ValueError(
+            f"{path} is corrupted: it is not JSON. Copy it again from its origin."
+        ) from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object, received a {type(value).__name__}.")
+    return value
+
+
+def check_types(path: Path, value: dict[str, Any], kinds: dict[str, type]) -> None:
+    """Checks the types of those values of a JSON object that are there: {name: type}."""
+    for name, kind in kinds.items():
+        if name in value and not isinstance(value[name], kind):
+            raise ValueError(
+                f"{path}: {name} must be of the type {kind.__name__}, received a "
+                f"{type(value[name]).__name__}."
+            )
+
+
+def describe_corruption(path: Path | None, error: object) -> str:
+    """Describes a file that cannot be read, and why."""
+    reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+    return f"{path} is corrupted ({reason}): copy or download it again."
+
+
+# --- checksums, which detect corruption; they are not signatures ---
+
+
+def digest(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_files(directory: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Describes files in a directory: {name: {"bytes": size, "sha256": checksum}}."""
+    paths = {name: os.path.join(directory, name) for name in sorted(names)}
+    return {
+        name: {"bytes": os.path.getsize(path), "sha256": digest(path)}
+        for name, path in paths.items()
+    }
+
+
+def write_sealed(path: Path, fields: dict[str, Any]) -> None:
+    """Writes a JSON object with a checksum of itself, which comes first."""
+    text = json.dumps({SEAL: "", **fields}, ensure_ascii=False, indent=1)
+    seal = hashlib.sha256(text.encode()).hexdigest()
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text.replace(BLANK_SEAL, f'"{SEAL}": "{seal}"', 1))
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Reads what `write_sealed` has written, or an earlier version without checksums."""
+    content = read_bytes(path, MAX_JSON_BYTES)
+    fields = parse_json(path, content)
+    seal = fields.pop(SEAL, None)
+    if seal is None and FILES not in fields:
+        return fields
+    own = f'"{SEAL}": "{seal}"'.encode()
+    if hashlib.sha256(content.replace(own, BLANK_SEAL.encode(), 1)).hexdigest() != seal:
+        raise ValueError(
+            f"{path} was changed or is corrupted (its checksum does not match): copy or download "
+            "it again, or remove it if you have changed it yourself."
+        )
+    return fields
+
+
+def check_files(
+    directory: Path, fields: dict[str, Any], source: str, expected: Iterable[str]
+) -> None:
+    """Compares the files of a directory with their checksums; logs a warning if there are none.
+
+    `fields` are what `read_sealed` has returned of the file `source`; their `files` must describe
+    the `expected` ones at least.
+    """
+    if FILES not in fields:
+        logging.getLogger(__name__).warning(
+            f"{directory} was written without checksums: corrupted files cannot be detected."
+        )
+        return
+    path, described = os.path.join(directory, source), fields[FILES]
+    if not isinstance(described, dict) or not all(map(_is_described, described.items())):
+        raise ValueError(f"{path}: {FILES} must say the size and checksum of each file.")
+    for name in expected:
+        if name not in described:
+            raise ValueError(
+                f"{os.path.join(directory, name)} is not among the files that {path} lists: remove "
+                "it, or copy the directory again from its origin."
+            )
+    for name, one in described.items():
+        path = os.path.join(directory, name)
+        if not os.path.isfile(path):
+            raise ValueError(f"{path} is missing: {source} lists it; copy it from where it was.")
+        if os.path.getsize(path) != one["bytes"] or digest(path) != one["sha256"]:
+            raise ValueError(
+                f"{path} is corrupted: it is not what was written (see the checksum in "
+                f"{source}). Copy it again from its origin, or remove {source} if you have changed "
+                "the file yourself."
+            )
+
+
+def _is_described(item):
+    """Returns whether a name stays in the directory, and its size and checksum are there."""
+    name, one = item
+    parts = name.replace("\\", "/").split("/")
+    return (
+        all(part not in ("", ".", "..") for part in parts)
+        and ":" not in name
+        and isinstance(one, dict)
+        and isinstance(one.get("bytes"), int)
+        and isinstance(one.get("sha256"), str)
+    )

@@ -11,7 +11,8 @@ import pytest
 import sacrebleu
 
 from keras_transformer.data.pairs import Pair
-from keras_transformer.evaluate import bleu_tokenizer, evaluate, open_system, score_translations
+from keras_transformer.evaluate import evaluate, score_translations
+from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.corpus_scores import _log_once, corpus_scores
 from tests.support import child_process
@@ -129,14 +130,6 @@ def test_lines_per_second_are_those_of_translating(monkeypatch):
     given = evaluate(list(OUTPUTS), list(zip(SOURCES, TARGETS, strict=True)), n_bootstrap=0)
     assert given.pop("lines_per_second") is None
     assert given.items() <= report.items()
-
-
-def test_a_text_file_is_a_system(tmp_path):
-    path = tmp_path / "outputs.txt"
-    path.write_text("one\n\nthree\n")
-    assert open_system(path) == ["one", "", "three"]
-    with pytest.raises(ValueError, match="is not a directory"):
-        open_system(tmp_path / "none")
 
 
 def test_exact_match_and_count():
@@ -264,12 +257,11 @@ def test_text_without_spaces_by_13a_is_said_once(caplog):
 def test_tokenizer_is_that_of_the_run(tmp_path):
     run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run")
     version = shutil.copytree(FIXTURES / "format-1" / "export" / "1", tmp_path / "models" / "1")
-    (tmp_path / "outputs.txt").write_text("a\n")
-    assert [bleu_tokenizer(path) for path in (run, version)] == ["13a", "13a"]
+    assert [Opened(path).bleu_tokenize for path in (run, version)] == ["13a", "13a"]
     config = dataclasses.replace(Run(run).read_config(), bleu_tokenize="zh")
     Run(run).write_config(config)
     (version / "model.json").write_text('{"recipe": {"bleu_tokenize": "char"}}')
-    found = [bleu_tokenizer(path) for path in (run, version, version.parent)]
+    found = [Opened(path).bleu_tokenize for path in (run, version, version.parent)]
     assert found == ["zh", "char", "char"]
     (version / "model.json").unlink()
-    assert [bleu_tokenizer(path) for path in (version, tmp_path / "outputs.txt")] == ["13a"] * 2
+    assert Opened(version).bleu_tokenize == "13a"

@@ -22,7 +22,6 @@ PREPARED = ("PreparedCorpus",)
 MAKING = {"export": "export", "prepare": "corpora"}
 # What is run, but not compared, and why.
 NOT_COMPARED = {
-    "inspection.probing.Probe": "a number of pieces, of another vocabulary",
     "training.word_vectors.initialize_embeddings": "what GloVe covers of English",
     "serving.acceptance.server_process.ServerProcess": "a log-probability, of another training",
 }

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.evaluate import find_detokenizing_losses
-from keras_transformer.runs.models import average
+from keras_transformer.runs.averaging import average
+from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import summarize_training
+from keras_transformer.runs.run_callbacks import summarize_training
 from keras_transformer.runs.training_data import open_data
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved
@@ -69,8 +69,8 @@ def test_run_holds_wordpiece(run, config):
     source, target = saved.load(output)
     assert (source.vocabulary_size, target.vocabulary_size) == (41, 38)
     assert source.file_ids(range(5)).numpy().tolist() == [-1, 0, 1, 2, 3]
-    assert Run(output).has_model and find_detokenizing_losses(output, ["ba di"]) == ""
-    losses = find_detokenizing_losses(output, ["ba di", "ba[di"])
+    assert Run(output).has_model and Opened(output).detokenizing_losses(["ba di"]) == ""
+    losses = Opened(output).detokenizing_losses(["ba di", "ba[di"])
     assert losses.startswith("1 of 2 lines") and "changes: '[' 1)" in losses
     translator = kt.load(output)
     assert translator.source_tokenizer("ba [MASK] di").numpy().tolist().count(UNK) >= 1

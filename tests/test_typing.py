@@ -1,5 +1,6 @@
 """Hints: on everything public, in a stub that names what is public, and seen by type checkers."""
 
+import ast
 import inspect
 import os
 import re
@@ -11,6 +12,18 @@ import pytest
 import keras_transformer
 from tests.support import child_process
 from tests.support.paths import ROOT
+
+
+def test_the_stub_imports_what_the_package_does():
+    stub = (ROOT / "keras_transformer" / "__init__.pyi").read_text(encoding="utf-8")
+    found = {
+        (node.module, name.name, name.asname)
+        for node in ast.parse(stub).body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    homes = keras_transformer._HOME_OF.items()
+    assert found == {(f"keras_transformer.{home}", name, name) for name, home in homes}
 
 
 def test_the_stub_has_all_other_names():

@@ -12,14 +12,13 @@ import sys
 from collections.abc import Sequence
 
 from keras_transformer import __version__, explain_missing
+from keras_transformer.cli.models import attention, check, explore, export, plot
 from keras_transformer.cli.parsing import (
     PROGRAM,
     call_command,
     describe_unknown,
     list_commands,
 )
-from keras_transformer.cli.pictures import attention, explore, plot
-from keras_transformer.cli.serving import check, export
 from keras_transformer.cli.text import align, evaluate, score, translate
 from keras_transformer.cli.training import (
     average,
@@ -29,7 +28,7 @@ from keras_transformer.cli.training import (
     prepare,
     train,
 )
-from keras_transformer.runs.streams import open_standard_streams
+from keras_transformer.utils import open_standard_streams
 
 COMMANDS = {
     command.__name__.rstrip("_"): command
@@ -56,11 +55,7 @@ def main() -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Runs the command line of the given words.
-
-    Raises:
-        SystemExit: If it fails.
-    """
+    """Runs the command line of the given words; raises SystemExit if it fails."""
     try:
         _set_environment()
         _run_command(words)

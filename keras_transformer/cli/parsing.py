@@ -27,22 +27,14 @@ METAVARS = {int: "INT", float: "FLOAT", str: "STR"}
 
 @dataclasses.dataclass(frozen=True)
 class _Argument:
-    """An argument or option of a command.
+    """An argument or option of a command."""
 
-    Attributes:
-        owner: The parameter of the function.
-        name: Name of the parameter, or of a field of its dataclass.
-        kind: Type of the value.
-        default: `REQUIRED` if there is no default.
-        section: Title of its group of options; None for an argument.
-    """
-
-    owner: inspect.Parameter
-    name: str
+    owner: inspect.Parameter  # of the function
+    name: str  # of the parameter, or of a field of its dataclass
     kind: Any
     help: str
     default: Any
-    section: str | None
+    section: str | None  # title of its group of options; None for an argument
 
     @property
     def display_name(self) -> str:
@@ -51,9 +43,8 @@ class _Argument:
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The types that are valid for each value."""
-        kinds = typing.get_args(self.kind) or (self.kind,)
-        return tuple(kind for kind in kinds if kind is not Ellipsis)
+        """The types that are valid for each value; the first one parses it."""
+        return typing.get_args(self.kind) or (self.kind,)
 
     @property
     def is_list(self) -> bool:
@@ -71,11 +62,7 @@ class _Argument:
         return self.kind is bool and self.is_field
 
     def parse_value(self, word: str) -> Any:
-        """Parses one value.
-
-        Raises:
-            argparse.ArgumentTypeError: If the word is invalid.
-        """
+        """Parses one value."""
         # A string may be "none", as in --bleu-tokenize none.
         is_optional = type(None) in self.types or self.is_list
         if is_optional and word in (("None",) if self.types[0] is str else ("none", "None")):
@@ -114,22 +101,16 @@ def call_command(
     words: Sequence[str],
     find_defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Calls a command with the words of a command line, or prints its help.
+    """Calls a command with the words after its name, or prints its help.
 
-    Args:
-        name: Name of the command.
-        command: The function.
-        words: The words after the command's name.
-        find_defaults: Function from the given options to the defaults that the help shows.
-
-    Raises:
-        ValueError: If an argument is unknown, missing or invalid.
+    `find_defaults` is a function from the given options to the defaults that the help shows.
     """
     arguments = list(_list_arguments(command))
     if {"-h", "--help"} & set(words):
         shown = find_defaults(_parse(name, arguments, words)) if find_defaults else {}
         parser = _make_parser(name, arguments, shown)
-        parser.description = _wrap_paragraphs(inspect.getdoc(command) or "")
+        parts = (inspect.getdoc(command) or "").split("\n\n")
+        parser.description = "\n\n".join(textwrap.fill(x, _terminal_width()) for x in parts)
         print(parser.format_help(), end="")
         return
     given = _parse(name, arguments, words)
@@ -154,7 +135,9 @@ def call_command(
 def _parse(name, arguments, words):
     """Parses the given arguments: {name: value}."""
     parser = _make_parser(name, arguments)
-    found, rest = parser.parse_known_args([_hyphenate_option(word) for word in words])
+    # Underscores in the name of an option are accepted too.
+    hyphenated = [re.sub("^--[^=]*", lambda x: x[0].replace("_", "-"), word) for word in words]
+    found, rest = parser.parse_known_args(hyphenated)
     if rest:
         option = rest[0].partition("=")[0]
         known = [argument.display_name for argument in arguments]
@@ -234,14 +217,6 @@ def _make_parser(name, arguments, defaults=None):
     return parser
 
 
-def _hyphenate_option(word):
-    """Replaces underscores in the name of an option: both spellings are accepted."""
-    if not word.startswith("--"):
-        return word
-    option, equals, value = word.partition("=")
-    return option.replace("_", "-") + equals + value
-
-
 def describe_unknown(what: str, word: str, known: Sequence[str], program: str = PROGRAM) -> str:
     """Returns the error about an unknown option or command, with similar names."""
     near = difflib.get_close_matches(word, known, n=3)
@@ -263,11 +238,6 @@ def list_commands(commands: Mapping[str, Callable[..., None]]) -> str:
         indents: dict[str, Any] = dict(initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
         rows.append(textwrap.fill(" ".join(first.split()), _terminal_width(), **indents))
     return "\n".join(rows)
-
-
-def _wrap_paragraphs(text):
-    """Wraps paragraphs to the width of the terminal."""
-    return "\n\n".join(textwrap.fill(part, _terminal_width()) for part in text.split("\n\n"))
 
 
 def _terminal_width():

@@ -10,20 +10,19 @@ import os
 import sys
 from typing import Annotated, Any
 
-from keras_transformer.cli.rows import RowReader, make_rows
-from keras_transformer.cli.serving import Ops
-from keras_transformer.cli.translations import StreamProgress, UnfinishedOutput, file_size
+from keras_transformer.cli.models import Ops, Precision, set_threads
+from keras_transformer.cli.rows import (
+    RowReader,
+    StreamProgress,
+    UnfinishedOutput,
+    file_size,
+    make_rows,
+)
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.streams import check_stdout, is_stdout_read
 from keras_transformer.translation.results import check_n_best
 from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
-from keras_transformer.utils import Path
+from keras_transformer.utils import check_stdout, is_stdout_read
 
-Precision = Annotated[
-    str | None,
-    "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
-    "unset, that of the training, or float32 if that is as fast",
-]
 Format = Annotated[str, "format of input and output: text, jsonl (JSON objects) or tsv (tables)"]
 Field = Annotated[
     str | None,
@@ -72,10 +71,10 @@ def translate(
     The samples of a line depend on the seed and the line number only. An imported model has the
     beam size and the length penalty of its own configuration by default.
     """
-    from keras_transformer.runs.models import find_search, open_translator
+    from keras_transformer.runs.opening import Opened
 
-    search = find_search(path, options)
-    check_n_best(n_best, search)
+    opened = Opened(path, options, precision, allow_ops)
+    check_n_best(n_best, opened.search)
     rows = make_rows(format, field, output_field, n_best)
     if resume is None:
         check_stdout()
@@ -84,8 +83,8 @@ def translate(
     output = UnfinishedOutput(resume, rows, header) if resume else None
     first, compared = output.skip_translated(lines) if output else (0, 0)
     prefixes = None if prefix is None else _read_prefixes(prefix, first - compared)
-    (model,) = set_threads(path, precision=precision)
-    translator = open_translator(model, search, n_best, precision, prefix is not None, allow_ops)
+    set_threads(opened)
+    translator = opened.translator(n_best, prefix is not None)
     reader = RowReader(lines, rows, len(header) + first)
     if output:
         output.compare(translator, prefixes)
@@ -175,38 +174,42 @@ def evaluate(
     The search options apply to both systems.
     """
     check_stdout()
-    from keras_transformer.evaluate import bleu_tokenizer, open_system
     from keras_transformer.evaluate import evaluate as measure
-    from keras_transformer.runs.models import find_search
+    from keras_transformer.runs.opening import Opened
 
-    pairs = _read_evaluation_pairs(path, source, target)
-    model, other_model = set_threads(path, compare, precision=precision)
-    searches = {one: find_search(one, options) for one in filter(None, (model, other_model))}
-
-    def open_with_search(path):
-        opened = {"search": searches[path], "precision": precision, "allow_ops": allow_ops}
-        return open_system(path, **opened)
-
-    system = open_with_search(model)
-    other = open_with_search(other_model) if compare else None
-    _warn_of_searches(searches)
-    if (options or precision) and not callable(system) and not callable(other):
+    paths = [path] if compare is None else [path, compare]
+    systems = [_open_system(one, options, precision, allow_ops) for one in paths]
+    models = [system for system in systems if isinstance(system, Opened)]
+    if (options or precision) and not models:
         raise ValueError(
             f"{path} is a file of translations: leave out the search options and --precision."
         )
-    for one in filter(None, (model, other_model)):
-        _warn_of_losses(one, [pair[1] for pair in pairs])
-    tokenize = bleu_tokenize or bleu_tokenizer(model)
-    report = measure(system, pairs, tokenize, other, n_bootstrap, worst)
-    if other:
+    pairs = _read_evaluation_pairs(systems[0], source, target)
+    set_threads(*models)
+    translate = [x.translator() if isinstance(x, Opened) else x for x in systems]
+    _warn_of_searches(models)
+    for model in models:
+        _warn_of_losses(model, [pair[1] for pair in pairs])
+    if bleu_tokenize is None:
+        bleu_tokenize = getattr(systems[0], "bleu_tokenize", "13a")
+    other = translate[1] if compare else None
+    report = measure(translate[0], pairs, bleu_tokenize, other, n_bootstrap, worst)
+    if compare:
         report["comparison"]["system"] = compare
     _print_report(report, json)
 
 
-def _warn_of_searches(searches):
-    searches = {path: search for path, search in searches.items() if not os.path.isfile(path)}
-    if len(searches) == 2 and len(set(map(repr, searches.values()))) == 2:
-        paths, sizes = list(searches), [search.beam_size for search in searches.values()]
+def _open_system(path, options, precision, allow_ops):
+    """Opens a run or an export; or reads the translations in a text file."""
+    from keras_transformer.data.text_files import read_lines
+    from keras_transformer.runs.opening import Opened
+
+    return read_lines(path) if os.path.isfile(path) else Opened(path, options, precision, allow_ops)
+
+
+def _warn_of_searches(models):
+    if len(models) == 2 and len({repr(model.search) for model in models}) == 2:
+        paths, sizes = zip(*((model.path, model.search.beam_size) for model in models), strict=True)
         print(
             f"warning: {paths[0]} and {paths[1]} have different searches of their own (beam sizes "
             f"{sizes[0]} and {sizes[1]}): give the search options to compare the models",
@@ -214,33 +217,29 @@ def _warn_of_searches(searches):
         )
 
 
-def _warn_of_losses(path, references):
-    from keras_transformer.evaluate import find_detokenizing_losses
-
-    if losses := find_detokenizing_losses(path, references):
+def _warn_of_losses(model, references):
+    if losses := model.detokenizing_losses(references):
         print(
-            f"warning: BLEU is fair to {path} only with references that its target vocabulary can "
-            f"write: {losses}",
+            f"warning: BLEU is fair to {model.path} only with references that its target "
+            f"vocabulary can write: {losses}",
             file=sys.stderr,
         )
 
 
-def _read_evaluation_pairs(path, source, target):
+def _read_evaluation_pairs(system, source, target):
     """Reads the pairs in the given files, or the test set of the dates that a run learned."""
     from keras_transformer.data.dates import LANGUAGES, dates
     from keras_transformer.data.text_files import read_pairs
-    from keras_transformer.runs.run import Run
 
     if source:
         return read_pairs(source, target, TARGET)
     if target:
         raise ValueError("--source is missing: give the sources of --target.")
     languages: tuple[str, ...] = LANGUAGES
-    run = Run.from_path(path)
-    if run.has_model:
+    if run := getattr(system, "run", None):
         config = run.read_config()
         if config.train_source or config.corpus or not config.dates:
-            raise ValueError(f"--source is missing: {path} was not trained on the built-in dates.")
+            raise ValueError(f"--source is missing: {run} was not trained on the built-in dates.")
         languages = config.languages or LANGUAGES
     return dates(languages).test
 
@@ -298,10 +297,13 @@ def score(
     The logarithm is natural and not normalized by length; END counts as a token.
     """
     from keras_transformer.data.text_files import read_pairs
+    from keras_transformer.runs.opening import Opened
 
     check_stdout()
     sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
-    for log_prob, tokens in _open_model(path, precision, allow_ops).score(sources, targets):
+    opened = Opened(path, precision=precision, allow_ops=allow_ops)
+    set_threads(opened)
+    for log_prob, tokens in opened.model.score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
 
 
@@ -326,48 +328,17 @@ def align(
 ) -> None:
     """Print word alignments from cross-attention, as pairs source-target of positions from 0."""
     from keras_transformer.data.text_files import is_table, read_lines, read_pairs
-    from keras_transformer.runs.run import Run
+    from keras_transformer.runs.opening import Opened
 
     check_stdout()
-    if Run(path).has_model or target or is_table(source):
+    opened = Opened(path, precision=precision, allow_ops=allow_ops)
+    if opened.run or target or is_table(source):
         sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
     else:
         sources, targets = tuple(read_lines(source)), None
-    for pieces, target_pieces, positions in _open_model(path, precision, allow_ops).align(
+    set_threads(opened)
+    for pieces, target_pieces, positions in opened.model.align(
         sources, targets, layers or None, heads or None
     ):
         pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
-
-
-def _open_model(path, precision, allow_ops):
-    """Opens a model; configures the threads of TensorFlow for a run."""
-    from keras_transformer.runs.models import open_model
-
-    (model,) = set_threads(path, precision=precision)
-    return open_model(model, precision, allow_ops)
-
-
-def set_threads(*paths: Path | None, precision: str | None = None) -> list[Any]:
-    """Inspects runs, and then configures TensorFlow to run one operation per core for them.
-
-    Args:
-        *paths: Paths of models, or None.
-        precision: Dtype policy of runs, checked before TensorFlow is imported.
-
-    Returns:
-        List of the paths; those of runs as inspected `Run`s.
-    """
-    from keras_transformer.presets.options import check_precision
-    from keras_transformer.runs.run import Run
-
-    check_precision(precision)
-    opened: list[Any] = [Run(path) if path and Run(path).has_model else path for path in paths]
-    runs = [one for one in opened if isinstance(one, Run)]
-    for run in runs:
-        run.inspect()
-    if runs:
-        from keras_transformer.kernels.tensorflow.machine import configure_threads
-
-        configure_threads()
-    return opened

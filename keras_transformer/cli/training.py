@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from keras_transformer.presets import PRESETS, PrepareConfig, TrainConfig, change, get_preset
-from keras_transformer.runs.streams import check_stdout
+from keras_transformer.utils import check_stdout
 
 DEFAULT_PRESET = "dates"
 # Fields, in addition to the text, that fine-tuning does not inherit from the run of --start-from.
@@ -54,16 +54,15 @@ def train(
 
     Exit status 3 means that the training diverged; earlier checkpoints are kept.
     """
-    from keras_transformer.runs.checks import check_training
-    from keras_transformer.runs.run import Run
+    from keras_transformer.runs.training_data import check_training
 
-    chosen, run = configure(options, output, preset, config, resume), Run(output)
-    check_training(chosen, run, resume)  # before TensorFlow is imported, which takes seconds
+    chosen = configure(options, output, preset, config, resume)
+    run = check_training(chosen, output, resume)  # before TensorFlow is imported, for seconds
     if not (preset or config or resume or chosen.start_from):
         _explain_default_preset(chosen, options)
-    from keras_transformer.train import train
+    from keras_transformer.train import train_run
 
-    train(chosen, run, resume, accept_changed_text)
+    train_run(chosen, run, resume, accept_changed_text)
     if plot:
         from keras_transformer.tools.curves import save_run_plot
 
@@ -96,16 +95,8 @@ def configure(
 ) -> TrainConfig:
     """Builds the configuration of a training.
 
-    Args:
-        options: The given fields of `TrainConfig` and `ModelConfig`. They override the preset, the
-            file or the run that the other arguments name.
-        output, preset, config, resume: Options of `train`.
-
-    Returns:
-        `TrainConfig`.
-
-    Raises:
-        ValueError: If it is invalid, or its base is missing or given twice.
+    The given fields of `TrainConfig` and `ModelConfig` override the preset, the file or the run
+    that the other arguments, which are options of `train`, name.
     """
     if preset and config:
         raise ValueError("--preset and --config cannot be used together: leave out one of the two.")
@@ -127,7 +118,7 @@ def configure(
         names = (*TEXTS, *VOCABULARIES, *VECTORS, *NOT_INHERITED)
         values = {name: getattr(TrainConfig, name) for name in names} | _gentle_schedule(base)
     if options.get("corpus") and not resume:
-        from keras_transformer.runs.checks import parse_corpora, vocabulary_options
+        from keras_transformer.runs.training_data import parse_corpora, vocabulary_options
 
         values |= vocabulary_options(parse_corpora(options["corpus"])[0][0])
     return change(base, {**values, **options})
@@ -193,6 +184,6 @@ def average(
     by: Annotated[str, "which checkpoints: best or last"] = "best",
 ) -> None:
     """Average checkpoints of a run into a new run, and validate it."""
-    from keras_transformer.runs.models import average
+    from keras_transformer.runs.averaging import average
 
     average(path, output, number, by)

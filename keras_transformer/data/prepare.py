@@ -19,11 +19,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import sentencepiece
 
-try:
-    import fcntl
-except ImportError:  # on Windows, where nothing is locked
-    fcntl = None  # type: ignore[assignment]
-
 from keras_transformer import __version__
 from keras_transformer.data.corpora import TrainingText, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
@@ -39,7 +34,7 @@ from keras_transformer.data.text_files import Block, ParallelText, decode, read_
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
-from keras_transformer.utils import Path, counted, reason, replacing
+from keras_transformer.utils import Path, counted, open_locked, reason, replacing
 
 # One side of some pairs as ids: the sentences' one after the other, (I,), and their lengths, (N,).
 EncodedSide: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -249,19 +244,16 @@ def lock_output(output: Path) -> Iterator[None]:
     """
     folder = _unfinished_path(output)
     os.makedirs(folder, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY) if fcntl is not None else None
-    try:
-        if lock is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
+    lock = open_locked(folder)
+    if lock is None:
         raise ValueError(
             f"{output} is being prepared by another process: wait until it ends, or choose another "
             "directory."
-        ) from error
+        )
+    try:
+        yield
     finally:
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # if it is empty
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_transformer.data.pairs import EncodedPairs, Pair, Sentences, Shard
-from keras_transformer.inspection.files import read_json
-from keras_transformer.inspection.probing import Probe
 from keras_transformer.tokenizers import saved
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, read_json
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.saved import Saved
@@ -85,7 +83,6 @@ class PreparedCorpus:
     @cached_property
     def tokenizers(self) -> "tuple[Saved, Saved]":
         """The tokenizers of source and target, one object if they are equal."""
-        Probe(saved.require_paths(self.path)).answers()  # before native code reads them here
         return saved.load(self.path)
 
     @cached_property

@@ -18,8 +18,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.presets.architecture import ModelConfig
-from keras_transformer.presets.imported import Imported
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
@@ -34,9 +32,10 @@ from keras_transformer.presets.options import (
     SEED,
     SHARE,
     STRATEGIES,
+    Imported,
+    ModelConfig,
     Range,
     check_fields,
-    check_frozen_vectors,
     check_sampling,
     check_validation,
     check_vocabularies,
@@ -87,7 +86,7 @@ class TrainConfig:
         "its learning rate",
         section="fine-tuning",
     )
-    freeze: tuple[str, ...] = option((), "not to train: encoder, decoder, source-embeddings")
+    freeze: tuple[str, ...] = option((), "parts not to train", FREEZABLE)
 
     model: ModelConfig = dataclasses.field(
         default_factory=ModelConfig, metadata={"help": "architecture", "section": "model"}
@@ -170,10 +169,7 @@ class TrainConfig:
     @property
     def search(self) -> "SearchConfig":
         """The search by default: that of an imported model, or greedy search."""
-        if self.imported is None:
-            return GREEDY
-        names = "beam_size", "length_penalty", "length_norm", "max_output_length"
-        return SearchConfig(**{name: getattr(self.imported, name) for name in names})
+        return SearchConfig(**_search_fields(self.imported)) if self.imported else GREEDY
 
     def _check_data(self) -> None:
         """Raises if the data is given in two ways."""
@@ -206,15 +202,15 @@ class TrainConfig:
                 f"--{sides[0]}-vectors."
             )
         for side in sides if self.freeze_vectors else ():
-            check_frozen_vectors(side, share)
+            if share == "all" or (side, share) == ("target", "target"):
+                separate = "target" if side == "source" else "none"
+                raise ValueError(
+                    f"--freeze-vectors would also freeze the softmax, because "
+                    f"share_embeddings={share}: give --share-embeddings {separate}."
+                )
 
     def _check_freeze(self) -> None:
-        """Raises if `freeze` names unknown, random or shared weights."""
-        for part in self.freeze:
-            if part not in FREEZABLE:
-                raise ValueError(
-                    f"freeze must be one of {', '.join(FREEZABLE)}, received {part!r}."
-                )
+        """Raises if `freeze` names random or shared weights."""
         if self.freeze and self.start_from is None:
             raise ValueError("--freeze needs --start-from: frozen new weights would stay random.")
         if "source-embeddings" in self.freeze and self.model.share_embeddings == "all":
@@ -384,15 +380,19 @@ class ExportConfig:
     @property
     def search(self) -> SearchConfig:
         """The `SearchConfig` of the signature `beam`."""
-        names = "beam_size", "length_penalty", "length_norm"
-        return SearchConfig(**{name: getattr(self, name) for name in names})
+        return SearchConfig(**{**_search_fields(self), "max_output_length": None})
 
     @classmethod
     def for_search(cls, search: SearchConfig, **options: Any) -> "ExportConfig":
         """Creates the configuration whose signature `beam` has this search, unless it is greedy."""
-        names = ("beam_size", "length_penalty", "length_norm", "max_output_length")
-        own = {} if search == GREEDY else {name: getattr(search, name) for name in names}
+        own = {} if search == GREEDY else _search_fields(search)
         return cls(**{**own, **options})
+
+
+def _search_fields(config: Any) -> dict[str, Any]:
+    """Returns the fields of a search that imported models and exports have."""
+    names = "beam_size", "length_penalty", "length_norm", "max_output_length"
+    return {name: getattr(config, name) for name in names}
 
 
 # Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.
@@ -465,13 +465,7 @@ PRESETS = {"dates": dates, "tiny": tiny, "small": small, "base": base, "big": bi
 
 
 def get_preset(name: str) -> TrainConfig:
-    """Returns the preset of a name.
-
-    Args:
-        name: One of `PRESETS`.
-
-    Returns:
-        `TrainConfig`.
+    """Returns the `TrainConfig` of a name in `PRESETS`.
 
     Raises:
         ValueError: If the name is unknown.
@@ -482,15 +476,7 @@ def get_preset(name: str) -> TrainConfig:
 
 
 def change(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """Changes fields of a configuration and of its model together, and validates the result.
-
-    Args:
-        config: `TrainConfig`.
-        changes: Fields of `TrainConfig` and `ModelConfig` by their names, with their new values.
-
-    Raises:
-        ValueError: If the result would be invalid.
-    """
+    """Changes fields of a configuration and of its model together, and validates the result."""
     sizes = {name for name in changes if name in ModelConfig.__dataclass_fields__}
     model = dataclasses.replace(config.model, **{name: changes[name] for name in sizes})
     others = {name: changes[name] for name in changes if name not in sizes}

@@ -1,4 +1,4 @@
-"""Fields of configurations, with help texts and valid ranges, and checks that modules share.
+"""Fields of configurations, with help texts and valid ranges; the architecture of a model.
 
 Pure Python: loads neither Keras nor TensorFlow.
 """
@@ -28,6 +28,8 @@ MAX_DISTANCES = {"relative": 16, "bucketed": 128, "disentangled": 128}
 NUM_BUCKETS = 32
 
 EPSILON = 1e-6  # of layer normalization, by default
+
+MAX_LENGTH = 1 << 17  # the longest max_length that a saved model may have
 
 FORMAT = 1  # version of the format of run directories and .keras files
 
@@ -59,12 +61,9 @@ def option(
 ) -> Any:
     """Makes a dataclass field that is an option of the command line, unless it is hidden.
 
-    Args:
-        default: The default value.
-        help: One line, for `--help` and for `config.yaml`.
-        allowed: The range of a number, or the choices of a string. None is always allowed.
-        section: Title of the section that starts with this field, in both places.
-        hidden: Whether it is in `config.yaml` only, and there unless it has its default.
+    None is always allowed. `section` is the title of the section that starts with this field, in
+    `--help` and in `config.yaml`. A hidden one is in `config.yaml` only, and there unless it has
+    its default.
     """
     metadata = {"help": help, "allowed": allowed, "section": section, "hidden": hidden}
     return dataclasses.field(default=default, metadata=metadata)
@@ -80,18 +79,13 @@ def check_fields(config: Any) -> None:
     """Checks each field of a configuration separately."""
     for field in dataclasses.fields(config):
         value, allowed = getattr(config, field.name), field.metadata.get("allowed")
-        if value is not None and allowed is not None:
-            check_value(field.name, value, allowed)
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is not None and allowed is not None:
+                check_value(field.name, one, allowed)
 
 
 def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None:
-    """Checks one value.
-
-    Args:
-        name: Its name, for the error.
-        value: The value.
-        allowed: The range of a number, or the choices of a string.
-    """
+    """Checks that a value is in the range of a number, or among the choices of a string."""
     if isinstance(allowed, Range):
         try:
             valid, expected = allowed.contains(value), allowed.expected
@@ -104,12 +98,7 @@ def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None
 
 
 def check_format(name: str, received: int | None) -> None:
-    """Checks the format version of a file.
-
-    Args:
-        name: Name of the file.
-        received: The version in the file; None: older than the first one.
-    """
+    """Checks the format version of a file; None is older than the first one."""
     if received != FORMAT:
         raise ValueError(
             f"{name} must have format {FORMAT}, received format {received or 0}: use the version "
@@ -126,15 +115,6 @@ def check_sharing(
             'share_embeddings="all" needs a joint vocabulary, received '
             f"{source_vocabulary_size} source and {target_vocabulary_size} target ids: use one "
             'vocabulary for both sides or share_embeddings="target".'
-        )
-
-
-def check_output_bias(output_bias: bool, share_embeddings: str) -> None:
-    """Checks that a softmax bias is not asked for beside an output projection, which has one."""
-    if output_bias and share_embeddings == "none":
-        raise ValueError(
-            'output_bias is for share_embeddings="target" or "all", received "none", whose output '
-            "projection always has a bias: leave out output_bias."
         )
 
 
@@ -169,16 +149,6 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
         )
 
 
-def check_frozen_vectors(side: str, share_embeddings: str) -> None:
-    """Checks that frozen embeddings do not share their matrix with the softmax."""
-    if share_embeddings == "all" or (side, share_embeddings) == ("target", "target"):
-        separate = "target" if side == "source" else "none"
-        raise ValueError(
-            "--freeze-vectors would also freeze the softmax, because "
-            f"share_embeddings={share_embeddings}: give --share-embeddings {separate}."
-        )
-
-
 def check_sampling(config: Any) -> None:
     """Checks the sampled segmentations of a preparation."""
     if not config.subword_sampling:
@@ -196,10 +166,7 @@ def check_sampling(config: Any) -> None:
 def check_vocabularies(config: Any, joint: bool, separate: str) -> None:
     """Checks that the options of both vocabularies are valid and consistent.
 
-    Args:
-        config: `TrainConfig` or `PrepareConfig`.
-        joint: Whether both sides share one vocabulary.
-        separate: The option that gives each side its own vocabulary.
+    `separate` is the option that gives each side its own vocabulary.
     """
     files = (config.source_vocabulary, config.target_vocabulary)
     sizes = (config.source_vocabulary_size, config.target_vocabulary_size)
@@ -226,11 +193,7 @@ def check_vocabularies(config: Any, joint: bool, separate: str) -> None:
 
 
 def check_validation(config: Any) -> None:
-    """Checks that validation data is given in one way, and completely.
-
-    Args:
-        config: `TrainConfig` or `PrepareConfig`.
-    """
+    """Checks that validation data is given in one way, and completely."""
     if config.valid_target is not None and config.valid_source is None:
         raise ValueError("--valid-source is missing: give it together with --valid-target.")
     if config.valid_source is not None and config.valid_fraction is not None:
@@ -246,13 +209,7 @@ def check_positions(
     d_model: int | None = None,
     num_heads: int | None = None,
 ) -> None:
-    """Checks the name of a positional encoding, and the sizes that it depends on.
-
-    Args:
-        positions: One of `POSITIONS`.
-        max_distance: None for the default in `MAX_DISTANCES`.
-        d_model, num_heads: Sizes of the model, if known.
-    """
+    """Checks the name of a positional encoding, and the sizes that it depends on, if known."""
     check_value("positions", positions, POSITIONS)
     if max_distance is not None:
         _check_max_distance(positions, max_distance)
@@ -266,13 +223,7 @@ def check_positions(
 
 
 def check_sinusoids(positions: str, frequencies: str, first_position: int) -> None:
-    """Checks the options of sinusoidal positions.
-
-    Args:
-        positions: One of `POSITIONS`.
-        frequencies: One of `FREQUENCIES`.
-        first_position: 0 or 1.
-    """
+    """Checks the options of sinusoidal positions."""
     check_value("frequencies", frequencies, FREQUENCIES)
     check_value("first_position", first_position, BIT)
     if positions != "sinusoidal" and (frequencies != FREQUENCIES[0] or first_position):
@@ -305,3 +256,75 @@ def check_rotary(key_dim: int) -> None:
             f"key_dim must be even for rotary positions, received {key_dim}: choose num_heads and "
             "d_model so that d_model / num_heads is even."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The architecture: the arguments of `Transformer`.
+
+    Raises:
+        ValueError: If a value is invalid, or values do not fit together.
+    """
+
+    num_layers: int = option(6, "layers of the encoder, and of the decoder", COUNT)
+    d_model: int = option(512, "dimension of embeddings and layer outputs", COUNT)
+    num_heads: int = option(8, "attention heads; must divide d_model", COUNT)
+    d_ff: int = option(2048, "dimension of the feed-forward hidden layer", COUNT)
+    dropout: float = option(0.1, "dropout rate of sublayers and embeddings", SHARE)
+    norm: str = option("post", "layer normalization before or after each sublayer", ("post", "pre"))
+    activation: str = option("relu", "Keras activation of the feed-forward networks")
+    positions: str = option("sinusoidal", "positional encoding", POSITIONS)
+    share_embeddings: str = option(
+        "target", "target: with the softmax; all: also with the source", SHARED
+    )
+    max_length: int = option(256, "maximum length of a sentence, in tokens", COUNT)
+    max_distance: int | None = option(
+        None, "maximum distance of relative, bucketed, disentangled; none: the scheme's"
+    )
+    epsilon: float = option(EPSILON, "added to the variance in layer normalization", POSITIVE)
+    output_bias: bool = option(False, "softmax bias beside shared embeddings")
+    num_encoder_layers: int | None = option(None, "layers of the encoder; none: num_layers", COUNT)
+    num_decoder_layers: int | None = option(None, "layers of the decoder; none: num_layers", COUNT)
+    frequencies: str = option("transformer", "wavelengths of sinusoidal positions", FREQUENCIES)
+    first_position: int = option(0, "number of the first sinusoidal position", BIT)
+    suppress_ids: bool = option(False, "a weight that keeps ids out of translations; see import")
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Numbers of layers of the encoder and of the decoder."""
+        given = self.num_encoder_layers, self.num_decoder_layers
+        encoder, decoder = (self.num_layers if depth is None else depth for depth in given)
+        return encoder, decoder
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"num_heads must divide d_model={self.d_model}, received {self.num_heads}: "
+                "change one of the two."
+            )
+        check_positions(self.positions, self.max_distance, self.d_model, self.num_heads)
+        check_sinusoids(self.positions, self.frequencies, self.first_position)
+        if self.output_bias and self.share_embeddings == "none":
+            raise ValueError(
+                'output_bias is for share_embeddings="target" or "all", received "none", whose '
+                "output projection always has a bias: leave out output_bias."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """The origin of a run that `import_model` has made, and the search that its model asks for."""
+
+    source: str = option("", "name of the model")
+    kind: str = option("", "what made it")
+    licence: str = option("unknown", "licence, as its files name it")
+    sha256: str = option("", "fingerprint of its weights")
+    beam_size: int = option(1, "beam size of its own configuration, the default here", COUNT)
+    length_penalty: float = option(1.0, "its length penalty, the default here", NOT_NEGATIVE)
+    length_norm: str = option("length", "how it ranks a beam, the default here", LENGTH_NORMS)
+    max_output_length: int | None = option(None, "its maximum tokens of a translation", COUNT)
+    language_tags: tuple[str, ...] = option((), "with one of which each source begins")
+
+    def __post_init__(self) -> None:
+        check_fields(self)

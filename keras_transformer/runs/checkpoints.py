@@ -1,16 +1,10 @@
 """The files of checkpoints that a training resumes from, with checksums.
 
 `resume.json` describes the last two checkpoints, with the checksums of their files; the files with
-their arrays are in the same directory. Each file is written under a temporary name, flushed and
-renamed, `resume.json` last. A process killed at any time thus leaves valid checkpoints.
-
-Arrays are in the format of safetensors: the length of the header, the header (JSON: name, type,
-shape and offsets of each array), and the bytes of the arrays. Unlike a pickle, it cannot contain
-code; and Python writes it, so that a full disk raises an error instead of ending the process, as in
-HDF5.
+their arrays (safetensors) are in the same directory. Each file is written under a temporary name,
+flushed and renamed, `resume.json` last. A process killed at any time thus leaves valid checkpoints.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -19,22 +13,27 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from keras_transformer.inspection.files import digest
-from keras_transformer.utils import TEMPORARY, Path, reason, replacing
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
+from keras_transformer.utils import (
+    SEAL,
+    TEMPORARY,
+    Path,
+    digest,
+    lock,
+    read_json,
+    read_sealed,
+    reason,
+    replacing,
+    write_sealed,
+)
 
 STATE, LOCK = "resume.json", "lock"
-TYPES = {
-    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
-    **{"bool": "BOOL", "bfloat16": "BF16"},
-}
+KEPT = "checkpoints"  # in `resume.json`
+# Names in files of older versions.
+OLD_KEPT = "points"
+OLD_NAMES = {"update": "step", "updates": "total_steps", "position": "batch", "more": "additional"}
 # File descriptors of the locks of this process, which may train into a directory again.
 _held: dict[str, int] = {}
 
@@ -50,6 +49,7 @@ class Checkpoints:
             nothing.
 
     Attributes:
+        state_file: Path of `resume.json`.
         entries: List of dicts: `arrays` (the name of the file), `sha256`, `state` and `files`; see
             `write`. Those on the disk, after `read`.
     """
@@ -60,9 +60,13 @@ class Checkpoints:
     def __init__(self, folder: Path, owned: str | None = None, writes: bool = True) -> None:
         self.writes = writes
         self.folder = os.fspath(folder)
+        self.state_file = self._path(STATE)
         self.entries: list[dict[str, Any]] = []
         names = "|".join(filter(None, (self.ARRAYS_PATTERN, owned)))
         self._owned = re.compile(rf"({re.escape(TEMPORARY)}.*|{names})")
+
+    def _path(self, name):
+        return os.path.join(self.folder, name)
 
     # --- one training at a time ---
 
@@ -70,37 +74,31 @@ class Checkpoints:
         """Creates the directory if necessary, and locks it against other processes."""
         if not self.writes:
             return
-        name = os.path.realpath(os.path.join(self.folder, LOCK))
+        name = os.path.realpath(self._path(LOCK))
         try:
             os.makedirs(self.folder, exist_ok=True)
-            held = _held.get(name)
-            if (
-                held is not None
-                and os.path.exists(name)
-                and os.path.samestat(os.fstat(held), os.stat(name))
-            ):
-                return
             file = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise ValueError(f"{self.folder} cannot be written ({reason(error)}).") from error
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                process = os.read(file, 99).decode()
-                os.close(file)
-                raise ValueError(
-                    f"{self.folder} is in use by another training process"
-                    f"{f' ({process})' if process else ''}: wait until it ends, or choose another "
-                    "directory."
-                ) from None
+        held = _held.get(name)
+        if held is not None and os.path.samestat(os.fstat(held), os.fstat(file)):
+            os.close(file)
+            return
+        if not lock(file):
+            process = os.read(file, 99).decode()
+            os.close(file)
+            raise ValueError(
+                f"{self.folder} is in use by another training process"
+                f"{f' ({process})' if process else ''}: wait until it ends, or choose another "
+                "directory."
+            )
         os.ftruncate(file, 0)
         os.write(file, str(os.getpid()).encode())
         _held[name] = file
 
     def release(self) -> None:
         """Unlocks the directory; the end of the process does so too."""
-        file = _held.pop(os.path.realpath(os.path.join(self.folder, LOCK)), None)
+        file = _held.pop(os.path.realpath(self._path(LOCK)), None)
         if file is not None:
             os.close(file)
 
@@ -108,28 +106,18 @@ class Checkpoints:
 
     def read(self) -> list[dict[str, Any]]:
         """Reads `resume.json`, but not the other files."""
-        name = os.path.join(self.folder, STATE)
+        name = self.state_file
         remedy = "restore it from a copy, or train again into another directory"
-        try:
-            with open(name, encoding="utf-8") as file:
-                content = json.load(file)
-            entries = content["points"]
-            is_valid = content["sha256"] == _entries_checksum(entries)
-        except FileNotFoundError:
-            checkpoints = sorted(self._list_unused_files(set()))
-            if checkpoints:
-                raise ValueError(
-                    f"{name} is missing, although {checkpoints[-1]} exists: {remedy}."
-                ) from None
-            entries, is_valid = [], True
-        except OSError as error:
-            raise ValueError(f"{name} cannot be read ({reason(error)}): {remedy}.") from None
-        except (ValueError, KeyError, TypeError):
-            is_valid = False
-        if not is_valid:
-            raise ValueError(f"{name} is corrupted: {remedy}.")
-        self.entries = entries
-        return entries
+        if os.path.exists(name):
+            try:
+                self.entries = _read_entries(name)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise ValueError(f"{name} is corrupted: {remedy}.") from None
+        elif checkpoints := sorted(self._list_unused_files(set())):
+            raise ValueError(f"{name} is missing, although {checkpoints[-1]} exists: {remedy}.")
+        else:
+            self.entries = []
+        return self.entries
 
     def latest(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         """Reads the newest valid checkpoint; warns on stderr about a corrupted newer one.
@@ -141,8 +129,8 @@ class Checkpoints:
         for entry in reversed(self.read()):
             try:
                 for name, checksum in entry["files"].items():
-                    check_checksum(os.path.join(self.folder, name), checksum)
-                arrays = read_arrays(os.path.join(self.folder, entry["arrays"]), entry["sha256"])
+                    check_checksum(self._path(name), checksum)
+                arrays = read_arrays(self._path(entry["arrays"]), entry["sha256"])
             except ValueError as error:
                 problems.append(str(error))
                 continue
@@ -182,7 +170,7 @@ class Checkpoints:
         if not self.writes:
             return
         file = f"{name}.safetensors"
-        checksum = write_arrays(os.path.join(self.folder, file), arrays)
+        checksum = write_arrays(self._path(file), arrays)
         entry = {"arrays": file, "sha256": checksum, "state": state, "files": dict(files or {})}
         others = [one for one in self.entries if one["arrays"] != file]
         before, self.entries = self.entries, [*others, entry][-self.MAX_ENTRIES :]
@@ -213,10 +201,10 @@ class Checkpoints:
         used = {name for entry in self.entries for name in (entry["arrays"], *entry["files"])}
         for name in self._list_unused_files(used):
             try:
-                os.remove(os.path.join(self.folder, name))
+                os.remove(self._path(name))
             except OSError as error:
                 raise ValueError(
-                    f"{os.path.join(self.folder, name)} cannot be removed ({reason(error)})."
+                    f"{self._path(name)} cannot be removed ({reason(error)})."
                 ) from error
 
     def _write(self):
@@ -224,9 +212,8 @@ class Checkpoints:
             return
         # As `read` returns them: without tuples and numbers of NumPy and TensorFlow.
         entries = json.loads(json.dumps(self.entries, default=lambda x: np.asarray(x).tolist()))
-        with replacing(os.path.join(self.folder, STATE)) as name:
-            with open(name, "w", encoding="utf-8") as file:
-                json.dump({"sha256": _entries_checksum(entries), "points": entries}, file)
+        with replacing(self.state_file) as name:
+            write_sealed(name, {KEPT: entries})
         self.entries = entries
 
     def _list_unused_files(self, used):
@@ -236,43 +223,31 @@ class Checkpoints:
         return {x for x in os.listdir(self.folder) if self._owned.fullmatch(x)} - used
 
 
+def _read_entries(name):
+    """Reads the entries of `resume.json`, also those of older versions, by their new names."""
+    fields = read_json(name)
+    if SEAL in fields and OLD_KEPT not in fields:
+        return read_sealed(name)[KEPT]
+    entries = fields[OLD_KEPT]
+    for entry in entries:
+        entry["state"] = {OLD_NAMES.get(k, k): value for k, value in entry["state"].items()}
+    return entries
+
+
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
     """Writes arrays by name, atomically; returns the SHA-256 of the file."""
-    header, end = {}, 0
-    for name, array in arrays.items():
-        begin, end = end, end + array.nbytes
-        header[name] = {
-            "dtype": TYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # aligns the arrays
-    checksum = hashlib.sha256()
-    with replacing(path) as name, open(name, "wb") as file:
-        for chunk in (len(text).to_bytes(8, "little"), text, *map(_array_bytes, arrays.values())):
-            checksum.update(chunk)
-            file.write(chunk)
-    return checksum.hexdigest()
+    with replacing(path) as name:
+        try:
+            save_file({key: np.asarray(array, order="C") for key, array in arrays.items()}, name)
+        except SafetensorError as error:  # a full disk
+            raise OSError(str(error)) from error
+        return digest(name)
 
 
 def read_arrays(path: Path, checksum: str) -> dict[str, np.ndarray]:
-    """Reads the arrays of `write_arrays`, those of bfloat16 as uint16."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({reason(error)})") from error
-    if hashlib.sha256(content).hexdigest() != checksum:
-        raise _corrupted(path)
-    size = 8 + int.from_bytes(content[:8], "little")
-    names = {code: name for name, code in TYPES.items()} | {"BF16": "uint16"}
-    arrays = {}
-    for name, entry in json.loads(content[8:size]).items():
-        begin, end = entry["data_offsets"]
-        data = memoryview(content)[size + begin : size + end]
-        arrays[name] = np.frombuffer(data, names[entry["dtype"]]).reshape(entry["shape"])
-    return arrays
+    """Reads the arrays of `write_arrays`."""
+    check_checksum(path, checksum)
+    return load_file(path)
 
 
 def file_checksum(path: Path) -> str:
@@ -286,17 +261,4 @@ def file_checksum(path: Path) -> str:
 def check_checksum(path: Path, checksum: str) -> None:
     """Checks the SHA-256 of a file."""
     if file_checksum(path) != checksum:
-        raise _corrupted(path)
-
-
-def _array_bytes(array: np.ndarray) -> Any:
-    """Returns the bytes of an array; NumPy has no memoryview of bfloat16 or scalars."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _corrupted(path):
-    return ValueError(f"{path} is corrupted (its checksum has changed)")
-
-
-def _entries_checksum(entries):
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+        raise ValueError(f"{path} is corrupted (its checksum has changed)")

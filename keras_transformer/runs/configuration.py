@@ -10,11 +10,9 @@ from typing import Any
 
 import yaml
 
-from keras_transformer.inspection.files import read_bytes
 from keras_transformer.presets import ModelConfig, TrainConfig, change
-from keras_transformer.presets.imported import Imported
-from keras_transformer.presets.options import FORMAT, check_format, help_of
-from keras_transformer.utils import Path
+from keras_transformer.presets.options import FORMAT, Imported, check_format, help_of
+from keras_transformer.utils import Path, read_bytes
 
 RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
 TABLES: dict[str, Any] = {"model": ModelConfig, "imported": Imported}  # fields with fields
@@ -38,14 +36,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def to_yaml(config: TrainConfig) -> str:
-    """Writes a configuration for `--config`, with a comment on each line.
-
-    Args:
-        config: `TrainConfig`.
-
-    Returns:
-        YAML.
-    """
+    """Returns a configuration as YAML for `--config`, with a comment on each line."""
     lines = [f"format: {FORMAT}"]
     for field in dataclasses.fields(TrainConfig):
         if field.metadata.get("hidden") and getattr(config, field.name) == field.default:
@@ -63,12 +54,7 @@ def to_yaml(config: TrainConfig) -> str:
 def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConfig:
     """Reads a configuration that `to_yaml` has written, or some of its fields.
 
-    Args:
-        path: Name of a file, such as the `config.yaml` of a run.
-        missing: Values of fields that the file omits, instead of their defaults.
-
-    Returns:
-        `TrainConfig`.
+    `missing` are values of fields that the file omits, instead of their defaults.
     """
     values = {**(missing or {}), **read_values(path, None)}
     try:
@@ -78,12 +64,7 @@ def from_yaml(path: Path, missing: Mapping[str, Any] | None = None) -> TrainConf
 
 
 def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, Any]:
-    """Reads the values in a configuration file, for `presets.change`.
-
-    Args:
-        path: Name of the file.
-        default_format: The format of a file that does not name it; None if it has to.
-    """
+    """Reads the values in a file, for `presets.change`; with None, it has to name its format."""
     content = read_bytes(path, MAX_BYTES)
     try:
         fields = yaml.load(content.decode(), _PlainLoader)
@@ -101,7 +82,10 @@ def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, An
             "config prints an example."
         )
     check_format(str(path), fields.pop("format", default_format))
-    return _read_fields(TrainConfig, fields, str(path))
+    try:
+        return _read_fields(TrainConfig, fields)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _yaml_lines(config, fields, indent):
@@ -121,7 +105,7 @@ def _yaml_lines(config, fields, indent):
     return lines
 
 
-def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]:
+def _read_fields(kind: Any, fields: dict[Any, Any]) -> dict[str, Any]:
     """Reads the values of a table, those of the model included, with the types of the fields."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -132,30 +116,23 @@ def _read_fields(kind: Any, fields: dict[Any, Any], path: str) -> dict[str, Any]
             advice = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(hints)}."
             if name in typing.get_type_hints(ModelConfig):
                 advice = "indent it below model."
-            raise ValueError(f"{path}: unknown field {name!r}; {advice}")
+            raise ValueError(f"unknown field {name!r}; {advice}")
         if name == "model" and isinstance(value, dict):
-            values |= _read_fields(ModelConfig, value, path)
+            values |= _read_fields(ModelConfig, value)
         elif name == "imported" and isinstance(value, dict):
-            values[name] = _make_imported(_read_fields(Imported, value, path), path)
+            values[name] = Imported(**_read_fields(Imported, value))
         else:
-            values[name] = _convert_value(value, hints[name], name, path)
+            values[name] = _convert_value(value, hints[name], name)
     return values
 
 
-def _make_imported(fields, path):
-    try:
-        return Imported(**fields)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
+def _convert_value(value: Any, hint: Any, name: str) -> Any:
     """Converts a value to the type of a field."""
     if typing.get_origin(hint) is tuple:
         value = [] if value is None else value
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        raise ValueError(f"{path}: {name} must be a list of strings, received {value!r}.")
+        raise ValueError(f"{name} must be a list of strings, received {value!r}.")
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if type(value) in kinds:
         return value
@@ -166,10 +143,7 @@ def _convert_value(value: Any, hint: Any, name: str, path: str) -> Any:
             pass
     if value is None and type(None) in kinds:
         return None
-    raise ValueError(f"{path}: {name} must be {_describe_types(kinds)}, received {value!r}.")
-
-
-def _describe_types(kinds):
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     names |= {type(None): "null", ModelConfig: "a table of sizes", Imported: "a table"}
-    return " or ".join(names[kind] for kind in kinds)
+    expected = " or ".join(names[kind] for kind in kinds)
+    raise ValueError(f"{name} must be {expected}, received {value!r}.")

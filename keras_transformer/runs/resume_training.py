@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import os
 import signal
 import sys
@@ -31,6 +32,28 @@ from keras_transformer.utils import Path, counted
 
 # The system sends SIGHUP when a terminal or an ssh connection closes; Windows does not have it.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+MAX_SAVE_SHARE = 0.02  # of the time, for saving
+FIRST_SAVE_SECONDS = 30.0  # until the first checkpoint, as the time for saving is unknown
+
+
+@dataclasses.dataclass
+class Position:
+    """How far a training has come.
+
+    Attributes:
+        epoch: Number of completed epochs.
+        step: Number of completed steps of the current epoch.
+        total_steps: Number of completed steps of all epochs.
+        batch: The next batch of the dataset: (pass, index in it).
+        ended: Whether the training stopped before the last epoch.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    total_steps: int = 0
+    batch: tuple[int, int] = (0, 0)
+    ended: bool = False
 
 
 class ResumeTraining(keras.callbacks.Callback):
@@ -64,6 +87,10 @@ class ResumeTraining(keras.callbacks.Callback):
             that JSON can represent, and `set_state`, which restores it; for others, such as Keras'
             `EarlyStopping`, attributes are saved that are numbers or lists of arrays. Put
             `ResumeTraining` after them in the list of callbacks for `fit`.
+        every_epoch: Whether the end of each epoch is a checkpoint in any case.
+        accept_changes: Whether the dataset may have changed.
+        owned: Regular expression of the names of a subclass's `get_files`.
+        remedy: What to change after a divergence, for its error.
 
     Raises:
         ValueError: If the dataset has no position, another process uses the directory, no
@@ -76,19 +103,17 @@ class ResumeTraining(keras.callbacks.Callback):
     >>> model.fit(dataset, epochs=10, shuffle=False, callbacks=[resume])
     """
 
-    MAX_SAVE_SHARE = 0.02  # share of the time for saving
-    FIRST_SAVE_SECONDS = 30.0  # until the first checkpoint, as the time for saving is unknown
-    EVERY_EPOCH = False  # whether the end of each epoch is always a checkpoint
-    # Text of the error after a divergence: advice, and the words before the checkpoint.
-    REMEDY, RESUMES = divergence.REMEDY, "it resumes from"
-
     def __init__(
         self,
         path: Path,
         dataset: tf.data.Dataset,
         every: int | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        *,
+        every_epoch: bool = False,
+        accept_changes: bool = False,
         owned: str | None = None,
+        remedy: str = divergence.REMEDY,
     ) -> None:
         super().__init__()
         require_tensorflow("ResumeTraining")
@@ -103,19 +128,17 @@ class ResumeTraining(keras.callbacks.Callback):
         self.dataset = dataset
         self.every = every
         self.callbacks = list(callbacks)
-        self.accept_changes = False  # whether the dataset may have changed
+        self.every_epoch = every_epoch or every is not None
+        self.accept_changes = accept_changes
+        self.remedy = remedy
         self.checkpoints = Checkpoints(path, owned)
-        self.epoch = 0  # number of completed epochs
-        self.step = 0  # number of completed steps of the current epoch
-        self.skipped = 0  # number of them that another process completed
-        self.ended = False  # whether the training stopped before the last epoch
-        self._position = dataset.stream.position  # of the next batch
-        self._total_steps = 0  # completed steps of all epochs
+        self.position = Position(batch=dataset.stream.position)
+        self.skipped = 0  # number of steps of the current epoch that another process completed
         self._latest: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
         self._opened = self._restored = False
         self._metrics: dict[str, np.ndarray] | None = None
         self._logs: dict[str, Any] = {}
-        self._train_function: Any = None  # of the model, while it skips steps
+        self._skipping: _Skipping | None = None
         self._exit_status: int | None = None
         self._is_multiworker = False
         self._save_seconds: float | None = None  # duration of the last save
@@ -136,19 +159,20 @@ class ResumeTraining(keras.callbacks.Callback):
     # --- resuming ---
 
     def open(self) -> bool:
-        """Locks the directory and reads the last checkpoint; `fit` does so automatically.
+        """Locks the directory, reads the last checkpoint, and returns whether there is one.
 
-        Returns:
-            Whether there is one.
+        `fit` does so automatically.
         """
         self.checkpoints.lock()
         self._latest = self.checkpoints.latest()
         self._opened = True
-        if self._latest is not None:
-            state = self._latest[0]
-            self.epoch, self.step, self.ended = (state[x] for x in ("epoch", "update", "ended"))
-            self.set_state(copy.deepcopy(state["more"]))  # not to change the checkpoint
-        return self._latest is not None
+        if self._latest is None:
+            return False
+        state = self._latest[0]
+        fields = {field.name: state[field.name] for field in dataclasses.fields(Position)}
+        self.position = Position(**fields)
+        self.set_state(copy.deepcopy(state["additional"]))  # not to change the checkpoint
+        return True
 
     def close(self) -> None:
         """Unlocks the directory; the end of `fit` does so automatically."""
@@ -168,9 +192,6 @@ class ResumeTraining(keras.callbacks.Callback):
         """Restores everything except the metrics, which Keras resets later.
 
         Nothing is written before this has succeeded; `fit` does so automatically.
-
-        Raises:
-            ValueError: If training cannot resume from the checkpoint.
         """
         strategy = self.model.distribute_strategy
         try:
@@ -178,7 +199,7 @@ class ResumeTraining(keras.callbacks.Callback):
             self.checkpoints.writes = is_chief(strategy)
             if not self._opened:
                 self.open()
-            check_equal(strategy, "checkpoints", f"{self.epoch} {self.step}")
+            check_equal(strategy, "checkpoints", f"{self.position.epoch} {self.position.step}")
             self._restore_all(strategy)
             if not self.checkpoints.entries:
                 self.checkpoints.begin()
@@ -202,14 +223,14 @@ class ResumeTraining(keras.callbacks.Callback):
         if latest is None:
             return
         state, arrays = latest[0], scatter_metrics(strategy, latest[1])
-        self._position, self._total_steps = self._find_position(state), state["updates"]
+        self.position.batch = self._find_batch(state)
         write_variables(self.model, arrays, False, str(self.path))
         set_states(self.callbacks, state["callbacks"], arrays)
         self._metrics, self._logs = arrays, state["logs"]
 
-    def _find_position(self, state):
-        """Returns the saved position in the dataset, which must be the same."""
-        stream, (number, index) = self.dataset.stream, state["position"]
+    def _find_batch(self, state):
+        """Returns the next batch of the dataset, which must be the same."""
+        stream, (number, index) = self.dataset.stream, state["batch"]
         here, there = stream.batches_per_pass, state["batches_per_pass"]
         if here != there and not self.accept_changes:
             raise ValueError(
@@ -224,22 +245,22 @@ class ResumeTraining(keras.callbacks.Callback):
         """Starts `fit` with the current epoch."""
         if not self._restored:
             self.restore()
-        set_initial_epoch(self.model, self.params["epochs"] if self.ended else self.epoch)
+        epochs = self.params["epochs"]
+        set_initial_epoch(self.model, epochs if self.position.ended else self.position.epoch)
         self._saved = time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores the metrics, and lets the model skip the completed steps."""
         set_initial_epoch(self.model, 0)  # for the next `fit`
-        if epoch != self.epoch:
-            self.epoch, self.step = epoch, 0
-        if self.step and self._metrics is not None:
+        if epoch != self.position.epoch:
+            self.position.epoch, self.position.step = epoch, 0
+        if self.position.step and self._metrics is not None:
             write_variables(self.model, self._metrics, True, str(self.path))
-            self._train_function, logs = self.model.train_function, self._logs
-            self.model.train_function = lambda _: logs
+            self._skipping = _Skipping(self.model, self._logs)
         self._metrics = None
-        self.skipped = self.step
+        self.skipped = self.position.step
         # Keras may create and drop iterators; the next one starts here.
-        self.dataset.stream.position = self._position
+        self.dataset.stream.position = self.position.batch
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Trains again after the completed steps."""
@@ -248,16 +269,16 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts the steps, and saves if a checkpoint is due."""
-        done, stream = batch + 1, self.dataset.stream
+        done, stream, position = batch + 1, self.dataset.stream, self.position
         if not stream.repeat:
             done = min(done, stream.batches_per_pass)  # steps_per_execution may exceed them
         if done <= self.skipped:
             return
-        count, before = done - self.step, self._total_steps
+        count, before = done - position.step, position.total_steps
         if divergence.has_diverged(logs):
-            self._stop_diverged(divergence.describe_step(done, self.epoch + 1), count)
-        self.step, self._total_steps, self._logs = done, before + count, dict(logs or {})
-        self._position = stream.after(self._position, count)
+            self._stop_diverged(divergence.describe_step(done, position.epoch + 1), count)
+        position.step, position.total_steps, self._logs = done, before + count, dict(logs or {})
+        position.batch = stream.after(position.batch, count)
         # A worker that receives a signal cannot save without the others.
         if self._is_due(before) or (self._exit_status is not None and not self._is_multiworker):
             self.save()
@@ -270,59 +291,47 @@ class ResumeTraining(keras.callbacks.Callback):
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Stops if the validation loss is not finite."""
         if divergence.has_diverged(logs):
-            self._stop_diverged(divergence.describe_validation(self.epoch + 1))
+            self._stop_diverged(divergence.describe_validation(self.position.epoch + 1))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Saves the end of an epoch if it is due."""
         self._stop_skipping()
-        self.epoch, self.step, self.skipped, self._logs = epoch + 1, 0, 0, {}
-        self.ended = bool(self.model.stop_training)
-        due = (
-            self.EVERY_EPOCH,
-            self.every is not None,
-            self._is_multiworker,
-            self._exit_status is not None,
-        )
-        last = self.ended or self.epoch == self.params["epochs"]
-        if any(due) or last or self._is_due(self._total_steps):
+        position, self.skipped, self._logs = self.position, 0, {}
+        position.epoch, position.step = epoch + 1, 0
+        position.ended = bool(self.model.stop_training)
+        is_last = position.ended or position.epoch == self.params["epochs"]
+        always = self.every_epoch or self._is_multiworker or self._exit_status is not None
+        if always or is_last or self._is_due(position.total_steps):
             self.save()
         self._exit_if_requested()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Unlocks the directory."""
         set_initial_epoch(self.model, 0)
-        self.dataset.stream.position = self._position
+        self.dataset.stream.position = self.position.batch
         self.close()
 
     def _stop_skipping(self):
-        if self._train_function is not None:
-            self.model.train_function, self._train_function = self._train_function, None
+        if self._skipping is not None:
+            self._skipping.stop()
+            self._skipping = None
 
     # --- saving ---
 
     def save(self) -> None:
-        """Saves a checkpoint.
-
-        Raises:
-            ValueError: If it cannot be written; earlier checkpoints stay valid.
-        """
+        """Saves a checkpoint; if it cannot be written, earlier checkpoints stay valid."""
         start = time.monotonic()
         self.check_weights()
         arrays = gather_metrics(self.model.distribute_strategy, read_variables(self.model))
         states, more = get_states(self.callbacks)
-        state = {
-            "epoch": self.epoch,
-            "update": self.step,
-            "updates": self._total_steps,
+        state = dataclasses.asdict(self.position) | {
             "applied": self._count_applied_steps(),
-            "position": self._position,
             "batches_per_pass": self.dataset.stream.batches_per_pass,
-            "ended": self.ended,
             "logs": self._logs,
             "callbacks": states,
-            "more": self.get_state(),
+            "additional": self.get_state(),
         }
-        name = f"{self.epoch:06}-{self.step:08}"
+        name = f"{self.position.epoch:06}-{self.position.step:08}"
         self.checkpoints.write(name, state, arrays | more, self.get_files())
         self._saved = time.monotonic()
         self._save_seconds = self._saved - start
@@ -330,10 +339,10 @@ class ResumeTraining(keras.callbacks.Callback):
     def _is_due(self, before):
         """Returns whether to save now; `before` is the number of steps at the previous call."""
         if self.every is not None:
-            return self._total_steps // self.every > before // self.every
-        pause = self.FIRST_SAVE_SECONDS
+            return self.position.total_steps // self.every > before // self.every
+        pause = FIRST_SAVE_SECONDS
         if self._save_seconds is not None:
-            pause = self._save_seconds / self.MAX_SAVE_SHARE
+            pause = self._save_seconds / MAX_SAVE_SHARE
         return not self._is_multiworker and time.monotonic() - self._saved >= pause
 
     # --- stopping ---
@@ -341,7 +350,8 @@ class ResumeTraining(keras.callbacks.Callback):
     def check_weights(self) -> None:
         """Stops the training if weights are not finite."""
         if not divergence.all_finite(self.model):
-            self._stop_diverged(f"a weight after step {self.step:,} of epoch {self.epoch + 1:,}")
+            step, epoch = self.position.step, self.position.epoch + 1
+            self._stop_diverged(f"a weight after step {step:,} of epoch {epoch:,}")
 
     def _stop_diverged(self, what, count=0):
         """Stops a training that diverged in or after the last `count` steps.
@@ -352,33 +362,48 @@ class ResumeTraining(keras.callbacks.Callback):
         scaled = isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer)
         # Loss scaling skips steps that diverge.
         first = self._count_applied_steps() - (0 if scaled else count)
-        remedy = self.REMEDY
+        remedy = self.remedy
         self.checkpoints.drop(first)
         if self.checkpoints.entries and self.checkpoints.writes:
             state = self.checkpoints.entries[-1]["state"]
-            at = f"step {state['update']:,} of epoch {state['epoch'] + 1:,}"
-            if not state["update"]:
+            at = f"step {state['step']:,} of epoch {state['epoch'] + 1:,}"
+            if not state["step"]:
                 at = f"the end of epoch {state['epoch']:,}"
-            remedy += f"; {self.RESUMES} {at}"
+            remedy += f"; it resumes from {at}"
         self.close()
         divergence.stop(self.model, what, remedy)
 
     def _count_applied_steps(self):
         """Counts the steps that changed the weights; loss scaling skips others."""
         optimizer = self.model.optimizer
-        return int(optimizer.iterations.numpy()) if optimizer else self._total_steps
+        return int(optimizer.iterations.numpy()) if optimizer else self.position.total_steps
 
     def request_exit(self, status: int) -> None:
-        """Saves a checkpoint and raises `SystemExit` after the current step or validation.
-
-        Args:
-            status: Exit status.
-        """
+        """Saves a checkpoint and raises `SystemExit` after the current step or validation."""
         self._exit_status = status
 
     def _exit_if_requested(self):
         if self._exit_status is not None:
             raise SystemExit(self._exit_status)
+
+
+class _Skipping:
+    """Stands in for a model's training step while `fit` repeats the completed steps of an epoch.
+
+    Keras starts every epoch with its first step. Instead of training, these steps return the logs
+    of the last of them; they take no batch from the dataset.
+    """
+
+    def __init__(self, model: keras.Model, logs: dict[str, Any]) -> None:
+        self._model, self._logs, self._train_function = model, logs, model.train_function
+        model.train_function = self._skip
+
+    def _skip(self, iterator):
+        return self._logs
+
+    def stop(self) -> None:
+        """Lets the model train again."""
+        self._model.train_function = self._train_function
 
 
 @contextlib.contextmanager
@@ -389,9 +414,6 @@ def save_on_signals(training: ResumeTraining) -> Iterator[None]:
     immediately, except SIGHUP, which may come both from the shell and from the system. A SIGHUP
     that is ignored, as with `nohup`, stays ignored. Handlers are set in the main thread only, as
     Python requires.
-
-    Args:
-        training: The callback that saves the training.
     """
     received: list[int] = []
     hangup = getattr(signal, "SIGHUP", None)

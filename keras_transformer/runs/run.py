@@ -9,18 +9,31 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from keras_transformer.data.pairs import Pair
-from keras_transformer.inspection import files
-from keras_transformer.inspection.model_config import MODEL as TRANSFORMER
-from keras_transformer.inspection.model_config import check_weights, read_model_config
-from keras_transformer.inspection.probing import Probe
-from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.checkpoints import STATE, Checkpoints
+from keras_transformer.presets import GREEDY, SearchConfig, TrainConfig
 from keras_transformer.runs.configuration import MACHINE_FIELDS, from_yaml, to_yaml
+from keras_transformer.runs.inspection import inspect_model
 from keras_transformer.tokenizers import saved
-from keras_transformer.utils import Path, counted, creating, remove_leftovers, replacing
+from keras_transformer.utils import (
+    FILES,
+    Path,
+    check_files,
+    check_types,
+    counted,
+    creating,
+    describe_files,
+    read_json,
+    read_sealed,
+    remove_leftovers,
+    replacing,
+    write_sealed,
+)
+
+if TYPE_CHECKING:
+    from keras_transformer.runs.checkpoints import Checkpoints
+    from keras_transformer.runs.training_data import TrainingData
 
 MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # scores of the model, and checksums: `write_scores`
@@ -70,26 +83,16 @@ class Run(os.PathLike[str]):
     exports), `history.csv` (a row per validation), `logs/` (TensorBoard) and `checkpoints/`.
     Loading reads nothing outside the directory, so it can be moved.
 
-    Args:
-        path: Name of the directory.
-
     Attributes:
+        path: Name of the directory.
         writes: Whether this process writes, as the chief does. If not, `lock`, `create` and
             `update` do nothing.
-        checked: Arguments of the last successful `check_training`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
         self.writes = True
-        self.checked: Any = None
         self._created = False  # by this object
-        self._description: dict[str, Any] | None = None
-
-    @classmethod
-    def from_path(cls, path: Path) -> "Run":
-        """Returns the run at a path. A `Run` is returned unchanged, with its inspection."""
-        return path if isinstance(path, Run) else cls(path)
 
     def __fspath__(self) -> str:
         return self.path
@@ -101,9 +104,9 @@ class Run(os.PathLike[str]):
         """Returns the path of a file in the run."""
         return os.path.join(self.path, *names)
 
-    def has(self, name: str) -> bool:
+    def has(self, *names: str) -> bool:
         """Returns whether the run contains a file or directory of this name."""
-        return os.path.exists(self.file(name))
+        return os.path.exists(self.file(*names))
 
     @property
     def has_model(self) -> bool:
@@ -113,45 +116,22 @@ class Run(os.PathLike[str]):
     # --- opening ---
 
     def inspect(self) -> dict[str, Any]:
-        """Checks that the run is not corrupted and is safe to load.
+        """Checks that the run is not corrupted and is safe to load; returns its description.
 
-        Files are compared with their checksums, and parsed by native code in a separate process
-        first. Only classes of this package, Keras' numeric classes and classes registered by the
-        calling program are allowed. Neither Keras nor TensorFlow is imported. The result is cached.
-
-        Returns:
-            See `describe`.
-
-        Raises:
-            ValueError: If it is not a run directory, or cannot be loaded safely.
+        Files are compared with their checksums. Only classes of this package, Keras' numeric
+        classes and classes registered by the calling program are allowed. Neither Keras nor
+        TensorFlow is imported.
         """
-        if self._description is None:
-            self._description = self._inspect()
-        return self._description
-
-    def _inspect(self):
         if not self.has_model:
             check_not_foreign(self)
             raise ValueError(
                 f"{self} is not a run directory with {MODEL} and {saved.NAMES[0]}: give the "
                 "--output of a training that has completed an epoch."
             )
-        names = [MODEL, *map(os.path.basename, saved.paths(self)), CONFIG, DATA]
-        files.check_files(self, self.read_scores(), MODEL_SCORES, filter(self.has, names))
-        description = self.describe()
-        model, vocabularies = self.file(MODEL), saved.require_paths(self)
-        answer, *sides = Probe([model, *vocabularies]).answers()
-        config = read_model_config(model, answer["config"])
-        check_weights(model, config, answer["weights"])
-        if config["registered_name"] == TRANSFORMER:
-            for name, side, vocabulary in zip(saved.SIDES, sides, vocabularies, strict=True):
-                size = config["config"][f"{name}_vocabulary_size"]
-                if side["pieces"] != size:
-                    raise ValueError(
-                        f"{vocabulary} must have {size:,} pieces, as {model} does, received "
-                        f"{side['pieces']:,}: it belongs to another model."
-                    )
-        return description
+        names = [MODEL, *map(os.path.basename, saved.require_paths(self)), CONFIG, DATA]
+        check_files(self, self.read_scores(), MODEL_SCORES, filter(self.has, names))
+        inspect_model(self.file(MODEL))
+        return self.describe()
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Describes the run for a model card: recipe, data and scores, without paths.
@@ -160,9 +140,6 @@ class Run(os.PathLike[str]):
             Dict of `recipe`, `data` and `metrics`, dicts that JSON can represent; empty if nothing
             is known. `mean_of` lists the checkpoints if the model is an average; `worse_mean`
             describes an average that was worse than the best checkpoint.
-
-        Raises:
-            ValueError: If a file is corrupted.
         """
         if not self.has(CONFIG):
             return {}
@@ -175,7 +152,7 @@ class Run(os.PathLike[str]):
         for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *left, *local, *MACHINE_FIELDS):
             del recipe[field]
         scores = {"metrics": {}} | self.read_scores()
-        scores.pop(files.FILES, None)
+        scores.pop(FILES, None)
         if config.is_imported:
             recipe = {}
         origin = {"imported": imported} if imported else {}
@@ -184,16 +161,16 @@ class Run(os.PathLike[str]):
     # --- configuration and data ---
 
     def read_config(self) -> TrainConfig:
-        """Reads the configuration.
-
-        Raises:
-            ValueError: If it is missing, or this version cannot read it.
-        """
+        """Reads the configuration."""
         if not os.path.isfile(self.file(CONFIG)):
             check_not_foreign(self)
             raise ValueError(f"{self} is not a run directory: {CONFIG} is missing.")
         # Older versions trained on the built-in dates if there was no text.
         return from_yaml(self.file(CONFIG), {"dates": True})
+
+    def read_search(self) -> SearchConfig:
+        """Returns the search by default: that of an imported model, or greedy search."""
+        return self.read_config().search if self.has(CONFIG) else GREEDY
 
     def write_config(self, config: TrainConfig) -> None:
         """Writes the configuration atomically, unless it is unchanged."""
@@ -208,12 +185,9 @@ class Run(os.PathLike[str]):
 
         Returns:
             Dict of `train`, `valid` and, with pretrained embeddings, `vectors`; empty if unknown.
-
-        Raises:
-            ValueError: If the file is corrupted.
         """
-        data = files.read_json(self.file(DATA)) if self.has(DATA) else {}
-        files.check_types(self.file(DATA), data, {"train": dict, "valid": dict, "vectors": dict})
+        data = read_json(self.file(DATA)) if self.has(DATA) else {}
+        check_types(self.file(DATA), data, {"train": dict, "valid": dict, "vectors": dict})
         return data
 
     def write_data(self, data: dict[str, Any]) -> None:
@@ -225,14 +199,7 @@ class Run(os.PathLike[str]):
             self._update_checksum(DATA)
 
     def check_same_text(self, fingerprints: Mapping[str, Any]) -> None:
-        """Checks that the text has not changed; its path may have.
-
-        Args:
-            fingerprints: Fingerprints of the text now, with the names of `read_data`.
-
-        Raises:
-            ValueError: If they differ from those in `data.json`, or that is corrupted.
-        """
+        """Checks that the text, whose path may change, has the fingerprints in `data.json`."""
         recorded = self.read_data()
         for part, received in fingerprints.items():
             if recorded and received != recorded.get(part):
@@ -256,14 +223,10 @@ class Run(os.PathLike[str]):
             json.dump({"valid": chosen}, file, ensure_ascii=True, indent=1)  # also lone surrogates
 
     def read_examples(self) -> list[tuple[str, str]]:
-        """Reads the pairs of `write_examples`; an older run has none.
-
-        Raises:
-            ValueError: If the file is corrupted.
-        """
+        """Reads the pairs of `write_examples`; an older run has none."""
         if not self.has(EXAMPLES):
             return []
-        pairs = files.read_json(self.file(EXAMPLES)).get("valid")
+        pairs = read_json(self.file(EXAMPLES)).get("valid")
         if not isinstance(pairs, list) or not all(map(_is_string_pair, pairs)):
             raise ValueError(
                 f"{self.file(EXAMPLES)} must contain pairs of strings under the key valid."
@@ -273,12 +236,7 @@ class Run(os.PathLike[str]):
     # --- the model and its scores ---
 
     def write_model(self, model: Any, scores: dict[str, Any]) -> None:
-        """Writes `model.keras` and its scores.
-
-        Args:
-            model: `Transformer`.
-            scores: `metrics`, and `mean_of` or `worse_mean`: see `describe`.
-        """
+        """Writes `model.keras` and its scores: `metrics` and others, see `describe`."""
         # If the process is killed here, the model has no scores rather than wrong ones.
         self._write_scores({})
         with replacing(self.file(MODEL)) as name:
@@ -287,39 +245,37 @@ class Run(os.PathLike[str]):
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         """Writes the scores of the model, and the checksums of the files."""
-        sums = files.describe_files(self, filter(self.has, CHECKSUMMED))
-        self._write_scores(scores | {files.FILES: sums})
+        sums = describe_files(self, filter(self.has, CHECKSUMMED))
+        self._write_scores(scores | {FILES: sums})
 
     def read_scores(self) -> dict[str, Any]:
-        """Reads the scores of `write_scores`; empty if there is no model.
-
-        Raises:
-            ValueError: If the file is corrupted.
-        """
+        """Reads the scores of `write_scores`; empty if there is no model."""
         name = self.file(MODEL_SCORES)
         if not os.path.exists(name):
             return {}
-        scores = files.read_sealed(name)
-        files.check_types(name, scores, {"metrics": dict, "mean_of": dict, "worse_mean": dict})
+        scores = read_sealed(name)
+        check_types(name, scores, {"metrics": dict, "mean_of": dict, "worse_mean": dict})
         return scores
 
     def _update_checksum(self, name):
         """Updates the checksum of a file that was written after the model."""
         scores = self.read_scores()
-        if files.FILES in scores:
-            scores[files.FILES] |= files.describe_files(self, [name])
+        if FILES in scores:
+            scores[FILES] |= describe_files(self, [name])
             self._write_scores(scores)
 
     def _write_scores(self, scores):
-        self._description = None
         with replacing(self.file(MODEL_SCORES)) as name:
-            files.write_sealed(name, scores)
+            write_sealed(name, scores)
 
     # --- checkpoints and history ---
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> "Checkpoints":
         """The checkpoints that the training resumes from."""
+        # Needs safetensors, which opening a run does not.
+        from keras_transformer.runs.checkpoints import Checkpoints
+
         return Checkpoints(self.file(CHECKPOINTS), WEIGHTS_PATTERN, self.writes)
 
     def read_state(self) -> dict[str, Any] | None:
@@ -329,17 +285,15 @@ class Run(os.PathLike[str]):
             Dict with, among others, `epoch`, the number of completed epochs; `checkpoints`, the
             kept weights, a list of dicts of `file`, `epoch` and `sha256`, in the order of the
             epochs; and `history`, the scores of each epoch.
-
-        Raises:
-            ValueError: If the file is corrupted, or missing although there are checkpoints.
         """
-        entries = self.checkpoints.read()
-        if self.has(HISTORY) and not self.has(os.path.join(CHECKPOINTS, STATE)):
+        checkpoints = self.checkpoints
+        entries = checkpoints.read()
+        if self.has(HISTORY) and not os.path.exists(checkpoints.state_file):
             raise ValueError(
-                f"{self.file(CHECKPOINTS, STATE)} is missing, although {HISTORY} exists: restore "
-                "it from a copy, or train again into another directory."
+                f"{checkpoints.state_file} is missing, although {HISTORY} exists: restore it from "
+                "a copy, or train again into another directory."
             )
-        return entries[-1]["state"]["more"] if entries else None
+        return entries[-1]["state"]["additional"] if entries else None
 
     def read_history(self) -> list[dict[str, float | None]]:
         """Reads the history of the training.
@@ -349,24 +303,15 @@ class Run(os.PathLike[str]):
             the start of the training; `learning_rate`; `loss` and `val_loss` in nats per token;
             and, if the file has them, `val_bleu` and `val_chrf` (0–100). Values are floats, or None
             for an empty cell. Other columns are ignored.
-
-        Raises:
-            ValueError: If the file is missing or empty, a column is missing, or a cell is not a
-                number.
         """
         name = self.file(HISTORY)
         try:
             with open(name, encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
         except (OSError, UnicodeDecodeError, csv.Error):
-            if self.has_model and not os.path.exists(name):
-                raise ValueError(
-                    f"{self} has no {HISTORY}, as an average of checkpoints has none: give the "
-                    "run that it was averaged from."
-                ) from None
             raise ValueError(
                 f"{self} has no {HISTORY}: give the --output of a training that has completed an "
-                "epoch."
+                "epoch; for an average of checkpoints, that of the run that it was averaged from."
             ) from None
         if not rows:
             raise ValueError(f"{name} has no rows yet: wait for the first validation.")
@@ -393,13 +338,7 @@ class Run(os.PathLike[str]):
 
     @contextlib.contextmanager
     def locked(self, resume: bool = True) -> Iterator[None]:
-        """Locks the run against other processes while it is resumed.
-
-        A new run is locked later, when its directory exists.
-
-        Raises:
-            ValueError: If another process holds the lock.
-        """
+        """Locks the run while it is resumed; a new run is locked when its directory exists."""
         if not resume:
             yield
             return
@@ -415,14 +354,8 @@ class Run(os.PathLike[str]):
         """Path of the corpus that is prepared before the run directory exists."""
         return f"{self.path.rstrip('/')}.corpus"
 
-    def create(self, config: TrainConfig, data: Any, coverage: dict[str, Any]) -> None:
-        """Creates the directory atomically.
-
-        Args:
-            config: `TrainConfig`.
-            data: `TrainingData`.
-            coverage: Coverage of pretrained embeddings: `vectors` in `data.json`.
-        """
+    def create(self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]) -> None:
+        """Creates the directory atomically; `coverage` are the `vectors` in `data.json`."""
         if not self.writes:
             return
         with creating(self.path) as temporary:
@@ -437,7 +370,7 @@ class Run(os.PathLike[str]):
             self._adopt_corpus(data, new)
         self._created = True
 
-    def update(self, config: TrainConfig, data: Any, coverage: dict[str, Any]) -> None:
+    def update(self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]) -> None:
         """Writes the changed options and data of a resumed run; see `create`."""
         if not self.writes:
             return
@@ -460,7 +393,7 @@ class Run(os.PathLike[str]):
 
     def _adopt_corpus(self, data, run):
         """Moves the corpus that was prepared next to this run into `run`, its directory."""
-        if any(corpus.path == self.staged_corpus for corpus, _ in data.source.get("corpus", ())):
+        if any(corpus.path == self.staged_corpus for corpus, _ in data.corpora):
             shutil.rmtree(run.file(CORPUS), ignore_errors=True)
             os.replace(self.staged_corpus, run.file(CORPUS))
 
@@ -479,10 +412,6 @@ def ranking_key(monitor: str, scores: Mapping[str, float]) -> tuple[bool, float]
 
     Models are ranked by `val_loss`, or by a score such as `val_bleu`. Models with a score below 5
     come last and are ranked by the loss: near zero, the score is noise.
-
-    Args:
-        monitor: `"val_loss"`, `"val_bleu"` or `"val_chrf"`.
-        scores: Scores of the model, with these names.
     """
     is_noise = monitor != "val_loss" and scores[monitor] < MIN_SCORE
     value = scores["val_loss"] if is_noise or monitor == "val_loss" else -scores[monitor]

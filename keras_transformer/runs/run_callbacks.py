@@ -1,4 +1,4 @@
-"""The callbacks of a run: `RunCheckpoint` writes its directory, `Progress` logs."""
+"""What a run adds to `fit`: `RunCheckpoint` writes its directory, `Progress` logs; its summary."""
 
 import contextlib
 import os
@@ -7,14 +7,14 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.presets import TrainConfig
+from keras_transformer.runs.averaging import describe_members, is_mean_worse, load_mean
 from keras_transformer.runs.checkpoints import file_checksum
-from keras_transformer.runs.models import describe_members, is_mean_worse, load_mean
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.run import (
     CHECKPOINTS,
@@ -26,7 +26,18 @@ from keras_transformer.runs.run import (
     rank,
 )
 from keras_transformer.runs.validation import ema_weights
+from keras_transformer.tokenizers.saved import describe_lost
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.utils import Path, counted, replacing
+
+if TYPE_CHECKING:
+    from keras_transformer.runs.training_data import TrainingData
+    from keras_transformer.transformer import Transformer
+
+REMEDY = (
+    "a smaller learning rate (--learning-rate), a longer warm-up (--warmup-steps) or gradients "
+    "clipped by global norm (--clip-norm), and --resume"
+)
 
 
 class RunCheckpoint(ResumeTraining):
@@ -35,21 +46,10 @@ class RunCheckpoint(ResumeTraining):
     Files are written atomically, and those that refer to others come last. A training that is
     killed at any time resumes from the last checkpoint and writes the same files.
 
-    Args:
-        run: `Run`.
-        dataset: The training data, as returned by `make_dataset`.
-        validate: Function from a model to its scores, such as `val_loss`, with the names of `fit`.
-        config: `TrainConfig`. Models are ranked by `validate_by`; the best and the last
-            `keep_checkpoints` are kept; `average` selects those that are averaged at the end,
-            unless the mean is worse than the best.
+    Models are ranked by `validate_by` of the configuration; the best and the last
+    `keep_checkpoints` are kept; `average` selects those that are averaged at the end, unless the
+    mean is worse than the best. `validate` returns the scores of a model, with the names of `fit`.
     """
-
-    EVERY_EPOCH = True
-    REMEDY = (
-        "a smaller learning rate (--learning-rate), a longer warm-up (--warmup-steps) or gradients "
-        "clipped by global norm (--clip-norm)"
-    )
-    RESUMES = "--resume continues from"
 
     def __init__(
         self,
@@ -57,8 +57,17 @@ class RunCheckpoint(ResumeTraining):
         dataset: tf.data.Dataset,
         validate: Callable[[keras.Model], dict[str, float]],
         config: TrainConfig,
+        accept_changes: bool = False,
     ) -> None:
-        super().__init__(run.file(CHECKPOINTS), dataset, config.save_every, owned=WEIGHTS_PATTERN)
+        super().__init__(
+            run.file(CHECKPOINTS),
+            dataset,
+            config.save_every,
+            every_epoch=True,
+            accept_changes=accept_changes,
+            owned=WEIGHTS_PATTERN,
+            remedy=REMEDY,
+        )
         self.checkpoints.writes = run.writes
         self.run = run
         self.validate = validate
@@ -79,7 +88,7 @@ class RunCheckpoint(ResumeTraining):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the state."""
         self.state = state
-        self.ended = self.out_of_patience  # `patience` may have changed
+        self.position.ended = self.out_of_patience  # `patience` may have changed
 
     def get_files(self) -> dict[str, str]:
         """Returns the kept weights with their checksums."""
@@ -95,7 +104,8 @@ class RunCheckpoint(ResumeTraining):
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do, including the average of checkpoints."""
-        return self.state["finished"] and (self.ended or self.epoch >= self.config.epochs)
+        is_last = self.position.ended or self.position.epoch >= self.config.epochs
+        return self.state["finished"] and is_last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the training and starts the clock."""
@@ -123,7 +133,7 @@ class RunCheckpoint(ResumeTraining):
         if len(chosen) >= 2 and self.checkpoints.writes:
             self._save_average(chosen, best)
         self.state["finished"] = True
-        self.checkpoints.amend(more=self.get_state())
+        self.checkpoints.amend(additional=self.get_state())
         super().on_train_end(logs)
 
     def _save_average(self, chosen, best):
@@ -202,11 +212,7 @@ def write_weights(path: Path, model: keras.Model) -> str:
 
 
 class LineLogger:
-    """Prints lines on stderr, and appends them to a file if given.
-
-    Args:
-        path: Name of a text file, or None.
-    """
+    """Prints lines on stderr, and appends them to the file at `path`, unless that is None."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -229,26 +235,20 @@ class Progress(keras.callbacks.Callback):
 
     Args:
         steps: Number of steps per epoch.
-        config: `TrainConfig`, for `epochs` and `log_every`.
         log: `LineLogger`.
-        run: `Run`; scalars of every tenth step are written to its `logs/steps`.
-        checkpoint: The run's `RunCheckpoint`.
+        checkpoint: The `RunCheckpoint`; scalars are written to `logs/steps` of its run.
     """
 
     STEPS_PER_POINT = 10  # of TensorBoard's curves
 
-    def __init__(
-        self, steps: int, config: TrainConfig, log: LineLogger, run: Run, checkpoint: RunCheckpoint
-    ) -> None:
+    def __init__(self, steps: int, log: LineLogger, checkpoint: RunCheckpoint) -> None:
         super().__init__()
         self.steps = steps
-        self.epochs = config.epochs
         self.log = log
-        self.every = config.log_every
-        self.run = run
         self.checkpoint = checkpoint
+        self.epochs, self.every = checkpoint.config.epochs, checkpoint.config.log_every
         self.quiet = sys.stderr.isatty()
-        self.board = tf.summary.create_file_writer(run.file(LOGS, "steps"))
+        self.board = tf.summary.create_file_writer(checkpoint.run.file(LOGS, "steps"))
         self._traced = False
         self._seconds_of_validation = 0.0
 
@@ -264,15 +264,12 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Logs a line if it is due; `batch` counts from 0 in every epoch."""
         now, done = time.monotonic(), batch + 1
-        if done <= self._skipped:
-            self._timed = now, done
-            self._for_line.end(logs, now)
-            self._for_board.end(logs, now)
-            return
-        if not self._traced:  # the first step is slow, as it traces the graph
-            self._traced = True
+        # Steps that are skipped take no time, and the first one traces the graph.
+        if done <= self._skipped or not self._traced:
+            self._traced = done > self._skipped
             self._timed, self._logged = (now, done), now
             self._for_line.end(logs, now)
+            self._for_board.end(logs, now)
             return
         step = self._epoch * self.steps + done
         if step % self.STEPS_PER_POINT == 0:
@@ -300,9 +297,7 @@ class Progress(keras.callbacks.Callback):
         now = time.monotonic()
         ended = self._ended or now
         self._seconds_of_validation = now - ended
-        values = (
-            f"{name} {float(value):.4g}" for name, value in logs.items() if "tokens" not in name
-        )
+        values = (f"{name} {float(x):.4g}" for name, x in logs.items() if "tokens" not in name)
         left = self._seconds_left(self.steps, ended) - self._seconds_of_validation
         self.log(
             f"epoch {epoch + 1} of {self.epochs}: {counted(self.steps - self._skipped, 'step')} "
@@ -317,17 +312,15 @@ class Progress(keras.callbacks.Callback):
         state = self.checkpoint.state
         best = rank(state)[0]["epoch"]
         score = state["history"][best - 1][state["monitor"]]
-        command = f"keras-transformer translate {self.run} < FILE"
+        command = f"keras-transformer translate {self.checkpoint.run} < FILE"
         self.log(f"best epoch {best}, {state['monitor']} {score:.4g}; to translate: {command}")
 
     def _seconds_left(self, done, now):
         """Estimates the remaining seconds from this epoch and the last validation."""
         start, before = self._timed
-        seconds_per_step = (now - start) / max(done - before, 1)
+        per_step = (now - start) / max(done - before, 1)
         epochs = self.epochs - self._epoch
-        return (
-            epochs * self.steps - done
-        ) * seconds_per_step + epochs * self._seconds_of_validation
+        return (epochs * self.steps - done) * per_step + epochs * self._seconds_of_validation
 
     def _learning_rate(self):
         return float(self.model.optimizer.learning_rate)
@@ -341,14 +334,12 @@ class _Interval:
 
     def end(self, logs, now):
         """Returns the mean loss per target token and target tokens/s; starts a new interval."""
-        before = self.tokens, self.total, self.since
-        self.tokens = float(logs["target_tokens"])
-        self.total = float(logs["loss"]) * self.tokens
-        self.since = now
-        tokens, total, seconds = (
-            x - y for x, y in zip((self.tokens, self.total, now), before, strict=True)
-        )
-        return total / max(tokens, 1), tokens / max(seconds, 1e-9)
+        tokens = float(logs["target_tokens"])
+        total = float(logs["loss"]) * tokens
+        new, seconds = tokens - self.tokens, now - self.since
+        loss, speed = (total - self.total) / max(new, 1), new / max(seconds, 1e-9)
+        self.tokens, self.total, self.since = tokens, total, now
+        return loss, speed
 
 
 def _format_duration(seconds):
@@ -358,3 +349,107 @@ def _format_duration(seconds):
         return f"{seconds} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+# --- the table that a training prints when it starts ---
+
+
+def summarize_training(
+    config: TrainConfig, data: "TrainingData", model: "Transformer", steps: int, output: str
+) -> str:
+    """Describes a training in about ten lines; `config.yaml` of the run has everything."""
+    prints, kept = data.fingerprints, config.keep_checkpoints
+    every = config.save_every and f"every {counted(config.save_every, 'step')}"
+    rows = {
+        "data": f"{describe_data(config)}: {counted(prints['train']['pairs'], 'pair')}",
+        "vocabulary": _describe_vocabulary(config, data),
+        "targets": _describe_targets(data),
+        "model": _describe_model(config),
+        "parameters": f"{model.count_params():,}",
+        "optimizer": _describe_optimizer(config, steps * config.epochs),
+        "epochs": _join(
+            f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
+            f"{config.tokens_per_batch:,} tokens per batch",
+            config.accumulation_steps > 1 and f"accumulation over {config.accumulation_steps}",
+        ),
+        "precision": config.precision,
+        "devices": _join(
+            f"strategy {config.strategy}",
+            counted(model.distribute_strategy.num_replicas_in_sync, "replica"),
+            model.parallel_microbatches > 1
+            and f"{model.parallel_microbatches} parallel microbatches",
+            config.jit_compile and "XLA",
+        ),
+        "validation": _join(
+            config.valid_source or ("held out" if config.train_source else None),
+            counted(len(data.valid), "pair"),
+            prints["train"] == prints["valid"] and "the training text itself",
+            f"best selected by {config.validate_by}",
+            config.patience and f"patience {counted(config.patience, 'epoch')}",
+        ),
+        "checkpoints": f"the best {kept} and the last {kept}, saved {every or 'by time'}",
+        "output": _join(output, config.log_file and f"log {config.log_file}"),
+    }
+    return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
+
+
+def describe_data(config: TrainConfig) -> str:
+    """Names the training data: files, prepared corpora, or the built-in dates."""
+    if config.corpus:
+        return f"corpus {', '.join(config.corpus)}"
+    if config.train_source:
+        return _join(config.train_source, config.train_target)
+    return "built-in dates" + (f" ({', '.join(config.languages)})" if config.languages else "")
+
+
+def _describe_vocabulary(config, data):
+    source, target = (
+        # A given vocabulary is WordPiece, whichever type would be learned.
+        f"{'wordpiece' if isinstance(tokenizer, WordPieceTokenizer) else config.model_type}, "
+        f"{tokenizer.vocabulary_size:,} tokens"
+        for tokenizer in data.tokenizers
+    )
+    is_joint = config.model.share_embeddings == "all" and source == target
+    return f"{source}, joint" if is_joint else f"source {source}; target {target}"
+
+
+def _describe_targets(data):
+    """Describes the targets that their vocabulary cannot write; empty if there are none."""
+    if data.corpora:
+        return "; ".join(filter(None, (corpus.lost for corpus, _ in data.corpora)))
+    return describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
+
+
+def _describe_model(config):
+    model = config.model
+    encoder, decoder = model.depths
+    return _join(
+        counted(encoder, "layer") if encoder == decoder else f"{encoder} + {decoder} layers",
+        f"d_model {model.d_model}",
+        f"{counted(model.num_heads, 'head')}, d_ff {model.d_ff}, dropout {model.dropout:g}",
+        f"{model.norm}-norm, {model.positions} positions, max_length {model.max_length}",
+        config.start_from and f"fine-tuned from {config.start_from}",
+        config.freeze and f"frozen: {' '.join(config.freeze)}",
+    )
+
+
+def _describe_optimizer(config, total_steps):
+    """Describes Adam, its schedule, and the options that are not off."""
+    rate = "the paper's" if config.learning_rate is None else f"{config.learning_rate:g}"
+    short = f" (the training has {total_steps:,})" if total_steps <= config.warmup_steps else ""
+    options = {
+        "cooldown steps": config.cooldown_steps,
+        "label smoothing": config.label_smoothing,
+        "R-Drop": config.rdrop,
+        "weight decay": config.weight_decay,
+        "clip norm": config.clip_norm,
+        "EMA": config.ema,
+    }
+    return _join(
+        f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}{short}",
+        *(f"{name} {value:g}" for name, value in options.items() if value),
+    )
+
+
+def _join(*texts):
+    return ", ".join(text for text in texts if text)

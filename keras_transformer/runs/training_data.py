@@ -1,8 +1,10 @@
-"""The data of trainings: text in memory, or corpora that `prepare` has tokenized."""
+"""The data of trainings: checked before TensorFlow and the text are loaded, opened, prepared."""
 
 import dataclasses
 import hashlib
 import json
+import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -11,35 +13,267 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.data.corpora import load_corpus, load_valid, sample_rows
+from keras_transformer.data.corpora import (
+    check_data_options,
+    load_corpus,
+    load_valid,
+    sample_rows,
+)
+from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepare import prepare_corpus
-from keras_transformer.data.prepared_corpus import MANIFEST, PreparedCorpus, read_manifest
-from keras_transformer.data.text_files import ParallelText, text_size
-from keras_transformer.presets import PrepareConfig, TrainConfig
-from keras_transformer.presets.options import check_vocabularies
-from keras_transformer.runs.checks import (
-    VOCABULARY_FIELDS,
-    check_vocabulary_files,
-    parse_corpora,
-    sides_with_vectors,
-    vocabulary_options,
+from keras_transformer.data.prepared_corpus import (
+    MANIFEST,
+    VALID,
+    PreparedCorpus,
+    read_manifest,
 )
-from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VOCABULARIES, Run
-from keras_transformer.runs.streams import tolerate_closed_stderr
+from keras_transformer.data.text_files import ParallelText, text_size
+from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
+from keras_transformer.presets.options import check_vocabularies
+from keras_transformer.runs.configuration import MACHINE_FIELDS
+from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VECTORS, VOCABULARIES, Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.tokenizers.vocabularies import learn_vocabularies
+from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
 from keras_transformer.training.cluster import cluster_for_strategy
-from keras_transformer.utils import Pairs, Path
+from keras_transformer.training.word_vectors import check_vectors
+from keras_transformer.utils import Pairs, Path, tolerate_closed_stderr
 
 if TYPE_CHECKING:
     from keras_transformer.data.pairs import EncodedPairs
     from keras_transformer.transformer import Transformer
 
+logger = logging.getLogger(__name__)
+
 # Text up to about this size in bytes is read into memory: half a million pairs, some hundred MB as
 # strings, a minute to tokenize. Larger text is prepared on disk.
 MAX_IN_MEMORY = 64_000_000
+
+# Fields that may change when a run is resumed; text files may also be in another place.
+MUTABLE_FIELDS = (
+    *("epochs", "learning_rate", "warmup_steps", "cooldown_steps", "clip_norm", "patience"),
+    *("bleu_tokenize", "validation_beam_size", "save_every", "log_every", "log_file"),
+    *("strategy", "logical_devices", *MACHINE_FIELDS),
+)
+# Fields that a fine-tuned model inherits, in addition to the vocabulary.
+ARCHITECTURE_FIELDS = [f.name for f in dataclasses.fields(ModelConfig) if f.name != "dropout"]
+ARCHITECTURE_FIELDS += ["source_end"]
+# Fields of `TrainConfig` and of `PrepareConfig` that determine how vocabularies are learned.
+VOCABULARY_FIELDS = (
+    *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size"),
+    *("model_type", "lowercase", "nfkc"),
+)
+
+
+# --- checking ---
+
+
+def check_training(config: TrainConfig, output: Path, resume: bool = False) -> Run:
+    """Checks options and files of a training, in under a second; returns the run to write."""
+    if config.subword_sampling:
+        raise ValueError(
+            "train no longer has the option subword_sampling, which is set here: write a corpus "
+            "with prepare --subword-sampling, and start a new run on it by --corpus."
+        )
+    run, cluster = Run(output), cluster_for_strategy(config.strategy)
+    run.writes = cluster is None or cluster.is_chief
+    if resume:
+        original = run.read_config()
+        if original.is_imported:
+            raise ValueError(
+                f"{run} is an imported model, which has no training to resume: fine-tune it with "
+                f"--start-from {run} and another --output."
+            )
+        _check_unchanged(config, original)
+    elif run.writes:
+        _check_is_free(output, "choose another --output, or continue the run in it with --resume")
+    has_checkpoint = resume and run.read_state() is not None
+    if config.start_from is not None and not has_checkpoint:
+        _check_start_from(config, Run(config.start_from))
+    check_data_options(config)
+    _check_corpora(config)
+    if not resume:
+        _check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))
+    if not has_checkpoint:
+        for side in sides_with_vectors(config):
+            check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
+    _check_files(config, output)
+    if config.languages:
+        parse_locales(config.languages)
+    if config.rdrop and not config.model.dropout:
+        logger.warning(
+            "--rdrop has no effect without dropout, but doubles the time: leave it out, or set a "
+            "--dropout above 0."
+        )
+    if config.validate_by == "bleu":
+        from keras_transformer.translation.corpus_scores import make_metrics
+
+        make_metrics(config.bleu_tokenize)
+    return run
+
+
+def sides_with_vectors(config: TrainConfig) -> list[str]:
+    """Returns the sides with pretrained embeddings: source, target."""
+    return [side for side, name in zip(saved.SIDES, VECTORS, strict=True) if getattr(config, name)]
+
+
+def _check_is_free(output, remedy):
+    """Raises if there is anything to overwrite."""
+    if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
+        raise ValueError(f"{output} is not empty: {remedy}.")
+
+
+def _check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | None) -> None:
+    """Checks the vocabulary files; `origin` is a run or corpus with vocabularies to use instead."""
+    for name in VOCABULARIES:
+        path = getattr(config, name)
+        if path is None:
+            continue
+        if origin is not None:
+            raise ValueError(
+                f"--{name.replace('_', '-')} and the vocabularies of {origin} cannot be used "
+                "together: leave out the option."
+            )
+        read_pieces(path)
+
+
+def _check_files(config: TrainConfig, output: Path) -> None:
+    """Raises if text is missing or empty, or the log file cannot be written."""
+    for source, target in (TEXTS[:2], TEXTS[2:]):
+        path, other = getattr(config, source), getattr(config, target)
+        if path is None:
+            continue
+        text = ParallelText(path, other, f"--{target.replace('_', '-')}")
+        for name in filter(None, (name for pair in text.files for name in pair)):
+            try:
+                with open(name, "rb") as file:
+                    empty = not file.read(1)
+            except OSError as error:
+                raise ValueError(
+                    f"{name} cannot be read ({error.strerror}): check the path."
+                ) from error
+            if empty:
+                raise ValueError(f"{name} is empty: expected one sentence per line.")
+    if config.log_file is not None:
+        folder = os.path.abspath(os.path.dirname(config.log_file) or ".")
+        if os.path.isdir(config.log_file) or not (
+            os.path.isdir(folder) or folder == os.path.abspath(output)
+        ):
+            raise ValueError(f"--log-file {config.log_file} cannot be written: check the path.")
+
+
+def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
+    """Raises if a field has changed that must not change when a run is resumed."""
+    for name, old, new in _list_differences(original, config):
+        uses_recorded = name == "precision" and new == "auto"
+        if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
+            raise ValueError(
+                f"{name} must be {old!r} to resume this run, received {new!r}: leave out the "
+                f"option or start a new run (only {', '.join(MUTABLE_FIELDS)} and the paths of the "
+                "text may change)."
+            )
+
+
+def _check_start_from(config: TrainConfig, run: Run) -> None:
+    """Raises if `start_from` is not a run, or has another vocabulary or architecture."""
+    if not run.has_model:
+        raise ValueError(
+            f"--start-from {run} is not a run directory with a model: give the --output of a "
+            "training that has completed an epoch."
+        )
+    run.inspect()
+    origin = run.read_config()
+    for name, old, new in _list_differences(origin, config):
+        if name in VOCABULARY_FIELDS or name in ARCHITECTURE_FIELDS:
+            raise ValueError(
+                f"{name} must be {old!r} with --start-from {run}, received {new!r}: leave out the "
+                "option or preset; the vocabulary and the architecture do not change."
+            )
+    from_text = origin.train_source or origin.corpus or not origin.dates
+    if from_text and not (config.train_source or config.corpus):
+        raise ValueError("--train-source is missing: give the text to fine-tune on.")
+
+
+def _list_differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
+    """Lists the names, old and new values of fields that differ, those of the model included."""
+    before, after = (_flatten_fields(config) for config in (old, new))
+    return [(name, before[name], after[name]) for name in before if before[name] != after[name]]
+
+
+def _flatten_fields(config: TrainConfig) -> dict[str, Any]:
+    """Returns the fields of a configuration and of its model in one dict."""
+    fields = dataclasses.asdict(config)
+    return {name: fields[name] for name in fields if name != "model"} | fields["model"]
+
+
+def parse_corpora(corpora: Sequence[str]) -> list[tuple[str, float]]:
+    """Parses the values of `--corpus`, `path` or `path:weight`, into paths and weights."""
+    return [_parse_corpus(corpus) for corpus in corpora]
+
+
+def _parse_corpus(corpus):
+    path, colon, weight = corpus.rpartition(":")
+    if not colon or os.path.isdir(corpus):
+        return corpus, 1.0
+    try:
+        value = float(weight)
+    except ValueError:
+        return corpus, 1.0
+    if not 0 < value < math.inf:
+        raise ValueError(f"The weight in --corpus must be a number above 0, received {corpus}.")
+    return path, value
+
+
+def vocabulary_options(path: Path) -> dict[str, Any]:
+    """Returns the `VOCABULARY_FIELDS` of a prepared corpus."""
+    options = read_manifest(path)["options"]
+    return {name: options.get(name) for name in VOCABULARY_FIELDS}  # older versions had fewer
+
+
+def _check_corpora(config):
+    """Raises if prepared corpora do not fit the training or each other, by their manifests."""
+    if not config.corpus:
+        return
+    first, *others = [path for path, _ in parse_corpora(config.corpus)]
+    manifest = read_manifest(first)
+    for name in VOCABULARY_FIELDS:
+        old, new = manifest["options"].get(name), getattr(config, name)
+        if old != new:
+            raise ValueError(
+                f"{name} must be {old!r} for the corpus {first}, received {new!r}: leave out the "
+                "option, or prepare the corpus again."
+            )
+    vocabularies = _vocabulary_checksums(manifest)
+    for path in others:
+        if _vocabulary_checksums(read_manifest(path)) != vocabularies:
+            raise ValueError(
+                f"{path} was prepared with other vocabularies than {first}: prepare it with "
+                f"--vocabularies {first}."
+            )
+    joint = config.model.share_embeddings == "all" and config.imported is None
+    if joint and not manifest["options"].get("joint_vocabulary"):
+        raise ValueError(
+            f"--share-embeddings all needs a joint vocabulary, but {first} has two: give "
+            "--share-embeddings target, or prepare it without --no-joint-vocabulary."
+        )
+    if config.start_from is not None and saved.read(first) != saved.read(config.start_from):
+        raise ValueError(
+            f"{first} was prepared with another vocabulary than that of --start-from "
+            f"{config.start_from}: prepare it with --vocabularies {config.start_from}."
+        )
+    if config.valid_source is None and VALID[0] not in manifest["files"]:
+        raise ValueError(
+            f"--valid-source is missing: {first} was prepared without validation data."
+        )
+
+
+def _vocabulary_checksums(manifest):
+    names = saved.names(manifest["files"].__contains__)
+    return [manifest["files"][name] for name in names]
+
+
+# --- opening ---
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +281,15 @@ class TrainingData:
     """The data of a training.
 
     Attributes:
-        source: Arguments of `make_dataset`: `pairs` and tokenizers, or a `corpus`.
-        valid: List of `Pair`, the validation set.
+        pairs: The training text in memory; empty if it is prepared.
+        corpora: The prepared corpora with their weights; empty if the text is in memory.
+        valid: The validation set.
         tokenizers: The source and the target tokenizer, the same object if shared.
         fingerprints: Fingerprints of `train` and `valid`, for `data.json`.
     """
 
-    source: dict[str, Any]
+    pairs: Pairs
+    corpora: list[tuple[PreparedCorpus, float]]
     valid: list[Pair]
     tokenizers: "tuple[saved.Saved, saved.Saved]"
     fingerprints: dict[str, Any]
@@ -65,38 +301,25 @@ class TrainingData:
         return json.dumps([self.fingerprints, models], sort_keys=True)
 
 
-# --- opening ---
-
-
 def open_data(
     config: TrainConfig, run: Run, resume: bool, accept_changed_text: bool = False
 ) -> TrainingData:
     """Opens the data of a training: in memory or prepared, with the same batches.
 
-    Args:
-        config: `TrainConfig`.
-        run: The run. Text larger than `MAX_IN_MEMORY` is prepared into its `corpus`, or into
-            `run.staged_corpus` before the run exists.
-        resume: Whether to resume the run.
-        accept_changed_text: Whether to read the text again if it is prepared already.
+    Text larger than `MAX_IN_MEMORY` is prepared into the run's `corpus`, or into its
+    `staged_corpus` before the run exists. With `accept_changed_text` it is prepared again.
     """
-    mix = _open_or_prepare_corpora(config, run, resume, accept_changed_text)
-    corpus = None if mix else load_corpus(config)
-    if corpus is None:
-        return _make_corpus_data(config, mix)
+    if corpora := _open_or_prepare_corpora(config, run, resume, accept_changed_text):
+        return _make_corpus_data(config, corpora)
+    corpus = load_corpus(config)
     origin = run.path if resume else config.start_from
     tokenizers = train_tokenizers(config, corpus.train) if origin is None else saved.load(origin)
-    source = dict(zip(("source_tokenizer", "target_tokenizer"), tokenizers, strict=True))
     prints = {"train": fingerprint(corpus.train), "valid": fingerprint(corpus.valid)}
-    return TrainingData({"pairs": corpus.train} | source, corpus.valid, tokenizers, prints)
+    return TrainingData(corpus.train, [], corpus.valid, tokenizers, prints)
 
 
 def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, saved.Saved]":
-    """Learns the vocabularies from training pairs: a joint one if all embeddings are shared.
-
-    Returns:
-        The source and the target tokenizer.
-    """
+    """Learns the vocabularies from training pairs: a joint one if all embeddings are shared."""
     rows = sample_rows(len(pairs), config.vocabulary_sample, config.seed)
     options = {name: getattr(config, name) for name in (*VOCABULARY_FIELDS, *VOCABULARIES)}
     joint = config.model.share_embeddings == "all"
@@ -131,15 +354,8 @@ def load_word_vectors(
 ) -> dict[str, Any]:
     """Loads word vectors into a new model, and prints their coverage on stderr.
 
-    Args:
-        config: `TrainConfig`.
-        model: The model, built.
-        tokenizers: The source and the target tokenizer.
-        pairs: The training data, for the coverage of running tokens.
-
-    Returns:
-        Dict of `vectors`, for `data.json`: for each side with word vectors, its `Coverage` as a
-        dict and the hash of the embeddings. Empty without word vectors.
+    Returns `vectors` for `data.json`: for each side with word vectors, its `Coverage` as a dict and
+    the hash of the embeddings.
     """
     from keras_transformer.training.word_vectors import initialize_embeddings
 
@@ -183,17 +399,17 @@ def _open_or_prepare_corpora(config, run, resume, accept_changed_text):
     return [(PreparedCorpus(run.staged_corpus), 1.0)]
 
 
-def _make_corpus_data(config, mix):
+def _make_corpus_data(config, corpora):
     """Makes the `TrainingData` of prepared corpora."""
-    first = mix[0][0]
+    first = corpora[0][0]
     valid = first.valid if config.valid_source is None else load_valid(config)
-    train = [corpus.fingerprints["train"] for corpus, _ in mix]
-    if len(mix) > 1:
-        parts = [[part, weight] for part, (_, weight) in zip(train, mix, strict=True)]
+    train = [corpus.fingerprints["train"] for corpus, _ in corpora]
+    if len(corpora) > 1:
+        parts = [[part, weight] for part, (_, weight) in zip(train, corpora, strict=True)]
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         train = [{"pairs": sum(part["pairs"] for part in train), "sha256": digest}]
     prints = {"train": train[0], "valid": fingerprint(valid)}
-    return TrainingData({"corpus": mix}, valid, first.tokenizers, prints)
+    return TrainingData([], corpora, valid, first.tokenizers, prints)
 
 
 # --- preparing ---
@@ -220,8 +436,7 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
     >>> config = PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001)
     >>> keras_transformer.prepare(config, "corpora/ende")
     """
-    if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
-        raise ValueError(f"{output} is not empty: choose another --output.")
+    _check_is_free(output, "choose another --output")
     if processes is not None and processes < 1:
         raise ValueError(f"processes must be at least 1, received {processes}.")
     prepare_corpus(_check_preparation(config), output, processes)
@@ -232,7 +447,7 @@ def _check_preparation(config):
     if config.vocabularies is not None:
         config = dataclasses.replace(config, **_find_vocabulary_options(config))
         check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
-    check_vocabulary_files(config, config.vocabularies)
+    _check_vocabulary_files(config, config.vocabularies)
     ParallelText(config.train_source, config.train_target, "--train-target")
     if config.valid_source is not None:
         ParallelText(config.valid_source, config.valid_target, "--valid-target")

@@ -34,13 +34,9 @@ def read_variables(model: keras.Model) -> dict[str, np.ndarray]:
 def write_variables(
     model: keras.Model, arrays: Mapping[str, np.ndarray], metrics: bool, source: str
 ) -> None:
-    """Sets the variables to the arrays of `read_variables`.
+    """Sets the variables of metrics, or all others, to the arrays of `read_variables`.
 
-    Args:
-        model: A compiled and built model; the numbers in the names of its layers may differ.
-        arrays: {name: array}; bfloat16 as uint16 of the same bytes.
-        metrics: Whether to set the variables of metrics, or all others.
-        source: Name of the checkpoint, for errors.
+    The numbers in the names of layers may differ. `source` names the checkpoint in errors.
     """
     variables = dict(_iterate_variables(model))
     known = {_strip_numbers(name): name for name in arrays if name.split("/")[0] in GROUPS}
@@ -57,10 +53,7 @@ def write_variables(
             )
     for plain, name in wanted.items():
         if name.startswith(f"{METRICS}/") == metrics:
-            value, dtype = arrays[known[plain]], variables[name].dtype.as_numpy_dtype
-            if value.dtype != dtype and dtype == tf.bfloat16.as_numpy_dtype:
-                value = value.view(dtype)
-            variables[name].assign(value)
+            variables[name].assign(arrays[known[plain]])
 
 
 def _iterate_variables(model: keras.Model) -> Iterator[tuple[str, Tensor]]:
@@ -90,12 +83,8 @@ def gather_metrics(
 ) -> dict[str, np.ndarray]:
     """Gathers the metrics of all workers, which must call this together.
 
-    Args:
-        strategy: Strategy of the model.
-        arrays: The result of `read_variables`.
-
     Returns:
-        The same, with "metrics/…@k" for each replica k of all workers.
+        The arrays of `read_variables`, with "metrics/…@k" for each replica k of all workers.
     """
     if not is_multiworker(strategy):
         return dict(arrays)
@@ -118,12 +107,9 @@ def gather_metrics(
 def scatter_metrics(
     strategy: tf.distribute.Strategy, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Selects the metrics that this worker restores.
+    """Selects the metrics that this worker restores, of those that `gather_metrics` returned.
 
-    Args:
-        strategy: Strategy of the model.
-        arrays: The result of `gather_metrics`. If it is from another number of replicas, the first
-            replica restores the sum of all.
+    If they are of another number of replicas, the first replica restores the sum of all.
     """
     several, replicas = is_multiworker(strategy), strategy.num_replicas_in_sync
     if not several and replicas > 1:
@@ -149,14 +135,10 @@ def scatter_metrics(
 def get_states(
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Reads the states of callbacks.
+    """Reads the states of callbacks, which JSON can represent, and {name: array}.
 
-    Args:
-        callbacks: The state of a callback is the result of `get_state` if it has this method; else
-            its attributes that are numbers, except arguments, or lists of arrays.
-
-    Returns:
-        The states, which JSON can represent, and {name: array}.
+    The state of a callback is the result of `get_state` if it has this method; else its attributes
+    that are numbers, except arguments, or lists of arrays.
     """
     states: list[Any] = []
     arrays: dict[str, np.ndarray] = {}
@@ -180,13 +162,7 @@ def set_states(
     states: Sequence[Any],
     arrays: Mapping[str, np.ndarray],
 ) -> None:
-    """Restores the states of callbacks.
-
-    Args:
-        callbacks: Callbacks of the same classes as for `get_states`.
-        states: The states that it returned.
-        arrays: {name: array}, which includes the arrays that it returned.
-    """
+    """Restores the states and arrays that `get_states` returned."""
     for number, (callback, state) in enumerate(zip(callbacks, states, strict=True)):
         if hasattr(callback, "set_state"):
             callback.set_state(state)

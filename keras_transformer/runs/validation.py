@@ -160,24 +160,14 @@ class _BoundedTranslator(Translator):
 class RunValidation:
     """Validates the models of a run by the loss, and with `validate_by="bleu"` also by BLEU.
 
-    Args:
-        config: `TrainConfig` of the run.
-        pairs: The validation set.
-        source_tokenizer, target_tokenizer: `Tokenizer`s of the run.
-
     Attributes:
         dataset: The `validation_data` of `fit`.
         callbacks: Callbacks that log the scores; they come before those that read the logs.
     """
 
     def __init__(
-        self,
-        config: TrainConfig,
-        pairs: Pairs,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
+        self, config: TrainConfig, pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer]
     ) -> None:
-        tokenizers = source_tokenizer, target_tokenizer
         self.dataset = make_dataset(
             pairs,
             *tokenizers,
@@ -207,15 +197,10 @@ class RunValidation:
 
 
 def validate_translator(run: Run, translator: Translator) -> dict[str, float]:
-    """Validates a translator like the models of a run.
+    """Validates a translator, whose model is compiled, like the models of a run.
 
-    Args:
-        run: `Run`.
-        translator: `Translator`; its model is compiled.
-
-    Returns:
-        The scores, with the names that `fit` logs. Empty, with a warning on stderr, if the
-        validation set of the run is missing or has changed.
+    The scores, with the names that `fit` logs, are empty if the validation set of the run is
+    missing or has changed, with a warning on stderr.
     """
     from keras_transformer.runs.training_data import valid_pairs  # imports Babel
 
@@ -228,4 +213,4 @@ def validate_translator(run: Run, translator: Translator) -> dict[str, float]:
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
     loss = SmoothedCrossEntropy(config.label_smoothing)
     translator.model.compile(loss=loss, jit_compile=False)
-    return RunValidation(config, pairs, *tokenizers)(translator.model)
+    return RunValidation(config, pairs, tokenizers)(translator.model)

@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer
-from keras_transformer.inspection import files
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
 from keras_transformer.serving.acceptance.server_process import ServerProcess
@@ -27,7 +26,7 @@ from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.sentence_batches import as_bytes, in_batches
 from keras_transformer.translation.translator import Translator
-from keras_transformer.utils import Pairs, Path
+from keras_transformer.utils import FILES, Pairs, Path, describe_files, write_sealed
 
 PAGE = "MODEL.md"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
@@ -108,8 +107,8 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
         for name in found
         if (place, name) != (os.fspath(version_dir), CARD)
     ]
-    sums = files.describe_files(version_dir, names)
-    files.write_sealed(os.path.join(version_dir, CARD), card | {files.FILES: sums})
+    sums = describe_files(version_dir, names)
+    write_sealed(os.path.join(version_dir, CARD), card | {FILES: sums})
 
 
 def compare_precision(

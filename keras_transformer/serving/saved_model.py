@@ -45,12 +45,7 @@ from keras_transformer.serving.versions import (
 from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
-from keras_transformer.utils import Pairs, Path, Texts, flush
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where leftovers of killed exports stay
-    fcntl = None  # type: ignore[assignment]
+from keras_transformer.utils import Pairs, Path, Texts, flush, open_locked
 
 # Not the op registry, which also holds the ops of other libraries that this process has loaded.
 CORE_OPS = frozenset(vars(tf.raw_ops))
@@ -341,23 +336,18 @@ def _make_locked(base, version):
         temporary = os.path.join(base, f"{PREFIX}{version}-{uuid.uuid4().hex}")
         # Not by tempfile, whose directories are closed to other users: a server often is one.
         os.mkdir(temporary)
-        lock = os.open(temporary, os.O_RDONLY)
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.path.exists(temporary):
-            return temporary, lock
-        os.close(lock)  # another export has removed it as a leftover before it was locked
+        with contextlib.suppress(FileNotFoundError):
+            lock = open_locked(temporary)
+            if lock is not None and os.path.exists(temporary):
+                return temporary, lock
+        # Another export has taken it for a leftover before it was locked.
 
 
 def _remove_leftovers(base):
     """Removes the temporary directories that no living process has locked."""
-    for entry in os.scandir(base) if fcntl is not None else ():
+    for entry in os.scandir(base):
         if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
-            lock = os.open(entry.path, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = open_locked(entry.path)
+            if lock is not None:  # else an export is under way
                 shutil.rmtree(entry.path, ignore_errors=True)
-            except BlockingIOError:
-                continue  # an export under way
-            finally:
                 os.close(lock)

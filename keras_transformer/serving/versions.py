@@ -5,9 +5,8 @@ import os
 import re
 from typing import Any
 
-from keras_transformer.inspection.files import check_types, read_sealed
 from keras_transformer.presets import GREEDY, SearchConfig
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, check_types, read_sealed
 
 PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields that are read
     "architecture": {"max_length": int},

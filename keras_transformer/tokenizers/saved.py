@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sentencepiece
 
-from keras_transformer.inspection.files import read_bytes
-from keras_transformer.inspection.vocabularies import MAX_BYTES, SPECIAL
 from keras_transformer.special_ids import UNK
+from keras_transformer.tokenizers.checks import MAX_BYTES, SPECIAL
 from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, parse_sentencepiece
-from keras_transformer.utils import Path, counted
+from keras_transformer.utils import Path, counted, read_bytes
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.subword import SubwordTokenizer

@@ -7,8 +7,8 @@ from typing import Self
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.inspection.vocabularies import check_sentencepiece_model
 from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.checks import check_sentencepiece_model
 from keras_transformer.tokenizers.text_ops import (
     GraphTokenizer,
     Ids,
@@ -61,7 +61,7 @@ class SubwordTokenizer(GraphTokenizer):
             special += [processor.bos_id(), processor.eos_id()]
         except Exception as error:
             raise ValueError(
-                f"Expected the bytes of a SentencePiece model, received {model!r:.40}: "
+                f"Expected the bytes of a SentencePiece model, received {model!r:.40} ({error}): "
                 "SubwordTokenizer.train makes one, SubwordTokenizer.load reads one."
             ) from error
         if special != [PAD, UNK, START, END]:

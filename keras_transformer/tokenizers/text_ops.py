@@ -12,11 +12,10 @@ from typing import Any, Self, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.inspection.files import read_bytes
-from keras_transformer.inspection.vocabularies import MAX_BYTES
 from keras_transformer.special_ids import END
+from keras_transformer.tokenizers.checks import MAX_BYTES
 from keras_transformer.tokenizers.tokenizer import to_bytes
-from keras_transformer.utils import Path, Tensor
+from keras_transformer.utils import Path, Tensor, read_bytes
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
 _hidden = None if importlib.util.find_spec("tf_keras") else os.environ.pop(_LEGACY, None)

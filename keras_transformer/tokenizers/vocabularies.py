@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.inspection.vocabularies import (
+from keras_transformer.presets.options import check_vocabulary
+from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.checks import (
     FORMAT,
     SPECIAL,
     check_pieces,
 )
-from keras_transformer.presets.options import check_vocabulary
-from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.tokenizer import INSIDE, to_bytes
 from keras_transformer.utils import Path
 

@@ -5,12 +5,12 @@ from typing import Self
 
 import tensorflow as tf
 
-from keras_transformer.inspection.vocabularies import (
+from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.checks import (
     MAX_PIECE_LENGTH,
     SPECIAL,
     read_wordpiece_model,
 )
-from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflow_text
 from keras_transformer.tokenizers.tokenizer import INSIDE
 from keras_transformer.tokenizers.vocabularies import (

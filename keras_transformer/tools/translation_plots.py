@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -25,6 +25,9 @@ from keras_transformer.tools.figures import (
 )
 from keras_transformer.translation.results import TokenStep
 from keras_transformer.utils import Path, Tensor, counted
+
+if TYPE_CHECKING:
+    from keras_transformer.runs.opening import Opened
 
 # In inches.
 CELL = 0.22  # a token's row or column if there is space: enough for a label of 10 points
@@ -154,20 +157,19 @@ def _titles(shape):
 
 
 def save_attention_plot(
-    path: Path,
+    opened: "Opened",
     text: str,
     output: Path,
     target: str | None = None,
     kind: str = "cross",
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
-    precision: str | None = None,
 ) -> Path:
     """Draws what a model attends to while it translates a text.
 
     Args:
-        path: A run directory; or a SavedModel with the signature `attention`, which answers with
-            the mean of the heads of one layer, of its own translation.
+        opened: A run; or a SavedModel with the signature `attention`, which answers with the mean
+            of the heads of one layer, of its own translation.
         text: The source.
         output: Name of the picture, with the ending of its format: `.png`, `.pdf` or `.svg`. It
             appears complete or not at all.
@@ -175,17 +177,16 @@ def save_attention_plot(
         kind: "cross", from the translation to the source; "encoder" or "decoder", from each side
             to itself.
         layers, heads: Numbers of those to draw, from 1; all if empty.
-        precision: Of a run's computation, see `load`.
 
     Returns:
         `output`.
 
     Example:
 
-    >>> save_attention_plot("runs/dates", "samedi 9 mai 1998", "map.png", layers=[1])
+    >>> from keras_transformer.runs.opening import Opened
+    >>> save_attention_plot(Opened("runs/dates"), "samedi 9 mai 1998", "map.png", layers=[1])
     """
     # Needs TensorFlow and the tokenizers; `plot_attention` does not.
-    from keras_transformer.runs.models import open_model
     from keras_transformer.serving.exported_translator import ExportedTranslator
     from keras_transformer.translation.results import KINDS
 
@@ -194,13 +195,13 @@ def save_attention_plot(
         raise ValueError("Nothing to draw: the text is empty.")
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}: choose from {', '.join(KINDS)}.")
-    model = open_model(path, precision)
+    model = opened.model
     if isinstance(model, ExportedTranslator):
         if target is not None or kind != "cross" or layers or heads:
             raise ValueError(
-                f"{path} is a SavedModel, which answers with the mean of the heads of one layer, "
-                "of its own translation: leave out --target, --kind, --layers and --heads, or "
-                "give the run directory it was exported from."
+                f"{opened.path} is a SavedModel, which answers with the mean of the heads of one "
+                "layer, of its own translation: leave out --target, --kind, --layers and --heads, "
+                "or give the run directory it was exported from."
             )
         (maps,) = model.attention([text])
         scores, titles = maps.scores[kind], ["mean of the heads of one layer"]

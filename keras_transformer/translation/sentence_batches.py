@@ -136,7 +136,7 @@ def translate_stream(
     end affects speed only: what is sampled for a line depends on its number.
 
     Args:
-        translate: See `open_translator`.
+        translate: See `Opened.translator`.
         lines: Where the lines come from.
         prefixes: What the translations begin with, one for each line; or None.
         first: Number of the first line.

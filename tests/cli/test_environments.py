@@ -13,7 +13,7 @@ import pytest
 
 from keras_transformer import LIGHT
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.streams import tolerate_closed_stderr
+from keras_transformer.utils import tolerate_closed_stderr
 from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES, ROOT
@@ -92,7 +92,7 @@ def test_translate_needs_input(reverse_run):
 def test_a_file_does_not_take_the_place_of_a_closed_stream(tmp_path):
     """What native code and other processes write to stderr would go into it."""
     code = f"import os; os.environ[{LIGHT!r}] = '1'\n"
-    code += "from keras_transformer.runs.streams import *; open_standard_streams()\n"
+    code += "from keras_transformer.utils import *; open_standard_streams()\n"
     code += f"os._exit(open({str(tmp_path / 'file')!r}, 'w').fileno())"
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         assert shell(closed, sys.executable, "-c", code).returncode > 2
@@ -182,7 +182,9 @@ def test_who_is_hung_up_on_saves_and_ends(reverse_run, tmp_path):
         process.send_signal(signal.SIGHUP)  # the shell's and the system's
         assert process.wait() == 128 + signal.SIGHUP
     state = Run(tmp_path / "run").read_state()
-    points = json.loads((tmp_path / "run" / "checkpoints" / "resume.json").read_text())["points"]
+    points = json.loads((tmp_path / "run" / "checkpoints" / "resume.json").read_text())[
+        "checkpoints"
+    ]
     assert state["epoch"] < 100000 and points
 
 

@@ -85,7 +85,7 @@ def test_only_what_belongs_there_is_suggested(words):
 def test_a_first_training_is_explained(monkeypatch, tmp_path):
     """Without options, and without a choice of preset; a chosen preset needs no explanation."""
     refused(["train"], "your own text, add --preset tiny --train-source FILE --train-target FILE")
-    monkeypatch.setattr("keras_transformer.train.train", lambda *_: None)
+    monkeypatch.setattr("keras_transformer.train.train_run", lambda *_: None)
     (tmp_path / "text").write_text("a\tb\n")
     own = ["--train-source", tmp_path / "text.tsv", "--valid-fraction", "0.5"]
     (tmp_path / "text").rename(tmp_path / "text.tsv")
@@ -151,9 +151,9 @@ def test_help_shows_the_defaults_of_what_is_named(tmp_path, monkeypatch):
 def test_a_file_may_need_what_the_options_add(tmp_path, monkeypatch):
     """A configuration is checked as a whole: neither has to be valid without the other."""
     seen = []
-    checked = "keras_transformer.runs.checks.check_training"
+    checked = "keras_transformer.runs.training_data.check_training"
     monkeypatch.setattr(checked, lambda config, *_: seen.append(config))
-    monkeypatch.setattr("keras_transformer.train.train", lambda *_: None)
+    monkeypatch.setattr("keras_transformer.train.train_run", lambda *_: None)
     (tmp_path / "file.yaml").write_text("format: 1\nfreeze: [encoder]\nmodel: {d_model: 100}\n")
     words = ["train", "--output", "x", "--config", tmp_path / "file.yaml"]
     result = run(*words)

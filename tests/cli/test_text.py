@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.models import load
+from keras_transformer.runs.opening import load
 from tests.support.command_line import refused, run, sentences_before_tensorflow
 
 LINES = ["abc", "", "hgf", "b"]

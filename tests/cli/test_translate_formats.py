@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_transformer.runs import models
+from keras_transformer.runs import opening
 from keras_transformer.translation import sentence_batches
 from tests.support.command_line import refused, run
 
@@ -14,7 +14,7 @@ TEXTS = ["ABC", "", "DA FE", "B\u00e9\U0001f642"]
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
     monkeypatch.setattr(sentence_batches, "FIRST_WINDOW", 2)
-    monkeypatch.setattr(models, "EAGER_SENTENCES", 100)  # graphs would take longer to make
+    monkeypatch.setattr(opening, "EAGER_SENTENCES", 100)  # graphs would take longer to make
 
 
 def translated(run_path, *options, stdin):

@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from keras_transformer.cli.rows import make_rows
+from keras_transformer.cli.rows import UnfinishedOutput, make_rows
 from keras_transformer.cli.text import _write
-from keras_transformer.cli.translations import UnfinishedOutput
-from keras_transformer.runs import models
+from keras_transformer.runs import opening
 from keras_transformer.translation import sentence_batches
 from tests.support import child_process
 from tests.support.command_line import refused, run
@@ -26,7 +25,7 @@ N_BEST = ["--beam-size", "3", "--n-best", "2"]
 def small_windows(monkeypatch):
     monkeypatch.setattr(sentence_batches, "FIRST_WINDOW", 2)
     monkeypatch.setattr(sentence_batches, "WINDOW", 5)
-    monkeypatch.setattr(models, "EAGER_SENTENCES", 100)  # graphs would take longer to make
+    monkeypatch.setattr(opening, "EAGER_SENTENCES", 100)  # graphs would take longer to make
 
 
 def translated(random_run, *options, stdin=STDIN):

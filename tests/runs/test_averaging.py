@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.runs.models import average, is_mean_worse
+from keras_transformer.runs.averaging import average, is_mean_worse
 from keras_transformer.runs.run import Run, rank
 
 
@@ -145,7 +145,7 @@ def test_without_a_running_mean_nothing_changes():
 def test_runs_that_cannot_be_averaged(tmp_path, path, options, message):
     checkpoints = [{"file": f"{i}.weights.h5", "epoch": i} for i in (1, 2)]
     (tmp_path / "run/checkpoints").mkdir(parents=True)
-    state = {"more": {"monitor": "val_loss", "checkpoints": checkpoints}}
+    state = {"additional": {"monitor": "val_loss", "checkpoints": checkpoints}}
     Run(tmp_path / "run").checkpoints.write("000002-00000000", state, {})
     with pytest.raises(ValueError, match=message):
         average(tmp_path / path, tmp_path / "mean", **options)

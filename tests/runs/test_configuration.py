@@ -7,9 +7,9 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.checks import check_training
 from keras_transformer.runs.configuration import from_yaml, read_values, to_yaml
 from keras_transformer.runs.run import Run
+from keras_transformer.runs.training_data import check_training
 from tests.support.paths import FIXTURES
 
 EVERYTHING = dataclasses.replace(
@@ -64,7 +64,7 @@ def test_a_run_with_an_option_that_has_left_is_read(tmp_path):
     config = Run(tmp_path).read_config()
     assert config.subword_sampling == 0.1 and "\nsubword_sampling: 0.1" in to_yaml(config)
     with pytest.raises(ValueError, match="train no longer has the option subword_sampling"):
-        check_training(config, Run(tmp_path / "new"))
+        check_training(config, tmp_path / "new")
 
 
 @pytest.mark.parametrize(

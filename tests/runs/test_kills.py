@@ -105,7 +105,7 @@ def go_through(whole, output, moments, seed):
         else:
             assert status == -signal.SIGKILL, said
         resume = ["--resume"]
-    begun = len(json.loads((output / "checkpoints" / "resume.json").read_text())["points"])
+    begun = len(json.loads((output / "checkpoints" / "resume.json").read_text())["checkpoints"])
     with start([*command, "--output", output, "--resume"]) as process:
         said = process.stderr.read()
         assert process.wait() == 0, said

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs.checks import parse_corpora
+from keras_transformer.runs.training_data import parse_corpora
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.made_up_text import write_text
 from tests.support.paths import FIXTURES
@@ -105,9 +105,9 @@ def test_weights(tmp_path):
 def test_a_corpus_says_what_its_vocabulary_is(folder, monkeypatch):
     """So that it need not be said again; and corpora may be named one by one, or all at once."""
     seen = []
-    checked = "keras_transformer.runs.checks.check_training"
+    checked = "keras_transformer.runs.training_data.check_training"
     monkeypatch.setattr(checked, lambda config, *_: seen.append(config))
-    monkeypatch.setattr("keras_transformer.train.train", lambda *_: None)
+    monkeypatch.setattr("keras_transformer.train.train_run", lambda *_: None)
     train = ["train", "--preset", "tiny", "--output", "x"]
     good, more = f"{folder}/good:3", f"{folder}/more"
     for corpora in (["--corpus", good, more], ["--corpus", good, "--seed", "5", "--corpus", more]):

@@ -74,7 +74,7 @@ def test_types_that_numpy_does_not_have(tmp_path):
     array = np.linspace(-3, 3, 7).astype(ml_dtypes.bfloat16)
     checksum = write_arrays(tmp_path / "x", {"a": array, "b": np.array(True)})
     arrays = read_arrays(tmp_path / "x", checksum)
-    np.testing.assert_array_equal(arrays["a"].view(array.dtype), array)
+    np.testing.assert_array_equal(arrays["a"], array)
     assert arrays["b"].dtype == bool and arrays["b"].shape == ()
 
 
@@ -139,7 +139,7 @@ def test_where_no_point_is_whole_one_sentence_says_so(folder, damage):
         (empty, "is corrupted"),
         (truncate, "is corrupted"),
         (lambda path: path.write_text("[]"), "is corrupted"),
-        (lambda path: path.write_text(path.read_text().replace("1}", "3}")), "is corrupted"),
+        (lambda path: path.write_text(path.read_text().replace("1", "3")), "is corrupted"),
     ],
 )
 def test_what_names_the_points_must_be_whole(folder, damage, message):
@@ -182,7 +182,7 @@ def test_a_full_disk_loses_nothing(folder, capsys, limit, file):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(ValueError, match=rf"\.{file}.* cannot be written \(File too large"):
+        with pytest.raises(ValueError, match=rf"\.{file}.* cannot be written \(.*File too large"):
             points.write("000001-00000004", {"number": "4" * limit}, arrays_of(4))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -233,4 +233,4 @@ def test_numbers_of_numpy_in_a_state(tmp_path):
     points.write("000000-00000001", {"best": np.float32(0.5), "at": (1, 2)}, {})
     points.amend(finished=True)
     assert opened(tmp_path)[0] == {"best": 0.5, "at": [1, 2], "finished": True}
-    assert json.loads((tmp_path / STATE).read_text())["points"]
+    assert json.loads((tmp_path / STATE).read_text())["checkpoints"]

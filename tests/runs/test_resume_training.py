@@ -309,7 +309,7 @@ def test_when_a_point_is_due(text, tmp_path):
     pairs, tokenizer = text
     dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24)
     resume = kt.ResumeTraining(tmp_path, dataset, every=7)
-    resume._total_steps = 15
+    resume.position.total_steps = 15
     assert resume._is_due(before=13) and not resume._is_due(before=14)
     resume = kt.ResumeTraining(tmp_path, dataset)
     for seconds, ago, due in [(None, 29, False), (None, 31, True), (9, 440, False), (9, 460, True)]:

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.models import find_search, open_translator
+from keras_transformer.runs.opening import Opened
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.acceptance.server_process import ServerProcess, read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
@@ -205,12 +205,12 @@ def without_tensorflow(code, *arguments):
 
 def test_an_export_translates_without_tensorflow():
     code = f"""
-from keras_transformer.runs.models import open_translator
-print(open_translator(sys.argv[1])({SOURCES!r}))
+from keras_transformer.runs.opening import Opened
+print(Opened(sys.argv[1]).translator()({SOURCES!r}))
 """
     answers = [ANSWERS[source] for source in SOURCES]
     assert without_tensorflow(code, PLAIN) == f"{answers}\n"
-    assert open_translator(PLAIN)([]) == []
+    assert Opened(PLAIN).translator()([]) == []
 
 
 def test_a_process_that_ends_within_a_reply():
@@ -243,12 +243,11 @@ def test_many_sentences_have_their_graph_rewritten(monkeypatch):
 def test_a_signature_that_is_not_there_is_named_at_once():
     """Before anything is loaded."""
     code = """
-from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.models import open_model, open_translator
+from keras_transformer.runs.opening import Opened
 for use in (
-    lambda version: open_translator(version, SearchConfig(2)),
-    lambda version: open_translator(version, SearchConfig(sample=True)),
-    lambda version: open_model(version).align(["abc"]),
+    lambda version: Opened(version, {"beam_size": 2}).translator(),
+    lambda version: Opened(version, {"sample": True}).translator(),
+    lambda version: Opened(version).model.align(["abc"]),
 ):
     try:
         use(sys.argv[1])
@@ -322,8 +321,8 @@ def test_an_export_has_its_own_search(translator, tmp_path):
     """Its limit and its beam are those of its card, unless options differ."""
     own = {"beam_size": 3, "length_penalty": 0.5, "length_norm": "length", "max_output_length": 4}
     path = kt.export(translator, tmp_path, config=kt.ExportConfig(signatures=("beam",), **own))
-    assert find_search(path, {}) == SearchConfig(max_output_length=4)
-    assert find_search(path, {"beam_size": 3}) == SearchConfig(**own)
+    assert Opened(path).search == SearchConfig(max_output_length=4)
+    assert Opened(path, {"beam_size": 3}).search == SearchConfig(**own)
     exported = ExportedTranslator(path)
     expected = translator.translate_n_best(SOURCES, search=SearchConfig(**own), n_best=2)
     check_hypotheses(exported.translate_n_best(SOURCES, beam_size=3, n_best=2), expected)

@@ -3,7 +3,7 @@
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.evaluate import find_detokenizing_losses
+from keras_transformer.runs.opening import Opened
 from keras_transformer.serving.versions import read_card
 from keras_transformer.tokenizers import saved
 from tests.support.sample_text import BYTES, LINES, TEXTS
@@ -34,7 +34,7 @@ def test_answers_are_those_in_memory(translator, tmp_path):
     vocabulary = read_card(path)["vocabulary"]
     assert vocabulary["target"]["detokenizing_loses"] == "spaces around punctuation"
     assert "detokenizing_loses" not in vocabulary["source"]
-    assert find_detokenizing_losses(path, LINES) == "it loses spaces around punctuation"
+    assert Opened(path).detokenizing_losses(LINES) == "it loses spaces around punctuation"
 
 
 def test_vocabularies_of_a_directory(translator, tmp_path):

@@ -10,9 +10,9 @@ import re
 import tempfile
 import textwrap
 
-from keras_transformer.inspection.model_config import ACTIVATIONS
 from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import RELATIVE
+from keras_transformer.runs.inspection import ACTIVATIONS
 from keras_transformer.serving.acceptance import graph
 from keras_transformer.serving.acceptance.graph import read_meta_graphs, scopes
 from keras_transformer.serving.saved_model import _save

@@ -4,9 +4,9 @@ import json
 import os
 import pathlib
 
-from keras_transformer.inspection.files import FILES, SEAL, describe_files, write_sealed
 from keras_transformer.runs.run import CHECKSUMMED, MODEL
 from keras_transformer.serving.versions import CARD  # runs call theirs the same
+from keras_transformer.utils import FILES, SEAL, describe_files, write_sealed
 
 
 def reseal(directory, change=None):

@@ -11,10 +11,9 @@ from sentencepiece import sentencepiece_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.cli.main import run as run_command
-from keras_transformer.runs.checks import check_training
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import summarize_training
-from keras_transformer.runs.training_data import open_data
+from keras_transformer.runs.run_callbacks import summarize_training
+from keras_transformer.runs.training_data import check_training, open_data
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.saved import MAX_LINES, describe_lost
 from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, learn_vocabularies
@@ -281,10 +280,10 @@ def test_a_corpus_with_a_joint_vocabulary_is_taken_for_shared_embeddings(run, co
         assert saved.read(again) == saved.read(run)
         for start_from in (None, str(run)):
             tuned = from_corpus(config, again, start_from=start_from)
-            check_training(tuned, Run(tmp_path / "tuned"))
+            check_training(tuned, tmp_path / "tuned")
     prepare(config, tmp_path / "apart", joint_vocabulary=False)
     with pytest.raises(ValueError, match="needs a joint vocabulary, but .* has two"):
-        check_training(from_corpus(config, tmp_path / "apart"), Run(tmp_path / "tuned"))
+        check_training(from_corpus(config, tmp_path / "apart"), tmp_path / "tuned")
 
 
 def test_a_run_that_exists_keeps_its_normalization(tmp_path):

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.checks import check_training
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.training_data import check_training
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import export
 from keras_transformer.special_ids import END, PAD, START
@@ -150,7 +149,7 @@ def test_a_run_is_trained_and_loaded_so(tmp_path):
         name = next(iter(changed)) if "model" not in changed else "num_decoder_layers"
         other = dataclasses.replace(config, start_from=str(output), **changed)
         with pytest.raises(ValueError, match=f"{name} must be .* with --start-from"):
-            check_training(other, Run(tmp_path / "next"))
+            check_training(other, tmp_path / "next")
         other = dataclasses.replace(config, **changed)
         with pytest.raises(ValueError, match=f"{name} must be .* to resume this run"):
-            check_training(other, Run(output), resume=True)
+            check_training(other, output, resume=True)

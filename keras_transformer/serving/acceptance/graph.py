@@ -15,8 +15,7 @@ from tensorboard.compat.proto import (
     tensor_pb2,
 )
 
-from keras_transformer.inspection.files import read_bytes
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, read_bytes
 
 NAME = "saved_model.pb"
 MAX_BYTES = 256 << 20  # of that file; an export of all signatures has five to ten million

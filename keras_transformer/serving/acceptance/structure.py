@@ -9,7 +9,7 @@ imported, and needs no op library.
 
 usage: python -m keras_transformer.serving.acceptance.structure [--allow=OP,OP] saved_model.pb
 
-prints, like `inspection.probe`, {"signatures": …, "problems": [sentences], "ops": [names of those
+prints, for `probe`, {"signatures": …, "problems": [sentences], "ops": [names of those
 that are not allowed]}: `inspect_version` runs it in a process with limited memory and time.
 """
 
@@ -20,8 +20,6 @@ from typing import Any
 
 from tensorboard.compat.proto import types_pb2
 
-from keras_transformer.inspection.files import check_files
-from keras_transformer.inspection.probing import Probe
 from keras_transformer.serving.acceptance.graph import (
     NAME,
     SAVER,
@@ -29,10 +27,11 @@ from keras_transformer.serving.acceptance.graph import (
     read_meta_graphs,
     unknown_ops,
 )
+from keras_transformer.serving.acceptance.probing import answer, probe
 from keras_transformer.serving.acceptance.server_process import Signatures, read_signatures
 from keras_transformer.serving.signatures import SIGNATURES
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, check_files
 
 PROGRAM = "keras_transformer.serving.acceptance.structure"
 MAX_PROBLEMS = 1000
@@ -73,7 +72,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
     """
     check_checksums(version_dir)
     allow = [f"--allow={','.join(allow_ops)}"] if allow_ops else []
-    (found,) = Probe([os.path.join(version_dir, NAME)], *allow, program=PROGRAM).answers()
+    found = probe(os.path.join(version_dir, NAME), PROGRAM, *allow)
     signatures, problems = found["signatures"], found["problems"]
     if DEFAULT in signatures and set(signatures[DEFAULT][1]) != {"text", "log_prob"}:
         raise ValueError(
@@ -356,21 +355,19 @@ def _called(node):
 
 def main(arguments: Sequence[str]) -> None:
     """Inspects the version that holds a file, in this process, which then is limited."""
-    from keras_transformer.inspection import probing
-
     allow = [x for one in arguments if one.startswith("--allow=") for x in one[8:].split(",")]
 
     def look(path: str) -> dict[str, Any]:
         directory = os.path.dirname(path)
         problems = check_structure(directory, allow)[:MAX_PROBLEMS]
         signatures = read_signatures(directory)
-        answer: dict[str, Any] = {"signatures": signatures, "problems": problems}
+        found: dict[str, Any] = {"signatures": signatures, "problems": problems}
         if problems and signatures:
             graphs = read_meta_graphs(directory)
-            answer["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
-        return answer
+            found["ops"] = [op for graph in graphs for op in unknown_ops(graph, allow)]
+        return found
 
-    probing.main([one for one in arguments if not one.startswith("--")], look)
+    answer(arguments[-1], look)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from keras_transformer.inspection.files import FILES
-from keras_transformer.inspection.model_config import MAX_OF
+from keras_transformer.presets.options import MAX_LENGTH
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_checksums, check_structure
 from keras_transformer.serving.signatures import SIGNATURES, make_inputs
 from keras_transformer.serving.versions import CARD, DEFAULT, read_card
-from keras_transformer.utils import Path, Tensor, counted
+from keras_transformer.utils import FILES, Path, Tensor, counted
 
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000  # of that file; TF Serving refuses more
@@ -217,7 +216,7 @@ class _Trial:
         if longest is None:
             return Finding(title, [], "skipped: the model card names no max_length", skipped=True)
         if not 1 <= longest <= MAX_LENGTH_TRIED:
-            if 1 <= longest <= MAX_OF["max_length"]:
+            if 1 <= longest <= MAX_LENGTH:
                 return Finding(title, [], f"skipped: max_length is {longest}", skipped=True)
             return Finding(title, [f"The model card names a max_length of {longest}."])
         example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"

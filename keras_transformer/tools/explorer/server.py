@@ -18,7 +18,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
-from keras_transformer.runs.models import open_model
+from keras_transformer.runs.opening import Opened
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.tools.explorer.models import ExportedModel, ModelInMemory
 from keras_transformer.tools.explorer.questions import (
@@ -27,7 +27,6 @@ from keras_transformer.tools.explorer.questions import (
     Model,
     answer,
 )
-from keras_transformer.utils import Path
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")  # of this machine, in a browser's requests
@@ -78,21 +77,20 @@ def listen(port: int = 0) -> socket.socket:
     return listening
 
 
-def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
+def open_explorer(opened: Opened, listening: socket.socket) -> "ExplorerServer":
     """Creates the server of a model's page.
 
     Args:
-        path: A run directory, or a SavedModel: its version directory, or the one above.
+        opened: A run or an export.
         listening: What `listen` returned.
 
     Returns:
         `ExplorerServer`, which `run` starts.
     """
-    opened = open_model(path)
-    if isinstance(opened, ExportedTranslator):
-        model: Model = ExportedModel(opened)
+    if isinstance(opened.model, ExportedTranslator):
+        model: Model = ExportedModel(opened.model)
     else:
-        model = ModelInMemory(opened, path)
+        model = ModelInMemory(opened.model, opened.path)
     return ExplorerServer(model, listening)
 
 

@@ -5,7 +5,6 @@ import os
 import re
 from typing import Any
 
-from keras_transformer.inspection.files import read_json
 from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.tools.importers.source_model import (
     SourceModel,
@@ -23,7 +22,7 @@ from keras_transformer.tools.importers.vocabularies import (
     read_model,
     read_vocabulary,
 )
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER, ADDED = "tokenizer_config.json", "added_tokens.json"

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.inspection.files import describe_corruption, digest
 from keras_transformer.presets import TrainConfig
-from keras_transformer.presets.imported import Imported
+from keras_transformer.presets.options import Imported
 from keras_transformer.runs.run import Run
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers import saved
@@ -34,7 +33,7 @@ from keras_transformer.tools.importers.source_model import SourceModel, list_fil
 from keras_transformer.tools.importers.tensors import read_start
 from keras_transformer.tools.importers.vocabularies import Rewritten, rewrite
 from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
-from keras_transformer.utils import Path, creating
+from keras_transformer.utils import Path, creating, describe_corruption, digest
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator

@@ -3,7 +3,6 @@
 import os
 from typing import Any
 
-from keras_transformer.inspection.files import read_bytes
 from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.tools.importers.source_model import (
     NamedFiles,
@@ -25,7 +24,7 @@ from keras_transformer.tools.importers.vocabularies import (
     read_model,
     read_vocabulary,
 )
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, read_bytes
 
 OPTIONS, DECODER = "special:model.yml", "decoder.yml"
 MAX_BYTES = 1 << 20  # of a file of options

@@ -10,7 +10,6 @@ import os
 import re
 from typing import Any
 
-from keras_transformer.inspection.files import describe_corruption, read_bytes
 from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.tools.importers.source_model import (
     NamedFiles,
@@ -29,7 +28,7 @@ from keras_transformer.tools.importers.vocabularies import (
     read_lines,
     read_model,
 )
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, describe_corruption, read_bytes
 
 DESCRIPTION, AVERAGE = "model_description.py", "avg"
 MAX_BYTES = 1 << 20  # of a file of options

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import ml_dtypes  # noqa: F401 - by which NumPy knows bfloat16; TensorFlow needs it too
 import numpy as np
 
-from keras_transformer.inspection.files import describe_corruption
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, describe_corruption
 
 LFS = b"version https://git-lfs"
 MAX_HEADER_BYTES = 16 << 20  # of the names and shapes of a file

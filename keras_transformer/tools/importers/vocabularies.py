@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.inspection.files import read_bytes, read_json
-from keras_transformer.inspection.vocabularies import MAX_BYTES, check_sentencepiece_model
 from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.checks import MAX_BYTES, check_sentencepiece_model
 from keras_transformer.tools.importers.tensors import read_start
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, read_bytes, read_json
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")  # by our ids
 LANGUAGE_TAG = re.compile(r">>[^\s<>]+<<")  # a token that chooses the target language

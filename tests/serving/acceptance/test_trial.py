@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from keras_transformer.cli.serving import print_report
+from keras_transformer.cli.models import print_report
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import server_process, trial
 from keras_transformer.serving.acceptance.server_process import ServerProcess

@@ -139,17 +139,23 @@ def cut_weights(contents):
     contents["model.weights.h5"] = contents["model.weights.h5"][:50_000]
 
 
-def compressed_array(root):
-    root.create_dataset("x", (10**6, 10**6), "f4", chunks=(1000, 1000), compression="gzip")
+ARRAY = "layers/positional_embedding/vars/0"
+
+
+def linked(root):
+    del root[ARRAY]
+    root[ARRAY] = h5py.ExternalLink("/etc/passwd", "/")
 
 
 def array_elsewhere(root):
-    root.create_dataset("x", (4,), "u1", external=[("/etc/passwd", 0, 4)])
+    shape = root[ARRAY].shape
+    del root[ARRAY]
+    root.create_dataset(ARRAY, shape, "u1", external=[("/etc/passwd", 0, 1 << 20)])
 
 
 def swapped(root):
-    root.move("layers/positional_embedding/vars/0", "kept")
-    root["layers/positional_embedding/vars/0"] = np.zeros([8, 277], "f4")
+    del root[ARRAY]
+    root[ARRAY] = np.zeros([8, 277], "f4")
 
 
 def pointing_out(model):
@@ -199,7 +205,7 @@ def lying_card(fields):
 
 def outside(run):
     """The list of files names one outside."""
-    from keras_transformer.inspection.files import describe_files, write_sealed
+    from keras_transformer.utils import describe_files, write_sealed
 
     shutil.copy("/etc/hosts", run.parent / "hosts")
     write_sealed(run / "model.json", {"files": describe_files(run, ["../hosts"])})

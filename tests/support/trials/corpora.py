@@ -14,7 +14,8 @@ import numpy as np
 from keras_transformer.data.prepare import prepare_corpus
 from keras_transformer.data.prepared_corpus import MANIFEST, describe_file
 from keras_transformer.presets import PrepareConfig
-from keras_transformer.runs.checkpoints import _entries_checksum, file_checksum
+from keras_transformer.runs.checkpoints import file_checksum
+from keras_transformer.utils import write_sealed
 from tests.support.trials.trial import Trial
 
 TRAIN = "train --preset tiny --corpus {} --output new --vocabulary-size none --model-type char"
@@ -131,16 +132,15 @@ def state(**checkpoint):
         one = {"file": "000001.weights.h5", "epoch": 1, "sha256": checksum} | checkpoint
         row = {"step": 1, "val_loss": 1.0}
         more = {"epoch": 1, "monitor": "val_loss", "checkpoints": [one], "history": [row]}
-        points = [{"arrays": "a", "sha256": "b", "files": {}, "state": {"more": more}}]
-        content = {"sha256": _entries_checksum(points), "points": points}
-        (folder / "resume.json").write_text(json.dumps(content))
+        entry = {"arrays": "a", "sha256": "b", "files": {}, "state": {"additional": more}}
+        write_sealed(folder / "resume.json", {"checkpoints": [entry]})
 
     return break_it
 
 
 def junk_state(run):
     (run / "checkpoints").mkdir()
-    (run / "checkpoints" / "resume.json").write_text('{"points": 1}')
+    (run / "checkpoints" / "resume.json").write_text('{"checkpoints": 1}')
 
 
 CHANGED = "has been changed or truncated"
@@ -189,7 +189,7 @@ CORPORA = {
     "vocabulary": Trial(
         "a vocabulary that is cut off",
         vocabularies,
-        "not a valid SentencePiece model",
+        "the bytes of a SentencePiece model",
         TRAIN,
     ),
 }
@@ -198,7 +198,7 @@ CHECKPOINTS = {
     "outside": Trial(
         "a checkpoint outside", state(file="../model.keras"), "is not a file of", AVERAGE
     ),
-    "link": Trial("a checkpoint that is a link", state(), "is a link (ExternalLink)", AVERAGE),
+    "link": Trial("a checkpoint that is a link", state(), "is corrupted", AVERAGE),
 }
 
 

@@ -141,7 +141,7 @@ def fields(**values):
 
 
 def lists_outside(export):
-    from keras_transformer.inspection.files import write_sealed
+    from keras_transformer.utils import write_sealed
 
     described = {"../run/x": {"bytes": 1, "sha256": "0"}}
     write_sealed(export / "model.json", {"files": described})

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from keras_transformer.presets import ExportConfig
+from keras_transformer.runs.opening import Opened
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.tokenizers.subword import SubwordTokenizer
@@ -35,7 +36,7 @@ def explored_version(word_translator, tmp_path_factory):
 @contextlib.contextmanager
 def serving(path):
     """The explorer's page of a model while it is served."""
-    with listen() as listening, open_explorer(path, listening) as explorer:
+    with listen() as listening, open_explorer(Opened(path), listening) as explorer:
         yield explorer
 
 

@@ -232,7 +232,7 @@ def test_an_export_without_the_signatures_says_what_is_missing():
 
 
 def test_a_run_answers_from_memory():
-    from keras_transformer.runs.models import load
+    from keras_transformer.runs.opening import load
 
     with serving(RUN) as explorer:
         assert ask(explorer, "model") == {"name": "run", "examples": [], "missing": {}}

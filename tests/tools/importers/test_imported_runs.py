@@ -10,7 +10,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.models import _warn_of_missing_tag
+from keras_transformer.runs.opening import _warn_of_missing_tag
 from keras_transformer.runs.run import Run
 from tests.support.command_line import refused, run
 from tests.support.marian_models import FOLDER, SENTENCES, TAGS

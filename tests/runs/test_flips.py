@@ -52,8 +52,8 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
     def loaded(*_, **__):
         raise AssertionError("something was loaded")
 
-    monkeypatch.setattr(run_module, "Probe", loaded)
-    monkeypatch.setattr(structure, "Probe", loaded)
+    monkeypatch.setattr(run_module, "inspect_model", loaded)
+    monkeypatch.setattr(structure, "probe", loaded)
     copy, generator = sound(tmp_path, kind), random.Random(count)
     for _ in range(count):
         path, undo = flip(copy, generator)

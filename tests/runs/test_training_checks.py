@@ -9,10 +9,10 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.corpora import load_corpus
 from keras_transformer.data.pairs import fingerprint
-from keras_transformer.runs.checks import check_training
 from keras_transformer.runs.configuration import from_yaml, to_yaml
 from keras_transformer.runs.run import CONFIG, DATA, Run
-from keras_transformer.runs.summary import describe_data
+from keras_transformer.runs.run_callbacks import describe_data
+from keras_transformer.runs.training_data import check_training
 from tests.support.command_line import sentences_before_tensorflow
 from tests.support.paths import FIXTURES
 
@@ -172,7 +172,7 @@ def test_dates_are_for_who_asks_for_them(tmp_path):
         *(dates, from_yaml(tmp_path / "dates.yaml")),
         *(dataclasses.replace(tiny, **options) for options in asked),
     ):
-        check_training(config, Run(tmp_path / "new"))
+        check_training(config, tmp_path / "new")
         if not config.languages:
             assert describe_data(config) == "built-in dates"
     assert load_corpus(dataclasses.replace(tiny, dates=True)).train == load_corpus(dates).train
@@ -184,7 +184,7 @@ def test_a_run_on_dates_of_an_earlier_version_goes_on(tmp_path):
     assert len(earlier) == len(lines) - 1
     (tmp_path / CONFIG).write_text("".join(earlier))
     for config in (Run(tmp_path).read_config(), kt.PRESETS["dates"]):
-        check_training(config, Run(tmp_path), resume=True)
+        check_training(config, tmp_path, resume=True)
 
 
 def test_what_may_change_when_a_run_goes_on(tmp_path, text):
@@ -195,7 +195,7 @@ def test_what_may_change_when_a_run_goes_on(tmp_path, text):
     other = shutil.copy(text, tmp_path / "moved.tsv")
     changes |= dict(precision="auto", parallel_microbatches=2, train_source=str(other))
     changes |= dict(dates=False)  # of no matter with text
-    check_training(dataclasses.replace(begun, **changes), Run(tmp_path), resume=True)
+    check_training(dataclasses.replace(begun, **changes), tmp_path, resume=True)
 
 
 def test_text_is_known_by_its_fingerprint(tmp_path, text):
@@ -217,7 +217,7 @@ def test_a_fine_tuned_run_may_have_another_dropout(tmp_path, text):
     config = dataclasses.replace(
         begun, model=model, start_from=RUN, train_source=text, valid_source=text
     )
-    check_training(config, Run(tmp_path / "new"))
+    check_training(config, tmp_path / "new")
 
 
 def test_rdrop_without_dropout_warns(text, tmp_path, caplog):
@@ -225,7 +225,7 @@ def test_rdrop_without_dropout_warns(text, tmp_path, caplog):
     config = dataclasses.replace(
         kt.get_preset("tiny"), train_source=text, valid_source=text, model=model, rdrop=1.0
     )
-    check_training(config, Run(tmp_path / "run"))
+    check_training(config, tmp_path / "run")
     assert "--rdrop has no effect without dropout" in caplog.text
     assert len(caplog.records) == 1
     with pytest.raises(ValueError, match="rdrop must be a number of at least 0"):

@@ -1,4 +1,4 @@
-"""Vocabularies: SentencePiece models as protocol buffers, WordPiece vocabularies as JSON.
+"""Checks of vocabularies: SentencePiece as protocol buffers, WordPiece as JSON.
 
 Native code trusts the tables of offsets in a SentencePiece model (the normalizer's double array)
 and follows them wherever they point; so they are checked first.
@@ -25,15 +25,8 @@ FORMAT = "wordpiece 1"
 LEAF = 1 << 31  # of a unit of the double array: the mark of a value
 
 
-def check_sentencepiece_model(model: bytes) -> int:
-    """Raises an error for bytes that are not a valid SentencePiece model.
-
-    Args:
-        model: A serialised `ModelProto`.
-
-    Returns:
-        The number of its pieces.
-    """
+def check_sentencepiece_model(model: bytes) -> None:
+    """Raises an error for bytes that are not a valid SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
     model_proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # which is made at run time
@@ -52,7 +45,6 @@ def check_sentencepiece_model(model: bytes) -> int:
             raise ValueError(f"piece {number} has the score {piece.score}")
     for normalizer in (proto.normalizer_spec, proto.denormalizer_spec):
         _check_table(normalizer.precompiled_charsmap)
-    return len(proto.pieces)
 
 
 def _check_table(table):
@@ -80,14 +72,7 @@ def _check_table(table):
 
 
 def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
-    """Reads what `serialize_pieces` writes, and refuses all else.
-
-    Args:
-        model: A serialised vocabulary.
-
-    Returns:
-        The pieces, by their numbers in the file it is from, and whether text is lower-cased.
-    """
+    """Reads what `serialize_pieces` writes: pieces in file order, and whether it is uncased."""
     try:
         content: Any = json.loads(model)
     except (TypeError, ValueError, RecursionError):
@@ -106,12 +91,7 @@ def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
 
 
 def check_pieces(pieces: Sequence[str], where: Path) -> None:
-    """Raises an error for what no vocabulary could be.
-
-    Args:
-        pieces: The pieces, by their numbers in the file.
-        where: What an error calls them.
-    """
+    """Raises an error for pieces, in file order, that no vocabulary could have."""
     for number, piece in enumerate(pieces, start=1):
         if not piece.strip():
             raise ValueError(f"{where}: line {number} holds no piece: take the empty line out.")
@@ -130,8 +110,3 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
         )
     if set(pieces) <= set(SPECIAL):
         raise ValueError(f"{where} has special pieces only: there are none to spell words with.")
-
-
-def count_ids(pieces: Sequence[str]) -> int:
-    """The number of ids of a vocabulary: its pieces, and special ones that its file lacks."""
-    return len(set(pieces) | set(SPECIAL))

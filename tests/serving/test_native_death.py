@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_transformer.inspection.probing import Probe
 from keras_transformer.serving.acceptance import server_process
+from keras_transformer.serving.acceptance.probing import probe
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
 from tests.support.paths import ROOT
@@ -13,11 +13,11 @@ DYING = ROOT / "tests" / "support" / "dying.py"
 
 
 def test_of_what_looks_at_files(tmp_path):
-    run = sound(tmp_path, "run")
+    graph = sound(tmp_path, "export") / "saved_model.pb"
     with pytest.raises(
-        ValueError, match="model.keras is corrupted: a process that opened it ended"
+        ValueError, match="saved_model.pb is corrupted: a process that opened it ended"
     ):
-        Probe([run / "model.keras"], program="tests.support.dying").answers()
+        probe(graph, "tests.support.dying")
 
 
 def test_of_what_loads_an_export(tmp_path, monkeypatch):
@@ -31,11 +31,3 @@ def test_of_what_loads_an_export(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="ended with status -11") as error:
             use()
         assert "\n" not in str(error.value)
-
-
-def test_of_what_takes_too_much_memory(tmp_path):
-    """It is limited by what the file has of bytes."""
-    path = tmp_path / "x.spm"
-    path.write_bytes(b"\x0a\x00" * (16 << 20))
-    with pytest.raises(ValueError, match="x.spm"):
-        Probe([path]).answers()

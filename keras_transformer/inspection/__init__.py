@@ -1,1 +1,0 @@
-"""Untrusted files, inspected before anything of them is loaded: nothing is executed."""
