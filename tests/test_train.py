@@ -232,7 +232,7 @@ def test_a_training_that_diverges(rich, half, rich_config, tmp_path):
     *_, said = result.stderr.decode().splitlines()
     assert "the loss or the gradient norm of step 2 of epoch 3 is not finite" in said
     assert "a smaller learning rate (--learning-rate)" in said
-    assert said.endswith("; it resumes from the end of epoch 2.")
+    assert said.endswith("; --resume continues from the end of epoch 2.")
     assert {name: (output / name).read_bytes() for name in before} == before
     assert kt.load(output).translate(["ba ce"])
     assert run("train", *options, config.learning_rate).returncode == 0

@@ -90,7 +90,7 @@ class ResumeTraining(keras.callbacks.Callback):
         every_epoch: Whether the end of each epoch is a checkpoint in any case.
         accept_changes: Whether the dataset may have changed.
         owned: Regular expression of the names of a subclass's `get_files`.
-        remedy: What to change after a divergence, for its error.
+        remedy, resumes: What the error of a divergence advises, and says before the checkpoint.
 
     Raises:
         ValueError: If the dataset has no position, another process uses the directory, no
@@ -114,6 +114,7 @@ class ResumeTraining(keras.callbacks.Callback):
         accept_changes: bool = False,
         owned: str | None = None,
         remedy: str = divergence.REMEDY,
+        resumes: str = "it resumes from",
     ) -> None:
         super().__init__()
         require_tensorflow("ResumeTraining")
@@ -130,7 +131,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self.callbacks = list(callbacks)
         self.every_epoch = every_epoch or every is not None
         self.accept_changes = accept_changes
-        self.remedy = remedy
+        self.remedy, self.resumes = remedy, resumes
         self.checkpoints = Checkpoints(path, owned)
         self.position = Position(batch=dataset.stream.position)
         self.skipped = 0  # number of steps of the current epoch that another process completed
@@ -369,7 +370,7 @@ class ResumeTraining(keras.callbacks.Callback):
             at = f"step {state['step']:,} of epoch {state['epoch'] + 1:,}"
             if not state["step"]:
                 at = f"the end of epoch {state['epoch']:,}"
-            remedy += f"; it resumes from {at}"
+            remedy += f"; {self.resumes} {at}"
         self.close()
         divergence.stop(self.model, what, remedy)
 

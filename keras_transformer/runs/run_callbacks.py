@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 REMEDY = (
     "a smaller learning rate (--learning-rate), a longer warm-up (--warmup-steps) or gradients "
-    "clipped by global norm (--clip-norm), and --resume"
+    "clipped by global norm (--clip-norm)"
 )
 
 
@@ -67,6 +67,7 @@ class RunCheckpoint(ResumeTraining):
             accept_changes=accept_changes,
             owned=WEIGHTS_PATTERN,
             remedy=REMEDY,
+            resumes="--resume continues from",
         )
         self.checkpoints.writes = run.writes
         self.run = run

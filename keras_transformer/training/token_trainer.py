@@ -58,11 +58,9 @@ class TokenTrainer(keras.Model):
     With other losses or reductions, several outputs or an overridden `compute_loss`, replicas are
     averaged as Keras averages them, and slices are refused, since it is unknown how to weight them.
 
-    Batches are `(x, y)` or `(x, y, sample_weight)`; `sample_weight` is (B,) or (B, T). For
-    `SmoothedCrossEntropy`, `y` are ids (B, T) of any integer type, or whole numbers of a float
-    type, one for each position of the outputs (B, T, V). PAD and negative labels are ignored. A
-    label of V or above raises `ValueError`; where a graph cannot raise (XLA, GPUs), loss, metrics
-    and gradients are NaN.
+    Batches are `(x, y)` or `(x, y, sample_weight)`; `y` and `sample_weight` are those of the loss.
+    For `SmoothedCrossEntropy`, a label of V or above raises `ValueError`; where a graph cannot
+    raise (XLA, GPUs), loss, metrics and gradients are NaN.
 
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
@@ -199,12 +197,9 @@ class TokenTrainer(keras.Model):
 
     def get_compile_config(self) -> Config | None:
         config = super().get_compile_config()
-        return config and config | {
-            "clip_norm": self.clip_norm,
-            "accumulation_steps": self.accumulation_steps,
-            "fused_loss": self._fused_loss_option,
-            "rdrop": self.rdrop,
-        }
+        names = ("clip_norm", "accumulation_steps", "rdrop")
+        options = {name: getattr(self, name) for name in names}
+        return config and config | options | {"fused_loss": self._fused_loss_option}
 
     def compile_from_config(self, config: Config) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))

@@ -136,15 +136,9 @@ def test_the_last_point_is_damaged(run, config, capsys):
     [
         (lambda run: [path.unlink() for path in points_of(run)], "No checkpoint is valid"),
         (
-            lambda run: (run / "checkpoints/resume.json").unlink(),
-            "resume.json is missing, although",
-        ),
-        (lambda run: (run / "checkpoints/resume.json").write_text(""), "resume.json is corrupted"),
-        (
             lambda run: (run / "data.json").write_text('{"train": '),
             "data.json is corrupted: it is not JSON",
         ),
-        (lambda run: (run / "data.json").write_text("[]"), "data.json holds no JSON object"),
         (lambda run: (run / "config.yaml").write_text("{"), "config.yaml is not valid YAML"),
         (lambda run: shutil.rmtree(run / "checkpoints"), "resume.json is missing, although"),
     ],
