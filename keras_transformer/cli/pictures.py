@@ -45,11 +45,7 @@ def plot(
 
 
 def explore(
-    path: Annotated[
-        str,
-        "run directory; or SavedModel (its version directory, or the one above), exported with the "
-        "signatures explore, beam and sample for all views",
-    ],
+    path: Annotated[str, "run directory"],
     /,
     port: Annotated[int, "port to listen on; 0: any free port"] = 0,
     no_browser: Annotated[bool, "print the address only, without opening a browser"] = False,

@@ -4,10 +4,10 @@ Shapes: B batch, A rows of it that have not ended, P tokens of the prefix, T num
 V vocabulary, K kept by top-k.
 """
 
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.arguments import check_options, read_arguments
-from keras_transformer.decoding.token_loop import decode_tokens
+from keras_transformer.decoding.token_loop import decode_tokens, read_arguments
 from keras_transformer.presets import SearchConfig
 from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
@@ -108,7 +108,8 @@ def sample(
     >>> tokens, lengths, log_prob = sample(step, state, len(source), 64, top_p=0.9)
     """
     batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
-    check_options(batch_size, seed, temperature=temperature, top_k=top_k, top_p=top_p)
+    for name, value in dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed).items():
+        _check_option(name, value, batch_size)
     uniform = _random_uniform(seed, batch_size, max_length)  # (B, max_length)
 
     def choose(logits, position, rows):
@@ -127,6 +128,18 @@ def sample(
         return tf.gather(order, rank_index, batch_dims=1), order[:, 0]
 
     return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
+
+
+def _check_option(name, value, batch_size):
+    """Checks a number, or one for each row, as far as it is known."""
+    rows, shape = tf.get_static_value(batch_size), tf.TensorShape(np.shape(value))
+    if shape.rank != 0 and not shape[:1].is_compatible_with([rows]):
+        raise ValueError(
+            f"{name} must be a number or of shape (batch_size={rows},), received shape {shape}."
+        )
+    known = tf.get_static_value(value)
+    for number in [] if known is None or name == "seed" else np.unique(known).tolist():
+        SearchConfig(sample=True, **{name: number})  # raises if it is out of range
 
 
 def _random_uniform(seed, batch_size, max_length):

@@ -1,20 +1,62 @@
-"""The loops of all searches: they leave out what has ended.
+"""What all searches share: their arguments, and loops that leave out what has ended.
 
 Shapes: B batch, A rows of it that have not ended, N beams of a row, P tokens of the prefix,
 T number of steps taken, V vocabulary.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.arguments import check_ids
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.utils import Nested, SearchOutputs, State, Step, Tensor
 
 NEVER = float("-inf")  # the log-probability of what cannot follow, and of an empty hypothesis
+
+
+def read_arguments(
+    state: State, batch_size: int | Tensor, max_length: int | Tensor, prefix: Tensor | None
+) -> tuple[int | Tensor, int | Tensor, Tensor | None]:
+    """Checks arguments of `greedy_search`; returns the sizes, tensors as int32, and the prefix.
+
+    Eagerly, their values are known; while a graph is traced, shapes, ints and constants are.
+    Nothing is checked in a running graph: on a server, an error would be of no use.
+    """
+    rows, steps = tf.get_static_value(batch_size), tf.get_static_value(max_length)
+    if steps is not None and steps < 1:
+        raise ValueError(f"max_length must be at least 1, received {steps}.")
+    for tensor in tf.nest.flatten(state):
+        shape = tf.TensorShape(np.shape(tensor))
+        if not shape[:1].is_compatible_with([rows]):
+            raise ValueError(
+                f"The state must hold tensors of shape (batch_size={rows}, …), received shape "
+                f"{shape}: create it for as many rows, or pass () if the step needs no state."
+            )
+    if isinstance(state, dict) and "past_positions" in state:
+        room = state["past_positions"].shape[1]
+        if None not in (room, steps) and room < steps:
+            raise ValueError(
+                f"The state has length={room}, but max_length is {steps}: create the state with "
+                f"length={steps}, or search for at most {room} steps."
+            )
+    if prefix is not None:
+        ragged = isinstance(prefix, tf.RaggedTensor)
+        prefix = prefix.to_tensor() if ragged else tf.convert_to_tensor(prefix)
+        shape, is_integer = prefix.shape, prefix.dtype.is_integer or prefix.shape[-1:] == [0]
+        fits = shape.is_compatible_with([rows, None]) and (shape[1] or 0) <= (steps or math.inf)
+        if not fits or not is_integer:
+            raise ValueError(
+                f"The prefix must be integer ids of shape (batch_size={rows}, at most max_length="
+                f"{steps}), received {prefix.dtype.name} of shape {shape}."
+            )
+    batch_size, max_length = (
+        tf.cast(x, tf.int32) if tf.is_tensor(x) else x for x in (batch_size, max_length)
+    )
+    return batch_size, max_length, prefix
 
 
 def shrinking_loop(
@@ -39,8 +81,6 @@ def shrinking_loop(
         outputs: Initial outputs, a nested structure of tensors `(B, …)`. An axis of size 0 grows
             with every step; a row that has ended is padded with 0.
         state: Nested structure of tensors `(B·N, …)`, not returned; axes of size 0 grow likewise.
-        max_length: Maximum number of steps.
-        beam_size: N.
         fixed_shapes: Whether all rows stay and no axis grows, as XLA requires.
 
     Returns:
@@ -74,7 +114,6 @@ def shrinking_loop(
         shrink,
         (tf.constant(0), rows, outputs, outputs, state),
         shape_invariants=(scalar, vector, output_shapes, output_shapes, state_shapes),
-        maximum_iterations=max_length,  # shows in the graph that the loop ends
     )
     return outputs, steps
 
@@ -205,7 +244,12 @@ def prefix_constraint(
     ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # read past the end
 
     def required(position, vocabulary_size):
-        check_ids(prefix, vocabulary_size)
+        known, size = tf.get_static_value(prefix), vocabulary_size or math.inf
+        if known is not None and known.size and not 0 <= known.min() <= known.max() < size:
+            raise ValueError(
+                f"The prefix holds ids from {known.min()} to {known.max()}, but the vocabulary has "
+                f"ids from 0 to {size - 1}: use the target's tokenizer."
+            )
         return tf.gather(ids, tf.minimum(position, width), axis=1)
 
     return required

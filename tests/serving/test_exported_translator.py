@@ -17,7 +17,8 @@ import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.models import find_search, open_translator
 from keras_transformer.serving import exported_translator
-from keras_transformer.serving.acceptance.server_process import ServerProcess, read_signatures
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.acceptance.structure import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
 from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.versions import read_card
@@ -270,9 +271,10 @@ def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
         inputs, outputs = found[name]
         assert inputs == {k: (t.name, t.dtype) for k, t in signature.inputs.items()}
         assert outputs == {k: (t.name, t.dtype) for k, t in signature.outputs.items()}
-    for broken in (content[:-5], content[: len(content) // 2], b"", b"\xff" * 20):
+    for broken in (content[:-5], content[: len(content) // 2], b"\xff" * 20):
         (tmp_path / "saved_model.pb").write_bytes(broken)
-        assert read_signatures(tmp_path) == {}
+        with pytest.raises(ValueError, match="its bytes cannot be parsed"):
+            read_signatures(tmp_path)
 
 
 # Mistakes.

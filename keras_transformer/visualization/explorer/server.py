@@ -19,9 +19,8 @@ from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
 from keras_transformer.runs.models import open_model
-from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.utils import Path
-from keras_transformer.visualization.explorer.models import ExportedModel, ModelInMemory
+from keras_transformer.visualization.explorer.models import ModelInMemory
 from keras_transformer.visualization.explorer.questions import (
     QUESTIONS,
     InvalidRequest,
@@ -82,18 +81,13 @@ def open_explorer(path: Path, listening: socket.socket) -> "ExplorerServer":
     """Creates the server of a model's page.
 
     Args:
-        path: A run directory, or a SavedModel: its version directory, or the one above.
+        path: A run directory.
         listening: What `listen` returned.
 
     Returns:
         `ExplorerServer`, which `run` starts.
     """
-    opened = open_model(path)
-    if isinstance(opened, ExportedTranslator):
-        model: Model = ExportedModel(opened)
-    else:
-        model = ModelInMemory(opened, path)
-    return ExplorerServer(model, listening)
+    return ExplorerServer(ModelInMemory(open_model(path), path), listening)
 
 
 class ExplorerServer:
