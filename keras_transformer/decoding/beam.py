@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.sampling import greedy_search, sample
-from keras_transformer.decoding.token_loop import (
+from keras_transformer.decoding.sampling import (
     NEVER,
     append,
+    greedy_search,
     logsumexp,
     prefix_constraint,
     read_arguments,
     read_logits,
+    sample,
     shrinking_loop,
 )
 from keras_transformer.presets import SearchConfig, resolve_search

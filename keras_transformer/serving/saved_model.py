@@ -277,7 +277,8 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
         message = str(error).splitlines()[0]
         if isinstance(error, tf.errors.OpError) and temporary not in message:
             raise  # not about the disk
-        reason = getattr(error, "strerror", None) or message.rpartition("; ")[2]
+        words = message.rpartition("; ")[2].partition(" [Op:")[0]  # TensorFlow's
+        reason = getattr(error, "strerror", None) or words
         raise ValueError(
             f"The version could not be written into {base} ({reason}): fix that and export again; "
             "nothing was published."

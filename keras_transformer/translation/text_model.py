@@ -185,12 +185,14 @@ class TextModel(tf.Module):
         return tokens, texts, log_prob, score
 
     def score_batch(self, text: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities `(B,)` of target ids `(B, T)`, END included; and their numbers."""
+        """Natural-log probabilities `(B,)` of target ids `(B, T)`, END included; and lengths."""
         source, empty = self.read_source(text)
+        logits = self.model((source, decoder_input(target)))
+        gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
+        values = tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
         nonempty = tf.logical_not(empty & tf.equal(lengths, 1))
-        values = tf.where(nonempty, log_prob(self.model, source, target), 0.0)
-        return values, tf.where(nonempty, lengths, 0)
+        return tf.where(nonempty, values, 0.0), tf.where(nonempty, lengths, 0)
 
     def align_batch(
         self, text: Tensor, target: Tensor, layers: Sequence[int], heads: Sequence[int]
@@ -215,16 +217,6 @@ class TextModel(tf.Module):
         return min(search.max_output_length or self.max_output_length, self.max_output_length)
 
 
-def log_prob(model: "Transformer", source: Tensor, target: Tensor) -> Tensor:
-    """The natural-log probability, END included, of targets by one pass: float32 `(B,)`.
-
-    Ids are int32 `(B, S)` and `(B, T)`, padded, each target with END at its end.
-    """
-    logits = model((source, decoder_input(target)))
-    gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
-    return tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
-
-
 def attention_to_source(
     model: "Transformer",
     source: Tensor,
@@ -234,8 +226,8 @@ def attention_to_source(
 ) -> Tensor:
     """The cross-attention `(B, T, S)` of target tokens while they are predicted.
 
-    It is the mean of some heads, float32, of some decoder layers, by their numbers from 0; for the
-    ids, see `log_prob`.
+    It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids are
+    int32 `(B, S)` and `(B, T)`, padded.
     """
     _, scores = model((source, decoder_input(target)), return_attention_scores=True)
     chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)

@@ -192,11 +192,8 @@ class Server:
         dtype = self.library.TF_TensorType(tensor)
         if dtype == TF_STRING:
             flat = [self._string(start + TF_STRING_BYTES * i) for i in range(size)]
-        elif dtype in NUMBERS:
-            # An empty tensor may have no memory at all.
+        else:  # an empty tensor may have no memory at all
             flat = list((NUMBERS[dtype] * size).from_address(start)) if size else []
-        else:
-            raise TensorFlowError(f"An output has the unknown TF_DataType {dtype}.")
         return unflatten(self._shape(tensor), iter(flat))
 
     def _string(self, address):

@@ -40,9 +40,9 @@ ENVIRONMENT = {
 class ServerProcess:
     """Loads a version directory as TF Serving does and answers requests; see `c_api.py`.
 
-    A server has all kernels of tensorflow-text (`ops`), and TensorFlow rewrites the graph at the
-    first request (`optimize`), which takes longer than a few sentences do. `predict_all` runs
-    `threads` requests at once. Memory and processor time can be `limited`, for an unknown graph.
+    `predict_all` runs `threads` requests at once. With `optimize`, as in a server, TensorFlow
+    rewrites the graph at the first request, which takes longer than a few sentences do. Memory and
+    processor time can be `limited`, for an unknown graph.
 
     Attributes:
         signatures: names of the signatures that the version has.
@@ -58,7 +58,6 @@ class ServerProcess:
     def __init__(
         self,
         version_dir: Path,
-        ops: bool = True,
         threads: int = 1,
         optimize: bool = True,
         limited: bool = False,
@@ -73,7 +72,7 @@ class ServerProcess:
         options = [f"--threads={threads}", *["--unoptimized"] * (not optimize)]
         options += ["--limited"] * limited
         with loadable_path(version_dir) as path:
-            self._start(path, ops, options)
+            self._start(path, options)
             self._write(signatures)
             first = self._read()
         if "load_error" in first:
@@ -81,13 +80,16 @@ class ServerProcess:
             raise ValueError(f"{version_dir} cannot be loaded: {one_line(first['load_error'])}.")
         self.load_seconds = first["load_seconds"]
 
-    def _start(self, version_dir, ops, options):
+    def _start(self, version_dir, options):
         # find_spec locates TensorFlow without importing it.
         tensorflow = importlib.util.find_spec("tensorflow")
         site_packages = os.path.dirname(os.path.dirname(tensorflow.origin))
         # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
-        libraries = _libraries(version_dir) if ops else []
+        # Loading an unused library takes time.
+        with open(os.path.join(version_dir, NAME), "rb") as file:
+            content = file.read()
+        libraries = [library for library, name in TEXT_OPS.items() if name in content]
         command += [os.path.join(site_packages, library) for library in libraries]
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
@@ -188,13 +190,6 @@ def loadable_path(directory: Path) -> Iterator[str]:
 def is_supported() -> bool:
     """Whether this system has TensorFlow's C library under the names that are known here."""
     return sys.platform.startswith("linux")
-
-
-def _libraries(version_dir):
-    """Libraries of the ops that a version may have: loading an unused one takes time."""
-    with open(os.path.join(version_dir, NAME), "rb") as file:
-        content = file.read()
-    return [library for library, name in TEXT_OPS.items() if name in content]
 
 
 def one_line(error: object) -> str:

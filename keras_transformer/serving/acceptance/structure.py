@@ -24,10 +24,11 @@ from keras_transformer.utils import Path
 
 NAME = "saved_model.pb"
 # Of that file, in which an export of all signatures has five to ten million bytes.
-MAX_BYTES, MAX_NODES = 64 << 20, 1_000_000
+MAX_BYTES, MAX_NODES = 128 << 20, 1_000_000
 META_GRAPHS = 2  # the field of the protocol buffer SavedModel
 LOADED = ("variables", "assets", "assets.extra")  # directories that a loader reads
-NOT_FOR_REQUESTS = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+# Those of TensorFlow itself, and one of earlier exports.
+OTHER_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op", "explore"})
 OTHER_FORMATS = ("saved_model.cpb", "saved_model.pbtxt")
 TYPES = {1: "float32", 3: "int32", 7: "string", 9: "int64"}  # of TF_DataType, those in use
 MAX_NAMES = 20  # of ops, in a sentence
@@ -171,7 +172,7 @@ def check_structure(version_dir: Path, allow_ops: Collection[str] = ()) -> list[
 
 
 def _signature_problems(meta_graph):
-    names = sorted(set(meta_graph.signature_def) - NOT_FOR_REQUESTS)
+    names = sorted(set(meta_graph.signature_def) - OTHER_SIGNATURES)
     if DEFAULT not in names:
         yield f"Expected a signature named {DEFAULT!r}, got {names}."
     for name in names:
