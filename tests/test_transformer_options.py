@@ -9,12 +9,12 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.presets import ExportConfig, ModelConfig
-from keras_transformer.serving.ctranslate2 import export_ctranslate2
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import export
 from keras_transformer.serving.served_translator import functions_of, run_signature
 from keras_transformer.serving.versions import make_inputs, read_card
 from keras_transformer.special_ids import PAD, START, UNK
+from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from tests.support import layer_harness
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
 from tests.support.layer_harness import SOURCE, TARGET, TOLERANCES

@@ -65,7 +65,7 @@ def train(
 
     train(chosen, run, resume, accept_changed_text)
     if plot:
-        from keras_transformer.visualization.curves import save_run_plot
+        from keras_transformer.tools.curves import save_run_plot
 
         print(f"curves: {save_run_plot(output)}", file=sys.stderr)
 
@@ -180,7 +180,7 @@ def import_(
     Nothing in its files is executed. The model must translate before the directory appears. Its
     beam size and length penalty become the defaults of translate, evaluate and export.
     """
-    from keras_transformer.importers.importing import import_model
+    from keras_transformer.tools.importers.importing import import_model
 
     print(import_model(path, output, num_heads, activation))
 

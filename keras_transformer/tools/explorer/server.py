@@ -19,14 +19,14 @@ from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
 from keras_transformer.runs.models import open_model
-from keras_transformer.utils import Path
-from keras_transformer.visualization.explorer.models import ModelInMemory
-from keras_transformer.visualization.explorer.questions import (
+from keras_transformer.tools.explorer.models import ModelInMemory
+from keras_transformer.tools.explorer.questions import (
     QUESTIONS,
     InvalidRequest,
     Model,
     answer,
 )
+from keras_transformer.utils import Path
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")  # of this machine, in a browser's requests

@@ -15,8 +15,8 @@ import pytest
 from keras_transformer.runs.run import Run
 from tests.support.browser import every, focused, one, open_browser, press, texts, until, write
 from tests.support.paths import FIXTURES
-from tests.visualization.explorer.conftest import HOSTILE, serving
-from tests.visualization.explorer.test_explorer_server import ask
+from tests.tools.explorer.conftest import HOSTILE, serving
+from tests.tools.explorer.test_explorer_server import ask
 
 TEXT = "one two three"
 RUN = FIXTURES / "format-1" / "run"

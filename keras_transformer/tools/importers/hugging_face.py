@@ -5,7 +5,9 @@ import os
 import re
 from typing import Any
 
-from keras_transformer.importers.source_model import (
+from keras_transformer.inspection.files import read_json
+from keras_transformer.presets import ModelConfig, SearchConfig
+from keras_transformer.tools.importers.source_model import (
     SourceModel,
     check_options,
     list_ignored,
@@ -14,15 +16,13 @@ from keras_transformer.importers.source_model import (
     read_option,
     read_size,
 )
-from keras_transformer.importers.tensors import read_start, read_tensors
-from keras_transformer.importers.vocabularies import (
+from keras_transformer.tools.importers.tensors import read_start, read_tensors
+from keras_transformer.tools.importers.vocabularies import (
     Vocabulary,
     find_piece,
     read_model,
     read_vocabulary,
 )
-from keras_transformer.inspection.files import read_json
-from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.utils import Path
 
 CONFIG, GENERATION = "config.json", "generation_config.json"

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.importers.tensors import read_start
 from keras_transformer.inspection.files import read_bytes, read_json
 from keras_transformer.inspection.vocabularies import MAX_BYTES, check_sentencepiece_model
 from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tools.importers.tensors import read_start
 from keras_transformer.utils import Path
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")  # by our ids

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 import keras_transformer as kt
-from keras_transformer.importers.importing import read_source
-from keras_transformer.importers.opennmt_tf import CATALOG, read_description
-from keras_transformer.importers.vocabularies import rewrite
-from keras_transformer.importers.weights import load_weights, resolve_sharing
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.run import Run
+from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.tools.importers.opennmt_tf import CATALOG, read_description
+from keras_transformer.tools.importers.vocabularies import rewrite
+from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
 from tests.support.command_line import refused, run
 from tests.support.parity_marian import _log_probs
 from tests.support.parity_opennmt import LINES, LONGEST

@@ -12,11 +12,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
-from keras_transformer.importers.importing import read_source
-from keras_transformer.importers.tensors import read_tensors
-from keras_transformer.importers.vocabularies import read_vocabulary, rewrite
-from keras_transformer.importers.weights import load_weights, resolve_sharing
 from keras_transformer.presets import SearchConfig
+from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.tools.importers.tensors import read_tensors
+from keras_transformer.tools.importers.vocabularies import read_vocabulary, rewrite
+from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
 from tests.support.command_line import refused, run
 from tests.support.marian_models import FOLDER, TAGS, write_native
 

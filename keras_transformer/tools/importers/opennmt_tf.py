@@ -10,7 +10,9 @@ import os
 import re
 from typing import Any
 
-from keras_transformer.importers.source_model import (
+from keras_transformer.inspection.files import describe_corruption, read_bytes
+from keras_transformer.presets import ModelConfig, SearchConfig
+from keras_transformer.tools.importers.source_model import (
     NamedFiles,
     SourceModel,
     check_options,
@@ -21,14 +23,12 @@ from keras_transformer.importers.source_model import (
     read_licence,
     read_option,
 )
-from keras_transformer.importers.tensors import StoredTensor, read_start
-from keras_transformer.importers.vocabularies import (
+from keras_transformer.tools.importers.tensors import StoredTensor, read_start
+from keras_transformer.tools.importers.vocabularies import (
     Vocabulary,
     read_lines,
     read_model,
 )
-from keras_transformer.inspection.files import describe_corruption, read_bytes
-from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.utils import Path
 
 DESCRIPTION, AVERAGE = "model_description.py", "avg"

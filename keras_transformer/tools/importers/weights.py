@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.importers.source_model import SourceModel
-from keras_transformer.importers.vocabularies import Rewritten
 from keras_transformer.presets import ModelConfig
 from keras_transformer.special_ids import SUPPRESSED
+from keras_transformer.tools.importers.source_model import SourceModel
+from keras_transformer.tools.importers.vocabularies import Rewritten
 
 PROJECTIONS = ("query", "key", "value")
 

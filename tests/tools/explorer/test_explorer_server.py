@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.visualization.explorer.server import ExplorerServer, listen
+from keras_transformer.tools.explorer.server import ExplorerServer, listen
 from tests.support import child_process
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
-from tests.visualization.explorer.conftest import serving
+from tests.tools.explorer.conftest import serving
 
 BEAM = SearchConfig(beam_size=5)
 EXPORT = FIXTURES / "format-1" / "export" / "1"

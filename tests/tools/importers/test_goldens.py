@@ -7,10 +7,10 @@ import pytest
 import sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.importers.hugging_face import read_hugging_face
-from keras_transformer.importers.tensors import StoredTensor
-from keras_transformer.importers.vocabularies import Vocabulary, rewrite
-from keras_transformer.importers.weights import load_weights, resolve_sharing
+from keras_transformer.tools.importers.hugging_face import read_hugging_face
+from keras_transformer.tools.importers.tensors import StoredTensor
+from keras_transformer.tools.importers.vocabularies import Vocabulary, rewrite
+from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
 from tests.support import marian_models, parity_marian
 from tests.support.marian_models import FOLDER, make_vocabulary, train_spm, write_native
 

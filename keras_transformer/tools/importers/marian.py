@@ -3,7 +3,9 @@
 import os
 from typing import Any
 
-from keras_transformer.importers.source_model import (
+from keras_transformer.inspection.files import read_bytes
+from keras_transformer.presets import ModelConfig, SearchConfig
+from keras_transformer.tools.importers.source_model import (
     NamedFiles,
     SourceModel,
     check_options,
@@ -15,16 +17,14 @@ from keras_transformer.importers.source_model import (
     read_option,
     read_size,
 )
-from keras_transformer.importers.tensors import StoredTensor, read_tensors
-from keras_transformer.importers.vocabularies import (
+from keras_transformer.tools.importers.tensors import StoredTensor, read_tensors
+from keras_transformer.tools.importers.vocabularies import (
     Vocabulary,
     find_piece,
     list_pieces,
     read_model,
     read_vocabulary,
 )
-from keras_transformer.inspection.files import read_bytes
-from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.utils import Path
 
 OPTIONS, DECODER = "special:model.yml", "decoder.yml"

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 import keras_transformer as kt
-from keras_transformer.importers.importing import read_source
-from keras_transformer.importers.tensors import StoredTensor, read_tensors
-from keras_transformer.importers.weights import TensorReader
+from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.tools.importers.tensors import StoredTensor, read_tensors
+from keras_transformer.tools.importers.weights import TensorReader
 from tests.support.command_line import refused
 from tests.support.marian_models import FOLDER, native_options, write_native
 

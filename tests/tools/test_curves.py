@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import keras_transformer as kt
 from keras_transformer.runs.run import COLUMNS, SCORES, Run
-from keras_transformer.visualization.curves import save_runs_plot
+from keras_transformer.tools.curves import save_runs_plot
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def test_picture_of_a_run(tmp_path, monkeypatch):
 def test_runs_go_by_the_names_of_their_directories(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "keras_transformer.visualization.curves.plot_runs",
+        "keras_transformer.tools.curves.plot_runs",
         lambda histories: drawn.append(list(histories)) or Figure(),
     )
     one, two, namesake = [make_run(tmp_path / name) for name in ("one", "two", "a/one")]

@@ -9,8 +9,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
-from keras_transformer.serving.ctranslate2 import export_ctranslate2
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
 from tests.support.toy_translator import (
     MAX_LENGTH,

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.importers.hugging_face import (
+from keras_transformer.inspection.files import describe_corruption, digest
+from keras_transformer.presets import TrainConfig
+from keras_transformer.presets.imported import Imported
+from keras_transformer.runs.run import Run
+from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.tokenizers import saved
+from keras_transformer.tools.importers.hugging_face import (
     ADDED,
     CONFIG,
     GENERATION,
@@ -22,18 +28,12 @@ from keras_transformer.importers.hugging_face import (
     check_instead,
     read_hugging_face,
 )
-from keras_transformer.importers.marian import read_marian
-from keras_transformer.importers.opennmt_tf import DESCRIPTION, is_opennmt_tf, read_opennmt_tf
-from keras_transformer.importers.source_model import SourceModel, list_files
-from keras_transformer.importers.tensors import read_start
-from keras_transformer.importers.vocabularies import Rewritten, rewrite
-from keras_transformer.importers.weights import load_weights, resolve_sharing
-from keras_transformer.inspection.files import describe_corruption, digest
-from keras_transformer.presets import TrainConfig
-from keras_transformer.presets.imported import Imported
-from keras_transformer.runs.run import Run
-from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers import saved
+from keras_transformer.tools.importers.marian import read_marian
+from keras_transformer.tools.importers.opennmt_tf import DESCRIPTION, is_opennmt_tf, read_opennmt_tf
+from keras_transformer.tools.importers.source_model import SourceModel, list_files
+from keras_transformer.tools.importers.tensors import read_start
+from keras_transformer.tools.importers.vocabularies import Rewritten, rewrite
+from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
 from keras_transformer.utils import Path, creating
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from matplotlib.ticker import EngFormatter, LogLocator
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs.run import History, Run
+from keras_transformer.tools.figures import SIGNED, colour, new_figure, save_figure
 from keras_transformer.utils import Path
-from keras_transformer.visualization.figures import SIGNED, colour, new_figure, save_figure
 
 # The x-axes of a run's history: unit and label.
 OVER = {
@@ -44,7 +44,7 @@ def plot_learning_rate(
     >>> figure = plot_learning_rate(WarmupInverseSqrt(d_model=512, warmup_steps=4000))
     """
     at = np.unique(np.linspace(0, steps - 1, 500).astype(int))
-    figure = new_figure(figsize=(6, 3.5), layout="constrained")
+    figure = new_figure(6, 3.5)
     axis = figure.subplots()
     axis.plot(at + 1, keras.ops.convert_to_numpy(schedule(at)), color=colour(0))
     axis.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
@@ -66,7 +66,7 @@ def plot_position_encoding(length: int = 100, d_model: int = 128) -> Figure:
     >>> plot_position_encoding(length=50, d_model=64).savefig("positions.png")
     """
     encoding = keras.ops.convert_to_numpy(sinusoidal_encoding(length, d_model))
-    figure = new_figure(figsize=(7, 4), layout="constrained")
+    figure = new_figure(7, 4)
     axis = figure.subplots()
     image = axis.imshow(encoding, vmin=-1, vmax=1, cmap=SIGNED, aspect="auto")
     axis.set(xlabel="dimension", ylabel="position", title="sinusoidal positional encoding")
@@ -97,7 +97,7 @@ def plot_history(
         history = history.history
     if not history.get("loss"):
         raise ValueError("The history has no loss: pass the history of `fit`.")
-    figure = new_figure(figsize=(6, 3.5), layout="constrained")
+    figure = new_figure(6, 3.5)
     axis = figure.subplots()
     epochs = range(1, len(history["loss"]) + 1)
     curves = (("loss", "training", "o--"), ("val_loss", "validation", "s-"))
@@ -165,7 +165,7 @@ def plot_runs(histories: Mapping[str, History]) -> Figure:
         if any(_points(history, "step", name) for history in histories.values()):
             panels += [(over, [name], title) for over in ("target_tokens", "minutes")]
     rows = len(panels) // 2
-    figure = new_figure(figsize=(9, 0.4 + 3 * rows), layout="constrained")
+    figure = new_figure(9, 0.4 + 3 * rows)
     axes = figure.subplots(rows, 2, squeeze=False)
     for axis, (over, names, title) in zip(axes.flat, panels, strict=True):
         unit, label = OVER[over]

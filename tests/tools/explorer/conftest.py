@@ -7,7 +7,7 @@ import pytest
 from keras_transformer.runs.run import Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.visualization.explorer.server import listen, open_explorer
+from keras_transformer.tools.explorer.server import listen, open_explorer
 from tests.support.toy_translator import random_translator
 
 HOSTILE = ("<img/src=x/onerror=document.title='hacked'>", "<script>document.title=1</script>")

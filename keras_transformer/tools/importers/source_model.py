@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from keras_transformer.importers.tensors import StoredTensor
-from keras_transformer.importers.vocabularies import Vocabulary
 from keras_transformer.presets import ModelConfig, SearchConfig
+from keras_transformer.tools.importers.tensors import StoredTensor
+from keras_transformer.tools.importers.vocabularies import Vocabulary
 from keras_transformer.utils import Path
 
 # Files that may name the licence, and how.
