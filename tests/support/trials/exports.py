@@ -148,7 +148,7 @@ EXPORTS = {
         "256 bytes turned in saved_model.pb, for check", turn_bytes, DAMAGED, "check {}", 1
     ),
     "cut": Trial("a graph that is cut off", cut("saved_model.pb"), "cannot be parsed"),
-    "junk": Trial("a graph that is none", write("saved_model.pb", b"junk\xff"), "got the tags []"),
+    "junk": Trial("a graph that is none", write("saved_model.pb", b"junk\xff"), "cannot be parsed"),
     "weights": Trial("weights that are cut off", cut(DATA, sealed=False), DAMAGED),
     "weights again": Trial(
         "weights that are cut off, with checksums made right", cut(DATA), "cannot be"
