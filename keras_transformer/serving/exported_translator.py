@@ -46,7 +46,10 @@ class ExportedTranslator:
 
     def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
         self.directory = version_dir(os.fspath(path))
-        self._server = PersistentServer(self.directory)
+        self._threads = available_cores()
+        self._texts = 0  # so far
+        self._run: Any = None
+        self._close: Callable[[], object] = lambda: None
         self.signatures = inspect_version(self.directory, allow_ops)
         self.card = read_card(self.directory)
 
@@ -175,52 +178,22 @@ class ExportedTranslator:
     ) -> list[dict[str, Any]]:
         """One dict of outputs for each row of all inputs, in their order."""
         texts = next(iter(inputs.values()))
-        batches = sorted_batches([len(text) for text in texts], batch_size, self._server.threads)
+        batches = sorted_batches([len(text) for text in texts], batch_size, self._threads)
         requests = [
             ({key: [rows[i] for i in batch] for key, rows in inputs.items()}, name)
             for batch in batches
         ]
-        replies = self._server.predict_all(requests, len(texts))
+        replies = self._predict_all(requests, len(texts)) if requests else []
         rows = (zip(*reply.values(), strict=True) for reply in replies)
         names: Collection[str] = replies[0].keys() if replies else ()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
 
+    def _predict_all(self, requests, texts):
+        """Runs batches, each (inputs, name of the signature), that have so many texts together.
 
-def _most_attended(maps, end):
-    """Pieces without END, and positions; see `Translator.align`.
-
-    A source ends with END, unless the card names the piece that `end` is; a target does, unless it
-    was cut off.
-    """
-    source, target, scores = maps
-    source, end = (source, [end]) if end else (source[:-1], source[-1:])
-    target = target[:-1] if target[-1:] == end else target
-    if not source:
-        return source, target, []
-    table = scores["cross"][0, 0, : len(target), : len(source)]
-    return source, target, np.argmax(table, axis=1).tolist()
-
-
-class PersistentServer:
-    """Runs batches of a version's signatures: on Linux in a `ServerProcess`, elsewhere here.
-
-    The first request starts the process, which ends with this object. A process with an optimized
-    graph replaces it once there have been more than `OPTIMIZE_THRESHOLD` texts.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.threads = available_cores()
-        self._texts = 0
-        self._run: Any = None
-        self._close: Callable[[], object] = lambda: None
-
-    def predict_all(
-        self, requests: Sequence[tuple[dict[str, Any], str]], texts: int
-    ) -> list[dict[str, Any]]:
-        """Runs batches, each (inputs, name of the signature), that have so many texts together."""
-        if not requests:
-            return []
+        A process with an optimized graph replaces the first one once there have been more than
+        `OPTIMIZE_THRESHOLD` texts.
+        """
         before, self._texts = self._texts, self._texts + texts
         try:
             if self._run is None or before <= OPTIMIZE_THRESHOLD < self._texts:
@@ -241,7 +214,7 @@ class PersistentServer:
         if is_supported():
             self._close()
             self._run = None  # if the new one cannot be loaded
-            server = ServerProcess(self.directory, threads=self.threads, optimize=optimize)
+            server = ServerProcess(self.directory, threads=self._threads, optimize=optimize)
             self._close = weakref.finalize(self, server.close)
             self._run = server.predict_all
         elif self._run is None:
@@ -249,3 +222,18 @@ class PersistentServer:
 
             run = load_signatures(self.directory)
             self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
+
+
+def _most_attended(maps, end):
+    """Pieces without END, and positions; see `Translator.align`.
+
+    A source ends with END, unless the card names the piece that `end` is; a target does, unless it
+    was cut off.
+    """
+    source, target, scores = maps
+    source, end = (source, [end]) if end else (source[:-1], source[-1:])
+    target = target[:-1] if target[-1:] == end else target
+    if not source:
+        return source, target, []
+    table = scores["cross"][0, 0, : len(target), : len(source)]
+    return source, target, np.argmax(table, axis=1).tolist()

@@ -19,7 +19,7 @@ from keras_transformer.runs.models import find_search, open_translator
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.acceptance.structure import read_signatures
-from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
+from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.versions import read_card
 from keras_transformer.tools import translation_plots
@@ -178,16 +178,14 @@ def test_samples_depend_on_the_numbers_of_lines(toy_version):
 
 
 def test_a_process_that_has_died_is_replaced(toy_version):
-    server = PersistentServer(toy_version)
-    requests = [({"text": [source] * 3}, "serving_default") for source in SOURCES]
-    expected = server.predict_all(requests, 30)
-    process = server._run.__self__._process
-    os.kill(process.pid, signal.SIGKILL)
+    exported = ExportedTranslator(toy_version)
+    expected = exported.translate(SOURCES)
+    os.kill(exported._run.__self__._process.pid, signal.SIGKILL)
     with pytest.raises(ValueError, match="ended with status -9"):
-        server.predict_all(requests, 30)
-    assert [x["text"] for x in server.predict_all(requests, 30)] == [x["text"] for x in expected]
-    process = server._run.__self__._process
-    del server
+        exported.translate(SOURCES)
+    assert exported.translate(SOURCES) == expected
+    process = exported._run.__self__._process
+    del exported
     assert process.poll() == 0  # has ended
 
 

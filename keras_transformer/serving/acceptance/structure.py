@@ -184,7 +184,10 @@ def _signature_problems(meta_graph):
             ("inputs", signature.inputs, SIGNATURES[name].inputs),
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
-            found = {key: (_shape(info), _type(info)) for key, info in tensors.items()}
+            found = {
+                key: (_shape(info), TYPES.get(info.dtype, f"type {info.dtype}"))
+                for key, info in tensors.items()
+            }
             if found.keys() != specs.keys() or not all(
                 _fits(*found[key], *spec) for key, spec in specs.items()
             ):
@@ -195,10 +198,6 @@ def _fits(shape, dtype, expected_shape, expected_dtype):
     """Whether a tensor meets the contract; the beam size is the export's choice."""
     same_rank = shape is not None and len(shape) == len(expected_shape)
     return dtype == expected_dtype and same_rank and shape[0] is None
-
-
-def _type(tensor_info):
-    return TYPES.get(tensor_info.dtype, f"type {tensor_info.dtype}")
 
 
 def _shape(tensor_info):
