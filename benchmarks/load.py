@@ -61,7 +61,7 @@ def _prepare(corpus, shape, folder):
     from benchmarks.shapes import SHAPES
     from keras_transformer.data.text_files import read_lines
     from keras_transformer.presets import ExportConfig
-    from keras_transformer.serving.acceptance.server_process import read_signatures
+    from keras_transformer.serving.acceptance.structure import read_signatures
     from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
     shape = SHAPES[shape]

@@ -7,9 +7,9 @@ from keras_transformer.data.dataset import make_dataset as make_dataset
 from keras_transformer.data.prepared_corpus import PreparedCorpus as PreparedCorpus
 from keras_transformer.data.text_files import read_pairs as read_pairs
 from keras_transformer.decoding.beam import beam_search as beam_search
+from keras_transformer.decoding.beam import search as search
 from keras_transformer.decoding.sampling import greedy_search as greedy_search
 from keras_transformer.decoding.sampling import sample as sample
-from keras_transformer.decoding.search import search as search
 from keras_transformer.kernels.tensorflow.machine import configure_threads as configure_threads
 from keras_transformer.kernels.tensorflow.machine import inter_op_threads as inter_op_threads
 from keras_transformer.layers.attention import MultiHeadAttention as MultiHeadAttention

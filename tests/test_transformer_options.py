@@ -12,8 +12,7 @@ from keras_transformer.presets import ExportConfig, ModelConfig
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import export
 from keras_transformer.serving.served_translator import functions_of, run_signature
-from keras_transformer.serving.signatures import make_inputs
-from keras_transformer.serving.versions import read_card
+from keras_transformer.serving.versions import make_inputs, read_card
 from keras_transformer.special_ids import PAD, START, UNK
 from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from tests.support import layer_harness

@@ -32,14 +32,10 @@ def export(
     version: Annotated[int | None, "version number to create; none: the highest plus one"] = None,
     examples: Annotated[
         str | None,
-        "sentences for warm-up requests, model card and comparison: .txt, .gz or two-column .tsv; "
-        "if unset, some of the validation set",
+        "sentences for warm-up requests and model card: .txt, .gz or two-column .tsv; if unset, "
+        "some of the validation set",
     ] = None,
     examples_target: Annotated[str | None, "their translations, line by line"] = None,
-    bleu_tokenize: Annotated[
-        str | None,
-        "sacreBLEU tokenizer for the comparison with full precision; if unset, the run's",
-    ] = None,
     *,
     options: Annotated[dict[str, Any], ExportConfig],
 ) -> None:
@@ -57,7 +53,7 @@ def export(
     if format == "ctranslate2":
         from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
-        others = version, examples, examples_target, bleu_tokenize
+        others = version, examples, examples_target
         if options or any(value is not None for value in others):
             raise ValueError("--format ctranslate2 has no further options: leave out the others.")
         print(export_ctranslate2(load(run), base))
@@ -72,7 +68,7 @@ def export(
                 "model card shows placeholders; give sentences by --examples.",
                 file=sys.stderr,
             )
-        print(publish(translator, base, version, config, pairs, print_report, bleu_tokenize))
+        print(publish(translator, base, version, config, pairs, print_report))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 
@@ -159,11 +155,7 @@ def plot(
 
 
 def explore(
-    path: Annotated[
-        str,
-        "run directory; or SavedModel (its version directory, or the one above), exported with the "
-        "signatures explore, beam and sample for all views",
-    ],
+    path: Annotated[str, "run directory"],
     /,
     port: Annotated[int, "port to listen on; 0: any free port"] = 0,
     no_browser: Annotated[bool, "print the address only, without opening a browser"] = False,

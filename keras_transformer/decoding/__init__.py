@@ -13,8 +13,7 @@ Example:
 [b'1998-05-09']
 """
 
-from keras_transformer.decoding.beam import beam_search
+from keras_transformer.decoding.beam import beam_search, search
 from keras_transformer.decoding.sampling import greedy_search, sample
-from keras_transformer.decoding.search import search
 
 __all__ = ["beam_search", "greedy_search", "sample", "search"]

@@ -1,24 +1,25 @@
-"""Beam search.
+"""Beam search, and one function for all kinds of search.
 
 Shapes: B batch, N beams, P tokens of the prefix, T number of steps taken, V vocabulary.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.arguments import read_arguments
-from keras_transformer.decoding.sampling import greedy_search
-from keras_transformer.decoding.token_loop import (
+from keras_transformer.decoding.sampling import (
     NEVER,
     append,
+    greedy_search,
     logsumexp,
     prefix_constraint,
+    read_arguments,
     read_logits,
+    sample,
     shrinking_loop,
 )
-from keras_transformer.presets import SearchConfig
+from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
@@ -85,20 +86,63 @@ def beam_search(
     Raises:
         ValueError: If `beam_size`, α, p or `length_norm` is invalid; see also `greedy_search`.
     """
-    SearchConfig(beam_size, length_penalty, beam_patience, length_norm)  # raises if one is invalid
-    if beam_size == 1:
-        outputs = greedy_search(step, state, batch_size, max_length, prefix, fixed_shapes)
-        return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
-    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
-    rank = functools.partial(ranking_score, length_penalty=length_penalty, length_norm=length_norm)
-    arguments = step, state, batch_size, max_length, beam_size, rank, prefix_constraint(prefix)
-    alive, ended, steps = _search(*arguments, fixed_shapes, beam_patience * beam_size)
-    # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
-    # In other rows none of them ranks above the ended ones, which come first in ties.
-    unfinished = alive._replace(score=rank(alive.log_prob, steps))
-    best = _select_best(beam_size, ended, unfinished)
-    log_prob = tf.where(tf.equal(best.log_prob, ALWAYS), float("nan"), best.log_prob)
-    return best.tokens, best.lengths, log_prob
+    config = SearchConfig(beam_size, length_penalty, beam_patience, length_norm)
+    return search(step, state, batch_size, max_length, config, prefix, fixed_shapes=fixed_shapes)
+
+
+def search(
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    config: SearchConfig | None = None,
+    prefix: Tensor | None = None,
+    seeds: Tensor | None = None,
+    fixed_shapes: bool = False,
+    **options: Any,
+) -> SearchOutputs:
+    """Searches with the options of a `SearchConfig`.
+
+    Args:
+        step, state, batch_size, max_length, prefix, fixed_shapes: See `beam_search`.
+        config: `SearchConfig`; greedy search by default.
+        seeds: Integers `(B,)`, one for each row, used for sampling instead of `config.seed`.
+        **options: Fields of `SearchConfig`, such as `beam_size=5`, instead of `config`.
+
+    Returns:
+        `tokens`, int32 `(B, N, T)`, `lengths`, int32 `(B, N)`, and `log_prob`, float32 `(B, N)`,
+        see `beam_search`, with N = `config.beam_size`.
+
+    Raises:
+        ValueError: If the beam is wider than the vocabulary; see also `greedy_search`.
+
+    Example:
+
+    >>> source = tokenizer(["samedi 9 mai 1998"], end=True).to_tensor()
+    >>> step, state = model.make_step(), model.initial_state(source)
+    >>> tokens, lengths, log_prob = search(step, state, len(source), 64, beam_size=5)
+    >>> tokenizer.detokenize(tokens[:, 0]).numpy().tolist()
+    [b'1998-05-09']
+
+    Compiled by XLA, once for each shape of `source`:
+
+    >>> @tf.function(jit_compile=True)
+    ... def translate(source):
+    ...     state = model.initial_state(source, length=64)
+    ...     step = model.make_step("xla")
+    ...     return search(step, state, len(source), 64, beam_size=5, fixed_shapes=True)
+    """
+    config = resolve_search(config, options)
+    if config.beam_size > 1:
+        return _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes)
+    arguments = step, state, batch_size, max_length
+    if config.sample:
+        seed = config.seed if seeds is None else seeds
+        sampling = config.temperature, config.top_k, config.top_p, seed
+        outputs = sample(*arguments, *sampling, prefix, fixed_shapes)
+    else:
+        outputs = greedy_search(*arguments, prefix, fixed_shapes)
+    return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
 
 
 def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
@@ -120,6 +164,22 @@ def ranking_score(
     length = tf.cast(length, tf.float32)
     norm = length if length_norm == "length" else (5.0 + length) / 6.0
     return log_prob / norm**length_penalty
+
+
+def _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes):
+    """Does what `beam_search` does, for more than one beam."""
+    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
+    penalty = {"length_penalty": config.length_penalty, "length_norm": config.length_norm}
+    rank = functools.partial(ranking_score, **penalty)
+    beam_size, enough = config.beam_size, config.beam_patience * config.beam_size
+    arguments = step, state, batch_size, max_length, beam_size, rank, prefix_constraint(prefix)
+    alive, ended, steps = _search(*arguments, fixed_shapes, enough)
+    # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
+    # In other rows none of them ranks above the ended ones, which come first in ties.
+    unfinished = alive._replace(score=rank(alive.log_prob, steps))
+    best = _select_best(beam_size, ended, unfinished)
+    log_prob = tf.where(tf.equal(best.log_prob, ALWAYS), float("nan"), best.log_prob)
+    return best.tokens, best.lengths, log_prob
 
 
 def _search(step, state, batch_size, max_length, beam_size, rank, constraint, fixed_shapes, enough):

@@ -1,15 +1,22 @@
-"""Greedy search and sampling: one hypothesis for each row, a token at a time.
+"""Greedy search and sampling, and what all searches share: their arguments and loops.
 
-Shapes: B batch, A rows of it that have not ended, P tokens of the prefix, T number of steps taken,
-V vocabulary, K kept by top-k.
+Shapes: B batch, A rows of it that have not ended, N beams of a row, P tokens of the prefix,
+T number of steps taken, V vocabulary, K kept by top-k.
 """
 
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding.arguments import check_options, read_arguments
-from keras_transformer.decoding.token_loop import decode_tokens
 from keras_transformer.presets import SearchConfig
-from keras_transformer.utils import SearchOutputs, State, Step, Tensor
+from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.utils import Nested, SearchOutputs, State, Step, Tensor
+
+NEVER = float("-inf")  # the log-probability of what cannot follow, and of an empty hypothesis
 
 
 def greedy_search(
@@ -108,7 +115,8 @@ def sample(
     >>> tokens, lengths, log_prob = sample(step, state, len(source), 64, top_p=0.9)
     """
     batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
-    check_options(batch_size, seed, temperature=temperature, top_k=top_k, top_p=top_p)
+    for name, value in dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed).items():
+        _check_option(name, value, batch_size)
     uniform = _random_uniform(seed, batch_size, max_length)  # (B, max_length)
 
     def choose(logits, position, rows):
@@ -127,6 +135,18 @@ def sample(
         return tf.gather(order, rank_index, batch_dims=1), order[:, 0]
 
     return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
+
+
+def _check_option(name, value, batch_size):
+    """Checks a number, or one for each row, as far as it is known."""
+    rows, shape = tf.get_static_value(batch_size), tf.TensorShape(np.shape(value))
+    if shape.rank != 0 and not shape[:1].is_compatible_with([rows]):
+        raise ValueError(
+            f"{name} must be a number or of shape (batch_size={rows},), received shape {shape}."
+        )
+    known = tf.get_static_value(value)
+    for number in [] if known is None or name == "seed" else np.unique(known).tolist():
+        SearchConfig(sample=True, **{name: number})  # raises if it is out of range
 
 
 def _random_uniform(seed, batch_size, max_length):
@@ -157,3 +177,248 @@ def _as_column(value, dtype, rows):
 
 def _count_true(condition):
     return tf.reduce_sum(tf.cast(condition, tf.int32), axis=-1)
+
+
+class Tokens(NamedTuple):
+    """The tokens decoded so far."""
+
+    last: tf.Tensor  # int32 (B,), the latest token
+    ended: tf.Tensor  # bool (B,)
+    tokens: tf.Tensor  # int32 (B, t)
+    lengths: tf.Tensor  # int32 (B,)
+    log_prob: tf.Tensor  # float32 (B,)
+
+
+def decode_tokens(
+    step: Step,
+    state: State,
+    batch_size: int | Tensor,
+    max_length: int | Tensor,
+    choose: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    prefix: Tensor | None = None,
+    fixed_shapes: bool = False,
+) -> SearchOutputs:
+    """Appends tokens to every row until all have ended: returns what `greedy_search` does.
+
+    `choose` is a function from logits, float32 `(A, V)`, position (scalar) and the indices of their
+    rows, int32 `(A,)`, to the ids of the next tokens and of the most probable ones, int32 `(A,)`
+    each. The other arguments are those that `read_arguments` returns.
+    """
+    constraint = prefix_constraint(prefix)
+
+    def running(outputs):
+        return tf.logical_not(outputs.ended)
+
+    def advance(position, rows, outputs, state):
+        logits, state = step(outputs.last, position, state)
+        logits = read_logits(logits)
+        chosen, best = choose(logits, position, rows)
+        if constraint:
+            required = tf.gather(constraint(position, logits.shape[-1]), rows)
+            chosen = tf.where(tf.equal(required, PAD), chosen, required)
+        total = logsumexp(logits, best, fixed_shapes)
+        gain = tf.gather(logits, chosen, batch_dims=1) - total
+        last = tf.where(outputs.ended, PAD, chosen)
+        outputs = Tokens(
+            last,
+            outputs.ended | tf.equal(last, END) | tf.equal(gain, NEVER),
+            append(outputs.tokens, last, position if fixed_shapes else None),
+            outputs.lengths + tf.cast(running(outputs), tf.int32),
+            outputs.log_prob + tf.where(outputs.ended, 0.0, gain),
+        )
+        return outputs, state
+
+    nothing = Tokens(
+        tf.fill([batch_size], START),
+        tf.fill([batch_size], False),
+        tf.fill([batch_size, max_length if fixed_shapes else 0], PAD),
+        tf.zeros([batch_size], tf.int32),
+        tf.zeros([batch_size], tf.float32),
+    )
+    outputs, _ = shrinking_loop(
+        running, advance, nothing, state, max_length, fixed_shapes=fixed_shapes
+    )
+    # Such a row has no hypothesis.
+    never = tf.equal(outputs.log_prob, NEVER)
+    tokens = tf.where(never[:, tf.newaxis], PAD, outputs.tokens)
+    return tokens, tf.where(never, 0, outputs.lengths), outputs.log_prob
+
+
+def read_logits(logits: Tensor) -> Tensor:
+    """Returns the logits of a step as float32 `(B, V)`."""
+    logits = tf.cast(logits, tf.float32)
+    if logits.shape.rank != 2:
+        raise ValueError(f"A step must return logits (B, V), received shape {logits.shape}.")
+    return logits
+
+
+def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
+    """Computes `log Σ exp` of logits `(B, V)` in as few passes as TensorFlow or XLA need.
+
+    `best`, int32 `(B,)`, are the ids of the largest logits. If all are -inf, the result is 0, so
+    that nothing may follow: each logit minus 0 is -inf, and not NaN.
+    """
+    largest = tf.gather(logits, best, batch_dims=1)
+    if compiled:
+        total = tf.reduce_logsumexp(logits, axis=-1)
+    else:
+        # The largest probability is never 0, so its logarithm is finite.
+        total = largest - tf.math.log(tf.gather(tf.nn.softmax(logits), best, batch_dims=1))
+    return tf.where(tf.equal(largest, NEVER), 0.0, total)
+
+
+def prefix_constraint(
+    prefix: Tensor | None,
+) -> Callable[[int | Tensor, int | None], Tensor] | None:
+    """Returns a function from position and V to the required ids `(B,)`, PAD if any may follow."""
+    if prefix is None:
+        return None
+    ids = tf.cast(prefix, tf.int32)
+    width = tf.shape(ids)[1]
+    ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # read past the end
+
+    def required(position, vocabulary_size):
+        known, size = tf.get_static_value(prefix), vocabulary_size or math.inf
+        if known is not None and known.size and not 0 <= known.min() <= known.max() < size:
+            raise ValueError(
+                f"The prefix holds ids from {known.min()} to {known.max()}, but the vocabulary has "
+                f"ids from 0 to {size - 1}: use the target's tokenizer."
+            )
+        return tf.gather(ids, tf.minimum(position, width), axis=1)
+
+    return required
+
+
+def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Tensor:
+    """Adds `ids` `(...)` to `tokens` `(..., T)`: at the end, or at an existing place."""
+    ids = ids[..., tf.newaxis]
+    if place is None:
+        return tf.concat([tokens, ids], axis=-1)
+    return tf.where(tf.equal(tf.range(tf.shape(tokens)[-1]), place), ids, tokens)
+
+
+def read_arguments(
+    state: State, batch_size: int | Tensor, max_length: int | Tensor, prefix: Tensor | None
+) -> tuple[int | Tensor, int | Tensor, Tensor | None]:
+    """Checks arguments of `greedy_search`; returns the sizes, tensors as int32, and the prefix.
+
+    Eagerly, their values are known; while a graph is traced, shapes, ints and constants are.
+    Nothing is checked in a running graph: on a server, an error would be of no use.
+    """
+    rows, steps = tf.get_static_value(batch_size), tf.get_static_value(max_length)
+    if steps is not None and steps < 1:
+        raise ValueError(f"max_length must be at least 1, received {steps}.")
+    for tensor in tf.nest.flatten(state):
+        shape = tf.TensorShape(np.shape(tensor))
+        if not shape[:1].is_compatible_with([rows]):
+            raise ValueError(
+                f"The state must hold tensors of shape (batch_size={rows}, …), received shape "
+                f"{shape}: create it for as many rows, or pass () if the step needs no state."
+            )
+    if isinstance(state, dict) and "past_positions" in state:
+        room = state["past_positions"].shape[1]
+        if None not in (room, steps) and room < steps:
+            raise ValueError(
+                f"The state has length={room}, but max_length is {steps}: create the state with "
+                f"length={steps}, or search for at most {room} steps."
+            )
+    if prefix is not None:
+        ragged = isinstance(prefix, tf.RaggedTensor)
+        prefix = prefix.to_tensor() if ragged else tf.convert_to_tensor(prefix)
+        shape, is_integer = prefix.shape, prefix.dtype.is_integer or prefix.shape[-1:] == [0]
+        fits = shape.is_compatible_with([rows, None]) and (shape[1] or 0) <= (steps or math.inf)
+        if not fits or not is_integer:
+            raise ValueError(
+                f"The prefix must be integer ids of shape (batch_size={rows}, at most max_length="
+                f"{steps}), received {prefix.dtype.name} of shape {shape}."
+            )
+    batch_size, max_length = (
+        tf.cast(x, tf.int32) if tf.is_tensor(x) else x for x in (batch_size, max_length)
+    )
+    return batch_size, max_length, prefix
+
+
+def shrinking_loop(
+    running: Callable[[Nested], Tensor],
+    advance: Callable[[Tensor, Tensor, Nested, State], tuple[Nested, State]],
+    outputs: Nested,
+    state: State,
+    max_length: int | Tensor,
+    beam_size: int = 1,
+    fixed_shapes: bool = False,
+) -> tuple[Nested, Tensor]:
+    """Repeats a step until no row can change any more, or `max_length` times.
+
+    Whenever half of the rows or more have ended, the loop continues without them: otherwise a batch
+    would cost as much as if all rows were as long as the longest.
+
+    Args:
+        running: Function from the current outputs to booleans `(A,)`: whether a row can change.
+            At first every row can.
+        advance: Function from position (scalar), rows (int32 `(A,)`, their indices in the batch),
+            outputs and state to the next outputs and state. Rows must not depend on each other.
+        outputs: Initial outputs, a nested structure of tensors `(B, …)`. An axis of size 0 grows
+            with every step; a row that has ended is padded with 0.
+        state: Nested structure of tensors `(B·N, …)`, not returned; axes of size 0 grow likewise.
+        fixed_shapes: Whether all rows stay and no axis grows, as XLA requires.
+
+    Returns:
+        The final outputs, tensors `(B, …)`, and the number of steps taken.
+    """
+    scalar, vector = tf.TensorShape([]), tf.TensorShape([None])
+    output_shapes, state_shapes = tf.nest.map_structure(_shape_invariant, (outputs, state))
+    shapes = None if fixed_shapes else (scalar, output_shapes, state_shapes)
+    repeat = functools.partial(_repeat, running, advance, max_length, shapes)
+
+    def shrink(position, rows, whole, outputs, state):
+        position, outputs, state = repeat(rows, position, outputs, state)
+        whole = tf.nest.map_structure(
+            lambda old, new: _scatter_rows(old, rows, new), whole, outputs
+        )
+        remaining = tf.where(running(outputs))  # (A, 1)
+        beams = tf.reshape(remaining * beam_size + tf.range(beam_size, dtype=remaining.dtype), [-1])
+        remaining = tf.reshape(remaining, [-1])
+        rows, outputs = tf.nest.map_structure(
+            lambda tensor: tf.gather(tensor, remaining), (rows, outputs)
+        )
+        state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, beams), state)
+        return position, rows, whole, outputs, state
+
+    rows = tf.range(tf.shape(tf.nest.flatten(outputs)[0])[0])
+    if fixed_shapes:
+        steps, outputs, _ = repeat(rows, tf.constant(0), outputs, state)
+        return outputs, steps
+    steps, _, outputs, _, _ = tf.while_loop(
+        lambda position, rows, *_: (tf.size(rows) > 0) & (position < max_length),
+        shrink,
+        (tf.constant(0), rows, outputs, outputs, state),
+        shape_invariants=(scalar, vector, output_shapes, output_shapes, state_shapes),
+    )
+    return outputs, steps
+
+
+def _repeat(running, advance, max_length, shapes, rows, position, outputs, state):
+    """Takes steps while half of the rows can change; with fixed shapes, while any can."""
+
+    def proceed(position, outputs, state):
+        remaining = tf.math.count_nonzero(running(outputs), dtype=tf.int32)
+        enough = 2 * remaining > tf.size(rows) if shapes else remaining > 0
+        return enough & (position < max_length)
+
+    def body(position, outputs, state):
+        return position + 1, *advance(position, rows, outputs, state)
+
+    return tf.while_loop(proceed, body, (position, outputs, state), shape_invariants=shapes)
+
+
+def _scatter_rows(whole, rows, part):
+    """Grows the axes of `whole`, `(B, …)`, to those of `part`, `(A, …)`, and assigns its rows."""
+    growth = tf.shape(part)[1:] - tf.shape(whole)[1:]
+    whole = tf.pad(whole, tf.pad(growth[:, tf.newaxis], [[1, 0], [1, 0]]))
+    whole = tf.tensor_scatter_nd_update(whole, rows[:, tf.newaxis], part)
+    return tf.ensure_shape(whole, [None, *part.shape[1:]])
+
+
+def _shape_invariant(tensor):
+    """Returns the shape that a tensor has throughout the loop."""
+    return tf.TensorShape([None, *(None if size == 0 else size for size in tensor.shape[1:])])

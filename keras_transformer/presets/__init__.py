@@ -348,7 +348,7 @@ class ExportConfig:
 
     signatures: tuple[str, ...] = option(
         ("beam", "sample", "score", "attention", "tokens"),
-        "in addition to serving_default; explore: for the explorer",
+        "in addition to serving_default",
         section="signatures and weights",
     )
     beam_size: int = option(5, "beam size of the signature beam", COUNT)

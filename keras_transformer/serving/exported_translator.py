@@ -3,9 +3,8 @@
 import dataclasses
 import itertools
 import os
-import threading
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,7 @@ from keras_transformer.serving.acceptance.server_process import (
     one_line,
 )
 from keras_transformer.serving.acceptance.structure import inspect_version
-from keras_transformer.serving.versions import (
-    DEFAULT,
-    find_exported_search,
-    read_card,
-    version_dir,
-)
+from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
 from keras_transformer.translation.results import (
     AttentionMaps,
     Hypothesis,
@@ -46,30 +40,21 @@ class ExportedTranslator:
     """Asks a version's signatures what a `Translator` computes in memory.
 
     On Linux, a separate process answers, as a server would, for as long as this object lives;
-    elsewhere TensorFlow does.
-
-    Args:
-        path: A version directory; or the one above, whose highest version is taken.
-        allow_ops: Names of ops that its graph may hold besides those of this package's exports,
-            such as those of a tokenizer of your own.
+    elsewhere TensorFlow does. `path` is a version directory, or the one above, whose highest
+    version is taken; for `allow_ops`, see `check_structure`.
     """
 
     def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
         self.directory = version_dir(os.fspath(path))
-        self._server = PersistentServer(self.directory)
+        self._threads = available_cores()
+        self._texts = 0  # so far
+        self._run: Any = None
+        self._close: Callable[[], object] = lambda: None
         self.signatures = inspect_version(self.directory, allow_ops)
         self.card = read_card(self.directory)
 
     def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
-        """Raises an error for a search that the export does not support.
-
-        Args:
-            search: `SearchConfig`.
-            prefixes: Whether there are prefixes, which no signature takes.
-
-        Returns:
-            Name of the signature for this search.
-        """
+        """Returns the name of the signature for a search; raises an error if there is none."""
         name = "sample" if search.sample else DEFAULT if search.beam_size == 1 else "beam"
         self._check_signature(name)
         if prefixes:
@@ -97,16 +82,7 @@ class ExportedTranslator:
         first: int = 0,
         **options: Any,
     ) -> list[str]:
-        """Translates a list of sentences.
-
-        Args:
-            texts, batch_size, first: See `Translator.translate`.
-            search, **options: See `Translator.translate`; the export must have a signature for it.
-            prefixes: None: no signature takes them.
-
-        Returns:
-            List of strings, in the same order.
-        """
+        """Does what `Translator.translate` does, if the export has a signature for the search."""
         n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
         return [hypotheses[0].text for hypotheses in n_best]
 
@@ -120,15 +96,7 @@ class ExportedTranslator:
         first: int = 0,
         **options: Any,
     ) -> list[list[Hypothesis]]:
-        """Finds several translations of each sentence of a list.
-
-        Args:
-            texts, batch_size, search, prefixes, first, **options: See `translate`.
-            n_best: See `Translator.translate_n_best`.
-
-        Returns:
-            See `Translator.translate_n_best`.
-        """
+        """Does what `Translator.translate_n_best` does, likewise."""
         own = find_exported_search(self.directory, options.get("beam_size", 1))
         search = resolve_search(search, options, own)
         n_best = check_n_best(n_best, search)
@@ -142,12 +110,10 @@ class ExportedTranslator:
             inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
         found = []
         for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
-            if name == "beam":
-                columns = answer["text"], answer["log_prob"], answer["score"]
-                found.append(list(itertools.starmap(Hypothesis, zip(*columns, strict=True))))
-            else:
-                text, log_prob = answer["text"], answer["log_prob"]
-                found.append([Hypothesis(text, log_prob, log_prob)])
+            if name != "beam":
+                answer = {key: [answer[key]] for key in ("text", "log_prob")}
+            columns = answer["text"], answer["log_prob"], answer.get("score", answer["log_prob"])
+            found.append(list(map(Hypothesis, *columns)))
         return [
             list(itertools.chain(*found[i : i + draws]))[:n_best]
             for i in range(0, len(found), draws)
@@ -156,15 +122,7 @@ class ExportedTranslator:
     def score(
         self, sources: Texts, targets: Texts, batch_size: int = 64
     ) -> list[tuple[float, int]]:
-        """Computes how probable given translations are.
-
-        Args:
-            sources, targets, batch_size: See `Translator.score`, except that targets are truncated
-                to the model's `max_length` too.
-
-        Returns:
-            For each pair (log_prob, number of tokens).
-        """
+        """Does what `Translator.score` does, except that long targets are truncated too."""
         self._check_signature("score")
         inputs = {"source": as_bytes(sources), "target": as_bytes(targets)}
         check_count("target", inputs["target"], len(inputs["source"]))
@@ -179,15 +137,10 @@ class ExportedTranslator:
         heads: None = None,
         batch_size: int = 64,
     ) -> list[tuple[list[str], list[str], list[int]]]:
-        """Finds which source token each token of the export's own translations attends to most.
+        """Does what `Translator.align` does, for the export's own translations.
 
-        Args:
-            sources, batch_size: See `Translator.align`.
-            targets, layers, heads: None: the signature `attention` translates by itself, and
-                averages the heads of the default layer of `Translator.align`.
-
-        Returns:
-            For each text (source pieces, target pieces, positions), see `Translator.align`.
+        `targets`, `layers` and `heads` must be None: the signature `attention` translates by
+        itself, and averages the heads of the default layer.
         """
         if targets is not None:
             self._refuse("aligns its own translations, not given ones: leave out --target")
@@ -197,17 +150,15 @@ class ExportedTranslator:
         return [_most_attended(maps, end) for maps in self.attention(sources, batch_size)]
 
     def attention(self, sources: Texts, batch_size: int = 64) -> list[AttentionMaps]:
-        """Finds what the tokens of the export's own translations attend to.
-
-        Args:
-            sources, batch_size: See `align`.
-
-        Returns:
-            `AttentionMaps` for each text, with the one map that the signature returns.
-        """
+        """`AttentionMaps` of each text and its own translation, with the signature's one map."""
         self._check_signature("attention")
-        answers = self._ask("attention", {"text": as_bytes(sources)}, batch_size)
-        return [_without_padding(**answer) for answer in answers]
+        found = []
+        for answer in self._ask("attention", {"text": as_bytes(sources)}, batch_size):
+            sides = answer["source_tokens"], answer["target_tokens"]
+            source, target = ([token for token in tokens if token] for tokens in sides)
+            table = np.array(answer["attention"], np.float32)[: len(target), : len(source)]
+            found.append(AttentionMaps(source, target, {"cross": table[np.newaxis, np.newaxis]}))
+        return found
 
     def _refuse(self, what):
         raise ValueError(
@@ -227,22 +178,50 @@ class ExportedTranslator:
     ) -> list[dict[str, Any]]:
         """One dict of outputs for each row of all inputs, in their order."""
         texts = next(iter(inputs.values()))
-        batches = sorted_batches([len(text) for text in texts], batch_size, self._server.threads)
+        batches = sorted_batches([len(text) for text in texts], batch_size, self._threads)
         requests = [
             ({key: [rows[i] for i in batch] for key, rows in inputs.items()}, name)
             for batch in batches
         ]
-        replies = self._server.predict_all(requests, len(texts))
+        replies = self._predict_all(requests, len(texts)) if requests else []
         rows = (zip(*reply.values(), strict=True) for reply in replies)
         names: Collection[str] = replies[0].keys() if replies else ()
         return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
 
+    def _predict_all(self, requests, texts):
+        """Runs batches, each (inputs, name of the signature), that have so many texts together.
 
-def _without_padding(text, source_tokens, target_tokens, attention):
-    """`AttentionMaps` of one row of the signature `attention`."""
-    source, target = ([x for x in tokens if x] for tokens in (source_tokens, target_tokens))
-    table = np.array(attention, np.float32)[: len(target), : len(source)]
-    return AttentionMaps(source, target, {"cross": table[np.newaxis, np.newaxis]})
+        A process with an optimized graph replaces the first one once there have been more than
+        `OPTIMIZE_THRESHOLD` texts.
+        """
+        before, self._texts = self._texts, self._texts + texts
+        try:
+            if self._run is None or before <= OPTIMIZE_THRESHOLD < self._texts:
+                self._start(optimize=self._texts > OPTIMIZE_THRESHOLD)
+            replies = self._run(requests)
+        except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
+            self._close()
+            self._run = None
+            advice = "" if "killed" in str(error) else " Export the run again."
+            raise ValueError(f"{one_line(error)}.{advice}") from error
+        for reply in replies:
+            if "error" in reply:
+                reason = one_line(reply["error"])
+                raise ValueError(f"{self.directory} answers with an error: {reason}.")
+        return replies
+
+    def _start(self, optimize):
+        if is_supported():
+            self._close()
+            self._run = None  # if the new one cannot be loaded
+            server = ServerProcess(self.directory, threads=self._threads, optimize=optimize)
+            self._close = weakref.finalize(self, server.close)
+            self._run = server.predict_all
+        elif self._run is None:
+            from keras_transformer.serving.saved_model import load_signatures
+
+            run = load_signatures(self.directory)
+            self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
 
 
 def _most_attended(maps, end):
@@ -252,71 +231,9 @@ def _most_attended(maps, end):
     was cut off.
     """
     source, target, scores = maps
-    if end is None:
-        source, end = source[:-1], source[-1:]
-    else:
-        end = [end]
+    source, end = (source, [end]) if end else (source[:-1], source[-1:])
     target = target[:-1] if target[-1:] == end else target
     if not source:
         return source, target, []
     table = scores["cross"][0, 0, : len(target), : len(source)]
     return source, target, np.argmax(table, axis=1).tolist()
-
-
-class PersistentServer:
-    """Runs batches of a version's signatures: on Linux in a `ServerProcess`, elsewhere here.
-
-    The first request starts the process, which ends with this object. A process with an optimized
-    graph replaces it once there have been more than `OPTIMIZE_THRESHOLD` texts.
-
-    Args:
-        directory: A version directory.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.threads = available_cores()
-        self._lock = threading.Lock()
-        self._texts = 0
-        self._run: Any = None
-        self._end: Any = None
-
-    def predict_all(
-        self, requests: Sequence[tuple[dict[str, Any], str]], texts: int
-    ) -> list[dict[str, Any]]:
-        """Runs batches, each (inputs, name of the signature), that have so many texts together."""
-        if not requests:
-            return []
-        with self._lock:
-            before, self._texts = self._texts, self._texts + texts
-            try:
-                if self._run is None or before <= OPTIMIZE_THRESHOLD < self._texts:
-                    self._start(optimize=self._texts > OPTIMIZE_THRESHOLD)
-                replies = self._run(requests)
-            except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
-                self.close()
-                advice = "" if "killed" in str(error) else " Export the run again."
-                raise ValueError(f"{one_line(error)}.{advice}") from error
-        for reply in replies:
-            if "error" in reply:
-                reason = one_line(reply["error"])
-                raise ValueError(f"{self.directory} answers with an error: {reason}.")
-        return replies
-
-    def close(self) -> None:
-        """Ends the process."""
-        if self._end is not None:
-            self._end()
-        self._run = self._end = None
-
-    def _start(self, optimize):
-        if is_supported():
-            self.close()
-            server = ServerProcess(self.directory, threads=self.threads, optimize=optimize)
-            self._end = weakref.finalize(self, server.close)
-            self._run = server.predict_all
-        elif self._run is None:
-            from keras_transformer.serving.saved_model import load_signatures
-
-            run = load_signatures(self.directory)
-            self._run = lambda requests: [run(inputs, name) for inputs, name in requests]

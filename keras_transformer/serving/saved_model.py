@@ -6,8 +6,7 @@ out there, flushed to disk, and moved into place by one rename.
 """
 
 import contextlib
-import errno
-import operator
+import numbers
 import os
 import shutil
 import uuid
@@ -34,15 +33,15 @@ from keras_transformer.serving.acceptance.trial import (
     write_warm_up,
 )
 from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
-from keras_transformer.serving.signatures import SIGNATURES, make_inputs
 from keras_transformer.serving.versions import (
     DEFAULT,
     MAX_VERSION,
     PLACEHOLDERS,
+    SIGNATURES,
+    make_inputs,
     version_dir,
     versions,
 )
-from keras_transformer.translation.corpus_scores import make_metrics
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Pairs, Path, Texts, flush, open_locked
@@ -50,12 +49,6 @@ from keras_transformer.utils import Pairs, Path, Texts, flush, open_locked
 # Not the op registry, which also holds the ops of other libraries that this process has loaded.
 CORE_OPS = frozenset(vars(tf.raw_ops))
 PREFIX = ".tmp-"
-# Errors of a disk that cannot be written to, in words, which is all that TensorFlow reports.
-DISK_ERRORS = [
-    os.strerror(getattr(errno, name))
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EIO")
-    if hasattr(errno, name)
-]
 
 
 def export(
@@ -65,14 +58,13 @@ def export(
     config: ExportConfig | None = None,
     pairs: Pairs = (),
     report: Callable[[list[Finding]], None] | None = None,
-    bleu_tokenize: str | None = None,
 ) -> str:
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
     The version appears complete or not at all, and an existing one is never changed. It is tested
     first (`check`): its structure, and, in a process that loads it as a server does, whether it
-    gives the answers of the model in memory, for any content. That process needs Linux: elsewhere
-    it, and the comparison of translations, are left out.
+    gives the answers of the model in memory, for any content. That process needs Linux, and is left
+    out elsewhere.
 
     Args:
         translator: a `Translator`; or a tf.Module whose `serve` is a tf.function with the inputs
@@ -81,10 +73,9 @@ def export(
         version: a positive integer; by default the highest version in `base` plus one.
         config: `ExportConfig`; by default with the translator's `default_search`, which a
             configuration of your own replaces: `ExportConfig.for_search` changes some fields.
-        pairs: pairs of source and translation, best the validation set: for warm-up requests, the
-            model card and, with less than float32, the comparison of translations.
+        pairs: pairs of source and translation, best the validation set: for warm-up requests and
+            the model card.
         report: function that is called with the `Finding`s, whether or not there are problems.
-        bleu_tokenize: sacreBLEU's tokenizer for that comparison; by default the run's, or 13a.
 
     Returns:
         The path of the published directory.
@@ -100,17 +91,24 @@ def export(
     base = os.path.abspath(os.fspath(base))
     pairs = list(zip(*read_sides(pairs), strict=True))
     number = _free_version(base, version)
-    make_metrics(bleu_tokenize or "13a")  # refuses it now, not after minutes
     module, functions = functions_of(translator, config)
     with temporary_version(base, number) as temporary:
         _save(module, functions, temporary)
-        card = _make_card(translator, functions, config, pairs, temporary, bleu_tokenize)
+        card = model_card.describe(translator, functions, config, pairs, temporary)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
         model_card.write_card(temporary, card)  # last: it holds the checksums of all others
-        findings = _try_out(functions, temporary)
+        requests = [(name, make_inputs(name, ADVERSARIAL_INPUTS)) for name in functions]
+        answers = [Answer(*one, run_signature(functions, *one)) for one in requests]
+        # A caller's own module may compute anything that a server can.
+        findings = check(temporary, answers, CORE_OPS)
         if report:
             report(findings)
-        _refuse_problems(findings)
+        if problems := [problem for finding in findings for problem in finding.problems]:
+            more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
+            raise ValueError(
+                "The translator was not exported, because a server could not use it. "
+                f"{' '.join(problems[:5])}{more}"
+            )
         _flush_tree(temporary)
         return _publish(temporary, base, number, version is None)
 
@@ -156,21 +154,18 @@ def load_saved_model(
 
 
 def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
-    """Loads an exported model as a function of a request and the name of a signature.
+    """Loads a version that `inspect_version` has accepted, as a function.
 
-    Args:
-        directory: a version directory, which `inspect_version` has accepted.
-
-    Returns:
-        A function from {name of an input: list} and a signature's name to {name of an output:
-        nested lists}, strings as str.
+    It takes {name of an input: list} and a signature's name, and returns {name of an output: nested
+    lists}, strings as str.
     """
     # Imported for its side effect: it registers the tokenizers' ops that the graph contains.
     from keras_transformer.tokenizers import text_ops  # noqa: F401
 
     try:
         if is_supported():
-            ServerProcess(directory).close()  # native code may end that process, not this one
+            # Native code may end that process, not this one.
+            ServerProcess(directory, limited=True).close()
         with loadable_path(directory) as path:
             loaded = tf.saved_model.load(path)
     except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
@@ -195,18 +190,6 @@ def _save(module, functions, directory):
     tf.saved_model.save(module, directory, signatures=signatures, options=options)
 
 
-def _make_card(translator, functions, config, pairs, directory, bleu_tokenize):
-    """The model card; of a version in less than float32 with a comparison, where that can run."""
-    card = model_card.describe(translator, functions, config, pairs, directory)
-    smaller = (config.precision, config.computation) != ("float32", "float32")
-    if smaller and pairs and is_supported():
-        by = bleu_tokenize or card.get("recipe", {}).get("bleu_tokenize", "13a")
-        card["comparison"] = model_card.compare_precision(
-            translator, config, directory, pairs, _save, by
-        )
-    return card
-
-
 def _warm_up_requests(functions, pairs):
     """Requests with one row and with 32, to every signature that a server may batch."""
     requests = []
@@ -220,46 +203,22 @@ def _warm_up_requests(functions, pairs):
     return requests
 
 
-def _try_out(functions, directory):
-    """The `Finding`s on a version that is not published yet."""
-    answers = []
-    for name in functions:
-        inputs = make_inputs(name, ADVERSARIAL_INPUTS)
-        answers.append(Answer(name, inputs, run_signature(functions, name, inputs)))
-    # A caller's own module may compute anything that a server can.
-    return check(directory, answers, CORE_OPS)
-
-
-def _refuse_problems(findings):
-    problems = [problem for finding in findings for problem in finding.problems]
-    if problems:
-        more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
-        raise ValueError(
-            "The translator was not exported, because a server could not use it. "
-            + " ".join(problems[:5])
-            + more
-        )
-
-
 def _free_version(base, version):
-    """The version to publish, after checking that it is valid and does not exist."""
+    """The version to publish, which does not exist."""
     taken = versions(base)
     if version is None:
         version = max(taken, default=0) + 1
-    try:
-        number = operator.index(version)
-    except TypeError:
-        number = 0
-    if isinstance(version, bool) or not 1 <= number <= MAX_VERSION:
+    is_integer = isinstance(version, numbers.Integral) and not isinstance(version, bool)
+    if not is_integer or not 1 <= version <= MAX_VERSION:
         raise ValueError(
             f"version is {version!r}; expected an integer from 1 to {MAX_VERSION}, or None."
         )
-    if number in taken:
+    if version in taken:
         raise ValueError(
-            f"Version {number} is already in {base}; published versions are never changed, so "
+            f"Version {version} is already in {base}; published versions are never changed, so "
             f"leave the version out to get {max(taken) + 1}."
         )
-    return number
+    return version
 
 
 def _publish(temporary, base, version, any_version):
@@ -296,10 +255,6 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
     """A directory that servers ignore, on the same file system as its final place; removed again.
 
     Leftovers of killed exports are removed too.
-
-    Args:
-        base: The directory that holds all versions.
-        version: Number of the new one.
     """
     existed = os.path.exists(base)
     try:
@@ -314,13 +269,14 @@ def temporary_version(base: str, version: int) -> Iterator[str]:
     try:
         yield temporary
     except (OSError, tf.errors.OpError) as error:
-        message = str(error)
-        reason = next((words for words in DISK_ERRORS if words in message), None)
-        if reason is None and temporary not in message:
+        message = str(error).splitlines()[0]
+        if isinstance(error, tf.errors.OpError) and temporary not in message:
             raise  # not about the disk
+        words = message.rpartition("; ")[2].partition(" [Op:")[0]  # TensorFlow's
+        reason = getattr(error, "strerror", None) or words
         raise ValueError(
-            f"The version could not be written into {base} ({reason or message.splitlines()[0]}): "
-            "fix that and export again; nothing was published."
+            f"The version could not be written into {base} ({reason}): fix that and export again; "
+            "nothing was published."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # after publishing, it is gone already

@@ -1,6 +1,6 @@
 """What an export saves: the weights, the tokenizers and one graph function for each signature.
 
-Shapes: B batch, S source length, T target length, P tokens of the prefix, K ranked tokens.
+Shapes: B batch, S source length, T target length.
 """
 
 from collections.abc import Mapping
@@ -10,21 +10,16 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
-from keras_transformer.decoding.sampling import sample
 from keras_transformer.presets import ExportConfig
-from keras_transformer.presets.options import check_value
-from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
+from keras_transformer.serving.versions import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.divergence import check_weights
-from keras_transformer.translation.results import LEAST_LOG_PROB
-from keras_transformer.translation.scoring import all_attention, attention_to_source, rank_tokens
+from keras_transformer.translation.text_model import attention_to_source
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Hidden
 
-PRECISIONS = ("float32", "bfloat16", "int8")
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
 MIN_TEMPERATURE = 0.01  # below, the most probable token wins in any case
-MAX_RANKED = 100  # tokens of each step that `explore` returns
 
 
 class StoredWeights(tf.Module):
@@ -34,15 +29,10 @@ class StoredWeights(tf.Module):
     each request first converts the stored weights to float32. `"int8"` keeps for every output
     channel of a matrix (every row of an embedding) the scale max|w| / 127 and rounds to the nearest
     multiple of it.
-
-    Args:
-        model: A built Keras model.
-        precision: `"float32"`, `"bfloat16"` or `"int8"`.
     """
 
     def __init__(self, model: keras.Model, precision: str = "float32") -> None:
         super().__init__(name="stored_weights")
-        check_value("precision", precision, PRECISIONS)
         # Their names are those in the checkpoint of an export.
         self.as_they_are, self.bfloat16, self.quantized, self.scales = [], [], [], []
         stored: list[tuple[Any, tf.Variable, tf.Variable | None]] = []
@@ -86,10 +76,6 @@ class ServedTranslator(tf.Module):
 
     No function raises on content: texts are truncated, numbers out of range are clipped, and
     unknown ids become UNK. Rows do not depend on other rows.
-
-    Args:
-        translator: `Translator`.
-        config: `ExportConfig`.
     """
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
@@ -141,21 +127,21 @@ class ServedTranslator(tf.Module):
         return tf.function(serve, input_signature=specs, autograph=False)
 
     def _serving_default(self, text):
-        return self._translator.value.translate_batch(text)
+        return self._translator.value.best(text)
 
     def _beam(self, text):
-        answer = self._translator.value.search_batch(text, search=self._config.search)
+        answer = self._translator.value.translate_batch(text, search=self._config.search)
         return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
     def _sample(self, text, temperature, top_k, top_p, seed):
         temperature = _finite(temperature, 1.0)
-        options = {
-            "temperature": tf.clip_by_value(temperature, MIN_TEMPERATURE, 1 / MIN_TEMPERATURE),
-            "top_k": tf.maximum(top_k, 0),
-            "top_p": tf.clip_by_value(_finite(top_p, 1.0), 0.0, 1.0),
-            "seed": seed,
-        }
-        return self._translator.value.translate_batch(text, sample, options)
+        return self._translator.value.best(
+            text,
+            temperature=tf.clip_by_value(temperature, MIN_TEMPERATURE, 1 / MIN_TEMPERATURE),
+            top_k=tf.maximum(top_k, 0),
+            top_p=tf.clip_by_value(_finite(top_p, 1.0), 0.0, 1.0),
+            seeds=seed,
+        )
 
     def _score(self, source, target):
         translator = self._translator.value
@@ -167,82 +153,31 @@ class ServedTranslator(tf.Module):
         translator = self._translator.value
         model = translator.model
         source, empty = translator.read_source(text)
-        tokens, answer = translator.translate_ids(source, empty)
+        tokens, texts, _, _ = translator.translate_ids(source, empty)
+        tokens = tokens[:, 0]
         layers, heads = (translator.default_layer,), range(model.num_heads)
         attention = attention_to_source(model, source, tokens, layers, heads)
-        in_source, in_target = _masks(source, tokens, empty)
+        filled = tf.logical_not(empty)[:, tf.newaxis]  # an empty row has no tokens
+        in_source, in_target = (tf.not_equal(ids, PAD) & filled for ids in (source, tokens))
+        cells = in_target[:, :, tf.newaxis] & in_source[:, tf.newaxis]
         return {
-            "text": answer["text"],
-            **_pieces(translator, source, in_source, tokens, in_target),
-            "attention": tf.where(
-                in_target[:, :, tf.newaxis] & in_source[:, tf.newaxis], attention, 0.0
-            ),
+            "text": texts[:, 0],
+            "source_tokens": tf.where(in_source, translator.source_tokenizer.pieces(source), ""),
+            "target_tokens": tf.where(in_target, translator.target_tokenizer.pieces(tokens), ""),
+            "attention": tf.where(cells, attention, 0.0),
         }
 
     def _tokens(self, ids):
         translator = self._translator.value
-        ids = _known(ids, translator.model.source_vocabulary_size)
+        is_known = (ids >= 0) & (ids < translator.model.source_vocabulary_size)
+        ids = tf.where(is_known, ids, UNK)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
         ids = translator.add_prefix(tf.ragged.boolean_mask(ids, tf.logical_not(marks)))
         source, empty = translator.truncate_and_pad(ids, translator.source_end)
-        tokens, answer = translator.translate_ids(source, empty)
+        tokens, _, log_prob, _ = translator.translate_ids(source, empty)
+        tokens = tokens[:, 0]
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)
-        return {"ids": tokens, "log_prob": answer["log_prob"]}
-
-    def _explore(self, text, prefix, k):
-        """Translates greedily after given tokens, with the model's probabilities at each step.
-
-        A row's results do not depend on other rows, which only make its tables wider: there, tokens
-        are `""`, ids PAD, weights and the log-probabilities of the target's tokens 0, and those of
-        ranked tokens `LEAST_LOG_PROB`.
-
-        Args:
-            text: String tensor `(B,)`.
-            prefix: int32 ids of the target vocabulary `(B, P)`, padded: what the translations begin
-                with, truncated to their maximum length.
-            k: int32 `(B,)`: number of most probable tokens of each step, from 1 to `MAX_RANKED` or
-                the vocabulary size.
-
-        Returns:
-            See `SIGNATURES`: `text` and `log_prob` as in `serving_default`, END and prefix
-            included; `source_tokens` `(B, S)`; of the target's tokens, END included,
-            `target_tokens`, `target_ids` and `target_log_prob` `(B, T)`; of the most probable ones,
-            the best first, `best_tokens`, `best_ids` and `best_log_prob` `(B, T, K)`; and the maps
-            of `all_attention`. All are empty for a text without tokens.
-        """
-        translator = self._translator.value
-        model = translator.model
-        prefix = _known(prefix, model.target_vocabulary_size)
-        source, empty = translator.read_source(text)
-        given = tf.ragged.boolean_mask(prefix, tf.not_equal(prefix, PAD)).to_tensor(PAD)
-        options = {"prefix": given[:, : translator.max_output_length]}
-        tokens, answer = translator.translate_ids(source, empty, options=options)
-        most = min(MAX_RANKED, model.target_vocabulary_size)
-        k = tf.clip_by_value(k, 1, most)
-        widest = tf.clip_by_value(tf.reduce_max(k), 1, most)  # without rows, the maximum is minimal
-        logits, attention = all_attention(model, source, tokens)
-        log_prob, ids, best = rank_tokens(logits, tokens, widest)
-
-        in_source, in_target = _masks(source, tokens, empty)
-        ranked = (tf.range(widest) < k[:, tf.newaxis])[:, tf.newaxis] & in_target[:, :, tf.newaxis]
-        sides = {
-            "encoder": (in_source, in_source),
-            "decoder": (in_target, in_target),
-            "cross": (in_target, in_source),
-        }
-        answer |= _pieces(translator, source, in_source, tokens, in_target)
-        answer |= {
-            "target_ids": tf.where(in_target, tokens, PAD),
-            "target_log_prob": tf.where(in_target, tf.maximum(log_prob, LEAST_LOG_PROB), 0.0),
-            "best_tokens": tf.where(ranked, translator.target_tokenizer.pieces(ids), ""),
-            "best_ids": tf.where(ranked, ids, PAD),
-            "best_log_prob": tf.where(ranked, tf.maximum(best, LEAST_LOG_PROB), LEAST_LOG_PROB),
-        }
-        for kind, weights in attention.items():
-            queries, keys = sides[kind]
-            cells = queries[:, :, tf.newaxis] & keys[:, tf.newaxis]  # (B, queries, keys)
-            answer[kind] = tf.where(cells[:, tf.newaxis, tf.newaxis], weights, 0.0)
-        return answer
+        return {"ids": tokens, "log_prob": log_prob[:, 0]}
 
 
 def _find_token(tokenizer, token):
@@ -256,20 +191,6 @@ def _find_token(tokenizer, token):
     return ids[0]
 
 
-def _masks(source, tokens, empty):
-    """Where source `(B, S)` and target `(B, T)` have tokens: nowhere in an empty row."""
-    filled = tf.logical_not(empty)[:, tf.newaxis]
-    return tf.not_equal(source, PAD) & filled, tf.not_equal(tokens, PAD) & filled
-
-
-def _pieces(translator, source, in_source, tokens, in_target):
-    """The outputs `source_tokens` and `target_tokens`: the strings that the ids stand for."""
-    return {
-        "source_tokens": tf.where(in_source, translator.source_tokenizer.pieces(source), ""),
-        "target_tokens": tf.where(in_target, translator.target_tokenizer.pieces(tokens), ""),
-    }
-
-
 def _check_rows(names, tensors):
     """Operations that fail if inputs have other numbers of rows than the first."""
     (first, *others), (rows, *counts) = names, [tf.shape(tensor)[0] for tensor in tensors]
@@ -279,10 +200,6 @@ def _check_rows(names, tensors):
     ]
 
 
-def _known(ids, vocabulary_size):
-    return tf.where((ids >= 0) & (ids < vocabulary_size), ids, UNK)
-
-
 def _finite(values, otherwise):
     return tf.where(tf.math.is_finite(values), values, otherwise)
 
@@ -290,17 +207,12 @@ def _finite(values, otherwise):
 def functions_of(
     translator: Translator | tf.Module, config: ExportConfig
 ) -> tuple[tf.Module, Functions]:
-    """Makes the module to save, and its functions.
+    """Makes the module to save, and its functions by the names of their signatures.
 
-    Args:
-        translator: `Translator`; or any tf.Module whose `serve` is a tf.function with the inputs
-            and outputs of `serving_default`, which then is its only signature.
-        config: `ExportConfig`.
-
-    Returns:
-        A tf.Module and {name of a signature: tf.function}.
+    `translator` may be any tf.Module whose `serve` is a tf.function with the inputs and outputs of
+    `serving_default`, which then is its only signature.
     """
-    if hasattr(translator, "translate_batch"):
+    if isinstance(translator, Translator):
         served = ServedTranslator(translator, config)
         return served, served.functions
     if not hasattr(getattr(translator, "serve", None), "get_concrete_function"):
@@ -312,16 +224,7 @@ def functions_of(
 
 
 def run_signature(functions: Functions, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs a signature in memory.
-
-    Args:
-        functions: {name of a signature: tf.function}.
-        name: Of the signature.
-        inputs: {name of an input: nested lists}.
-
-    Returns:
-        {name of an output: nested lists of strings or numbers}.
-    """
+    """Runs a signature in memory, on nested lists: {name of an output: nested lists}."""
     specs = SIGNATURES[name].inputs
     tensors = [tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()]
     return {key: to_lists(value.numpy()) for key, value in functions[name](*tensors).items()}

@@ -27,11 +27,6 @@ def corpus_scores(
 ) -> dict[str, Any]:
     """Scores translations, without intervals: quick enough for every validation.
 
-    Args:
-        outputs: List of strings, the translations.
-        references: List of strings, a reference for each output.
-        bleu_tokenize: sacreBLEU's tokenizer.
-
     Returns:
         Dict of `bleu`, `chrf` (both 0–100) and `signature` (sacreBLEU's, of both).
     """
@@ -47,13 +42,7 @@ def corpus_scores(
 def score_systems(
     systems: Sequence[Sequence[str]], targets: Sequence[str], bleu_tokenize: str, n_bootstrap: int
 ) -> list[dict[str, Any]]:
-    """Scores several systems on one test set.
-
-    Args:
-        systems: List of lists of strings, the translations of each system.
-        targets: List of strings, the reference translations.
-        bleu_tokenize: sacreBLEU's tokenizer.
-        n_bootstrap: Number of samples; with 0, no intervals and no p-values.
+    """Scores several systems on one test set, with `n_bootstrap` samples; 0 for none.
 
     Returns:
         For each system a dict of `bleu`, `chrf` and `exact_match`, with samples also of intervals,

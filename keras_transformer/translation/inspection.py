@@ -1,18 +1,22 @@
 """Inspects one translation: what its tokens attend to, and how probable each was.
 
-Shapes: S source length, T target length.
+Shapes: B batch, S source length, T target length, N layers, H heads, V target vocabulary.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.results import AttentionMaps, TokenStep
-from keras_transformer.translation.scoring import all_attention, rank_tokens
+from keras_transformer.translation.text_model import decoder_input
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Tensor
+
+if TYPE_CHECKING:
+    from keras_transformer.transformer import Transformer
 
 
 def attention_maps(
@@ -92,11 +96,43 @@ def token_probabilities(
     ]
 
 
+def all_attention(
+    model: "Transformer", source: Tensor, target: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Computes the attention weights of all layers and heads, by one pass over padded ids.
+
+    Returns:
+        float32 logits `(B, T, V)`, which predict each token of the target; and the weights,
+        float32: `encoder` `(B, N, H, S, S)`, `decoder` `(B, N, H, T, T)` of its input, START and
+        all but the last token, and `cross` `(B, N, H, T, S)`. Rows are queries. Values at padding
+        are meaningless.
+    """
+    logits, scores = model((source, decoder_input(target)), return_attention_scores=True)
+    stacks = {kind: tf.stack(layers, axis=1) for kind, layers in scores.items()}
+    weights = {kind: tf.cast(stack, tf.float32) for kind, stack in stacks.items()}
+    return model.suppress(logits), weights
+
+
+def rank_tokens(
+    logits: Tensor, target: Tensor, number: int | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Finds the most probable tokens at each position of targets, from logits `(B, T, V)`.
+
+    Returns:
+        float32 `(B, T)`, the natural-log probabilities of the target's tokens; and the `number`
+        most probable ones, the best first: int32 ids and float32 log-probabilities
+        `(B, T, number)`.
+    """
+    log_probs = tf.nn.log_softmax(logits)
+    best, ids = tf.math.top_k(log_probs, number)
+    return tf.gather(log_probs, target, batch_dims=2), ids, best
+
+
 def _read(translator, source, target):
     """Ids `(1, S)` and `(1, T)`: END is appended to text; ids end at their END, if any."""
     source_ids, empty = translator.read_source([source])
     if target is None:
-        target = translator.translate_ids(source_ids, empty)[0][0]
+        target = translator.translate_ids(source_ids, empty)[0][0, 0]
     if isinstance(target, (str, bytes)):
         return source_ids, translator.read_targets("target", [target], 1, end=True).to_tensor()
     ids = np.asarray(target)

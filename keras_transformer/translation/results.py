@@ -81,11 +81,9 @@ class AttentionMaps(NamedTuple):
 
 
 def check_n_best(n_best: int | None, search: SearchConfig) -> int:
-    """Returns how many translations to find for each text.
+    """Returns how many translations to find for each text: `n_best`, or the beam size if None.
 
-    Args:
-        n_best: A number, or None: the beam size.
-        search: `SearchConfig`. Sampling can return any number of samples.
+    Sampling can return any number of samples.
     """
     if n_best is None:
         return search.beam_size
@@ -101,16 +99,8 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
 
 
 def sample_seed(search: SearchConfig, number: int, draw: int = 0) -> int:
-    """The seed of one sample of one text.
+    """The seed, less than 2^63, of one sample of one text, by their numbers from 0.
 
     Sample `k` of a seed is the first sample of that seed plus `k`.
-
-    Args:
-        search: `SearchConfig`.
-        number: Index of the text in the list, from 0.
-        draw: Index of the sample, from 0.
-
-    Returns:
-        An integer for `sample`, less than 2^63.
     """
     return ((search.seed + draw) % 2**31 << 32) + number

@@ -35,11 +35,8 @@ WINDOW = 4 * FIRST_WINDOW
 class IncomingLines:
     """Reads lines ahead in a separate thread, and returns several at a time.
 
-    Removes a byte order mark, and carriage returns before newlines.
-
-    Args:
-        read: Function of a number of bytes that returns at most as many, as soon as there are any;
-            none at the end.
+    Removes a byte order mark, and carriage returns before newlines. `read` is a function of a
+    number of bytes that returns at most as many, as soon as there are any; none at the end.
 
     Attributes:
         bytes_taken: Number of bytes of the lines that were handed out, line ends included.
@@ -60,14 +57,7 @@ class IncomingLines:
         return self._all_read and not self._lines
 
     def take(self, max_lines: int) -> list[bytes]:
-        """Waits for a line, and takes those that have arrived by then or arrive soon.
-
-        Args:
-            max_lines: Maximum number of lines.
-
-        Returns:
-            List of lines without their ends; empty at the end.
-        """
+        """Waits for a line; returns those that have arrived then or soon after, none at the end."""
         taken: list[bytes] = []
         size, until = 0, 0.0
         while True:
@@ -133,13 +123,7 @@ def translate_stream(
     """Translates windows of lines, each sorted by length, in the order they arrive.
 
     A window is translated when it is full, or when no line has arrived for a moment. Where windows
-    end affects speed only: what is sampled for a line depends on its number.
-
-    Args:
-        translate: See `Opened.translator`.
-        lines: Where the lines come from.
-        prefixes: What the translations begin with, one for each line; or None.
-        first: Number of the first line.
+    end affects speed only: what is sampled for a line depends on its number, from `first`.
 
     Yields:
         Lists of what `translate` returns for each line.
@@ -183,13 +167,7 @@ def as_bytes(texts: Texts) -> list[bytes]:
 
 
 def check_count(name: str, texts: Sequence[object], count: int) -> None:
-    """Checks that there is a text for each source.
-
-    Args:
-        name: Name of one of the texts in errors.
-        texts: Of any kind.
-        count: Number of sources.
-    """
+    """Checks that there is a text, called `name` in errors, for each of `count` sources."""
     if len(texts) != count:
         raise ValueError(
             f"Expected a {name} for each source, received {len(texts)} for "
@@ -202,17 +180,11 @@ def in_batches(
     lengths: "Sequence[int] | np.ndarray",
     batch_size: int,
 ) -> list[T]:
-    """Calls a function for batches of items of similar length.
+    """Calls a function for batches of items of similar length; returns results in their order.
 
-    Args:
-        function: From the indices of some items to a list of as many results. Called from several
-            threads at once where TensorFlow runs each operation on one core
-            (`threads.configure_threads`).
-        lengths: Of all items.
-        batch_size: Number of items per batch; less where cores would be idle.
-
-    Returns:
-        List of the results, in the order of the items.
+    `function` maps the indices of some items to a list of as many results. Several threads call it
+    where TensorFlow runs each operation on one core (`threads.configure_threads`); the batches are
+    smaller than `batch_size` where cores would be idle.
     """
     from keras_transformer.kernels.tensorflow.machine import inter_op_threads
 

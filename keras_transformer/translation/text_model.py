@@ -5,20 +5,19 @@ Shapes: B batch, N hypotheses for each source, S source length, T target length.
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import ranking_score
-from keras_transformer.decoding.sampling import greedy_search
-from keras_transformer.decoding.search import search as search_tokens
+from keras_transformer.decoding.beam import search as search_tokens
+from keras_transformer.decoding.sampling import sample
 from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import GREEDY, SearchConfig
-from keras_transformer.special_ids import END, PAD
+from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.results import LEAST_LOG_PROB
-from keras_transformer.translation.scoring import log_prob, most_attended
 from keras_transformer.utils import Hidden, SearchOutputs, Tensor
 
 if TYPE_CHECKING:
@@ -32,16 +31,9 @@ SLICES = 1, 2, 4  # of a batch
 
 
 class TextModel(tf.Module):
-    """Translates and scores batches of text; for its arguments, see `Translator`.
+    """Translates and scores batches of text; for its arguments, see `Translator`."""
 
-    Attributes:
-        source_prefix: Id of a token that is put before every source; None for none.
-
-    Raises:
-        ValueError: See `Translator`; or if Keras has another backend than TensorFlow.
-    """
-
-    source_prefix: int | None = None
+    source_prefix: int | None = None  # the id of a token that is put before every source
 
     def __init__(
         self,
@@ -75,7 +67,7 @@ class TextModel(tf.Module):
         self._model, self._card = Hidden(model), Hidden(card or {})
         self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
         self.compiled: Callable[..., Callable[..., Any]] = self._graphs
-        self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
+        self.serve = tf.function(self.best, input_signature=[TEXT], autograph=False)
 
     @property
     def model(self) -> "Transformer":
@@ -93,17 +85,12 @@ class TextModel(tf.Module):
         return max(self.model.decoder.num_layers - 2, self.model.decoder.num_layers // 2)
 
     def run_eagerly(self, eagerly: bool = True) -> None:
-        """Runs without graphs: for a few sentences, tracing takes longer than decoding.
-
-        Args:
-            eagerly: False to use graphs again.
-        """
+        """Runs without graphs: for a few sentences, tracing takes longer than decoding."""
         self.compiled = _eager if eagerly else self._graphs
 
     def clean(self, text: Tensor) -> Tensor:
         """Text `(B,)` in valid UTF-8; a tensor of another rank is refused."""
-        text = tf.ensure_shape(text, [None])
-        return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+        return _make_valid(tf.ensure_shape(text, [None]))
 
     def truncate_and_pad(self, ids: tf.RaggedTensor, end: bool = True) -> tuple[Tensor, Tensor]:
         """Ragged ids to `(B, T)`, truncated and padded; and which rows were empty.
@@ -131,88 +118,90 @@ class TextModel(tf.Module):
         filled = tf.not_equal(ids.row_lengths(), 0)[:, tf.newaxis]
         return tf.concat([tf.ragged.boolean_mask(rows, filled), ids], axis=1)
 
+    def best(self, text: Tensor, **rows: Tensor) -> dict[str, Tensor]:
+        """The best translations, `{"text": (B,), "log_prob": (B,)}`: what `serve` computes."""
+        texts, log_prob, _ = self.translate_batch(text, **rows)
+        return {"text": texts[:, 0], "log_prob": log_prob[:, 0]}
+
     def translate_batch(
-        self,
-        text: Tensor,
-        search_fn: Callable[..., SearchOutputs] = greedy_search,
-        options: dict[str, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
-        """Translates a batch: what `serve` computes.
-
-        Args:
-            text: String tensor `(B,)`.
-            search_fn: Function called like `greedy_search`.
-            options: Its keyword arguments, tensors `(B, ...)`.
-
-        Returns:
-            `{"text": (B,), "log_prob": (B,)}`.
-        """
-        return self.translate_ids(*self.read_source(text), search_fn, options)[1]
-
-    def translate_ids(
-        self,
-        source: Tensor,
-        empty: Tensor,
-        search_fn: Callable[..., SearchOutputs] = greedy_search,
-        options: dict[str, Tensor] | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Translates what `read_source` returns.
-
-        Returns:
-            Target ids `(B, T)`, and what `translate_batch` returns.
-        """
-        tokens, _, log_prob = self._search(search_fn, source, self.max_output_length, options or {})
-        log_prob = tf.maximum(log_prob, LEAST_LOG_PROB)
-        output = self._detokenize(tokens)
-        return tokens, {
-            "text": tf.ensure_shape(tf.where(empty, "", output), [None]),
-            "log_prob": tf.ensure_shape(tf.where(empty, 0.0, log_prob), [None]),
-        }
-
-    def search_batch(
         self,
         text: Tensor,
         seeds: Tensor | None = None,
         prefix: Tensor | None = None,
         search: SearchConfig = GREEDY,
+        **sampling: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Translations, their log-probabilities and scores, see `Hypothesis`, each `(B, N)`.
+        """Texts, log-probabilities and scores `(B, N)` for text `(B,)`; see `translate_ids`."""
+        rows = {"seeds": seeds, "prefix": prefix} | sampling
+        rows = {name: tensor for name, tensor in rows.items() if tensor is not None}
+        return self.translate_ids(*self.read_source(text), search, **rows)[1:]
 
-        A missing translation is empty, with `LEAST_LOG_PROB`.
+    def translate_ids(
+        self, source: Tensor, empty: Tensor, search: SearchConfig = GREEDY, **rows: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Translates what `read_source` returns.
+
+        Args:
+            source, empty: ids `(B, S)`, and which rows are empty.
+            search: `SearchConfig`.
+            **rows: Tensors `(B, …)` named `prefix` and `seeds`, see `decoding.search`; or, to
+                sample with other values in each row, all of `seeds`, `temperature`, `top_k` and
+                `top_p`.
+
+        Returns:
+            Tokens `(B, N, T)`; and texts, log-probabilities and scores, see `Hypothesis`, each
+            `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
         """
-        source, empty = self.read_source(text)
-        rows, beam_size = tf.shape(source)[0], search.beam_size
-        options = {"prefix": prefix, "seeds": seeds}
-        options = {name: x for name, x in options.items() if x is not None}
-        search_fn = functools.partial(search_tokens, config=search)
         longest = self.length_limit(search)
-        tokens, lengths, log_prob = self._search(search_fn, source, longest, options)
+
+        def search_rows(source, prefix=None, seeds=None, **sampling):
+            state, count = self.model.initial_state(source), tf.shape(source)[0]
+            arguments = self.model.make_step(), state, count, self.bound(source, longest)
+            if sampling:
+                outputs = sample(*arguments, seed=seeds, prefix=prefix, **sampling)
+                return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
+            return search_tokens(*arguments, search, prefix, seeds)
+
+        tokens, lengths, log_prob = search_in_slices(search_rows, {"source": source} | rows)
         score = log_prob
-        if beam_size > 1:
+        if search.beam_size > 1:
             score = ranking_score(log_prob, lengths, search.length_penalty, search.length_norm)
-        output = self._detokenize(tf.reshape(tokens, [rows * beam_size, tf.shape(tokens)[2]]))
-        output = tf.reshape(output, [rows, beam_size])
-        only = tf.one_hot(tf.zeros([rows], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
+        size, beam_size = tf.shape(source)[0], search.beam_size
+        texts = self.target_tokenizer.detokenize(
+            tf.reshape(tokens, [size * beam_size, tf.shape(tokens)[2]])
+        )
+        texts = tf.reshape(_make_valid(texts), [size, beam_size])
+        only = tf.one_hot(tf.zeros([size], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
         empty = empty[:, tf.newaxis]
         log_prob, score = (
             tf.where(empty, only, tf.maximum(x, LEAST_LOG_PROB)) for x in (log_prob, score)
         )
-        return tf.where(empty | (log_prob == LEAST_LOG_PROB), "", output), log_prob, score
+        texts = tf.where(empty | (log_prob == LEAST_LOG_PROB), "", texts)
+        return tokens, texts, log_prob, score
 
     def score_batch(self, text: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities `(B,)` of target ids `(B, T)`, END included; and their numbers."""
+        """Natural-log probabilities `(B,)` of target ids `(B, T)`, END included; and lengths."""
         source, empty = self.read_source(text)
+        logits = self.model.suppress(self.model((source, decoder_input(target))))
+        gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
+        values = tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
         nonempty = tf.logical_not(empty & tf.equal(lengths, 1))
-        values = tf.where(nonempty, log_prob(self.model, source, target), 0.0)
-        return values, tf.where(nonempty, lengths, 0)
+        return tf.where(nonempty, values, 0.0), tf.where(nonempty, lengths, 0)
 
     def align_batch(
-        self, text: Tensor, target: Tensor, layers: tuple[int, ...], heads: tuple[int, ...]
+        self, text: Tensor, target: Tensor, layers: Sequence[int], heads: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Source ids `(B, S)`, and which position each target token attends to most `(B, T)`."""
+        """Source ids `(B, S)`, and which position each target token attends to most `(B, T)`.
+
+        END is excluded with the padding: heads attend to it when a token has no counterpart.
+        Positions at END, at padding, and in rows without a source token are meaningless.
+        """
         source, _ = self.read_source(text)
-        return source, most_attended(self.model, source, target, layers, heads)
+        mean = attention_to_source(self.model, source, target, layers, heads)
+        readable = tf.not_equal(source, PAD) & tf.not_equal(source, END)
+        mean = tf.where(readable[:, tf.newaxis], mean, -1.0)
+        return source, tf.argmax(mean, axis=-1, output_type=tf.int32)
 
     def bound(self, source: Tensor, longest: int) -> int | Tensor:
         """Maximum number of steps for source ids `(B, S)`; `longest`, unless a subclass knows."""
@@ -222,22 +211,33 @@ class TextModel(tf.Module):
         """Maximum number of tokens of a translation that is searched for like this."""
         return min(search.max_output_length or self.max_output_length, self.max_output_length)
 
-    def _search(self, search_fn, source, longest, options):
-        """Tokens `(B, ..., T)`, lengths and log-probabilities `(B, ...)` for ids `(B, S)`."""
 
-        def search_rows(source, **options):
-            state = self.model.initial_state(source)
-            rows = tf.shape(source)[0]
-            steps = self.bound(source, longest)
-            return search_fn(self.model.make_step(), state, rows, steps, **options)
+def attention_to_source(
+    model: "Transformer",
+    source: Tensor,
+    target: Tensor,
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> Tensor:
+    """The cross-attention `(B, T, S)` of target tokens while they are predicted.
 
-        return search_in_slices(search_rows, {"source": source} | options)
+    It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids are
+    int32 `(B, S)` and `(B, T)`, padded.
+    """
+    _, scores = model((source, decoder_input(target)), return_attention_scores=True)
+    chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
+    return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])
 
-    def _detokenize(self, tokens):
-        """Ids `(B, T)` to text `(B,)`."""
-        output = self.target_tokenizer.detokenize(tokens)
-        # Byte pieces can form invalid UTF-8, which JSON cannot hold.
-        return tf.strings.unicode_transcode(output, "UTF-8", "UTF-8", errors="replace")
+
+def decoder_input(target: Tensor) -> Tensor:
+    """START, then all but the last token of the target `(B, T)`."""
+    # Sliced last: without rows, a target may have no column to remove.
+    return tf.pad(target, [[0, 0], [1, 0]], constant_values=START)[:, : tf.shape(target)[1]]
+
+
+def _make_valid(text):
+    """Valid UTF-8, which byte pieces need not form: JSON can hold nothing else."""
+    return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
 
 def _compile(function, inputs, **options):
@@ -263,17 +263,10 @@ def search_in_slices(
 
     A decoding loop runs one small operation after another. Where each operation has one core, as is
     recommended for servers (`TF_NUM_INTRAOP_THREADS=1`), one large request would leave the other
-    cores idle.
-
-    Args:
-        search_rows: Function from some rows of all inputs to tokens `(B, ..., T)`, lengths and
-            log-probabilities `(B, ...)`. What it finds for a row must depend on that row only.
-            Nothing in it may have side effects, as tokenizers have: TensorFlow would run it part by
-            part.
-        inputs: {name: tensor with B rows}, its keyword arguments.
-
-    Returns:
-        What `search_rows` returns for all rows.
+    cores idle. `search_rows` maps some rows of all inputs, its keyword arguments, to tokens
+    `(B, ..., T)`, lengths and log-probabilities `(B, ...)`. What it finds for a row must depend on
+    that row only. Nothing in it may have side effects, as tokenizers have: TensorFlow would run it
+    part by part.
     """
     if tf.executing_eagerly():
         return search_rows(**inputs)

@@ -197,7 +197,7 @@ class Translator(TextModel):
             limit = self.length_limit(search)
             prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
-        search_batch = self.compiled(self.search_batch, inputs, search=search)
+        translate_batch = self.compiled(self.translate_batch, inputs, search=search)
 
         def run(chosen):
             numbers, draw = np.divmod(chosen, draws)
@@ -205,7 +205,7 @@ class Translator(TextModel):
             batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
-            outputs = (tensor.numpy() for tensor in search_batch(*batch))
+            outputs = (tensor.numpy() for tensor in translate_batch(*batch))
             return [
                 [
                     Hypothesis(text.decode("utf-8"), float(log_prob), float(score))
@@ -275,19 +275,17 @@ class Translator(TextModel):
         Raises:
             ValueError: See `score`; or if a layer or head does not exist.
         """
-        model = self.model
-        chosen_layers: tuple[int, ...] = (self.default_layer,)
-        chosen_heads = tuple(range(model.num_heads))
         if layers is not None:
-            chosen_layers = to_indices("layer", layers, model.decoder.num_layers)
+            layers = to_indices("layer", layers, self.model.decoder.num_layers)
         if heads is not None:
-            chosen_heads = to_indices("head", heads, model.num_heads)
+            heads = to_indices("head", heads, self.model.num_heads)
         rows = as_bytes(sources)
         ids = self.read_targets("target", targets, len(rows), end=True)
-        inputs = TEXT, TARGET
-        align_batch = self.compiled(
-            self.align_batch, inputs, layers=chosen_layers, heads=chosen_heads
-        )
+        options = {
+            "layers": layers or (self.default_layer,),
+            "heads": heads or tuple(range(self.model.num_heads)),
+        }
+        align_batch = self.compiled(self.align_batch, (TEXT, TARGET), **options)
 
         def pieces(tokenizer, ids):
             return [[x.decode("utf-8") for x in row] for row in tokenizer.pieces(ids).to_list()]
@@ -315,21 +313,11 @@ class Translator(TextModel):
         max_tokens: int | None = None,
         first: int = 0,
     ) -> tf.RaggedTensor:
-        """Tokenizes target texts without truncating them.
-
-        Args:
-            name: Name of one of them in errors.
-            texts: Strings.
-            count: Required number of texts.
-            end: Whether END is appended.
-            max_tokens: Maximum number of tokens of each; by default the model's `max_length`.
-            first: Index of the first text if they are a slice of a longer list.
-
-        Returns:
-            Ragged int32 `(B, None)`.
+        """Tokenizes targets, which are called `name` in errors: ragged int32 `(B, None)`.
 
         Raises:
-            ValueError: If their number is not `count`, or one has too many tokens.
+            ValueError: If their number is not `count`, or one has more tokens than `max_tokens`, by
+                default the model's `max_length`. `first` is the number of the first one.
         """
         texts, limit = as_bytes(texts), max_tokens or self.model.max_length
         bound = "max_output_length" if limit < self.model.max_length else "the model's max_length"
@@ -350,7 +338,6 @@ class Translator(TextModel):
                 f"Expected a string tensor of shape () or (B,), received {text.dtype.name} of "
                 f"shape {text.shape}."
             )
-        rows, prefixes = tf.reshape(text, [-1]), None
         if prefix is not None:
             prefix = tf.convert_to_tensor(prefix, tf.string)
             if not prefix.shape.is_compatible_with(text.shape):
@@ -358,7 +345,7 @@ class Translator(TextModel):
                     "Expected a prefix for each source, received prefixes of shape "
                     f"{prefix.shape} for sources of shape {text.shape}."
                 )
-            prefixes = tf.reshape(prefix, [-1])
+        rows, prefixes = (x if x is None else tf.reshape(x, [-1]) for x in (text, prefix))
         if tf.executing_eagerly():
             given = None if prefixes is None else prefixes.numpy().tolist()
             found = self.translate(rows.numpy().tolist(), batch_size, search, given)
@@ -371,23 +358,16 @@ class Translator(TextModel):
                 with tf.control_dependencies([check]):
                     prefixes = tf.identity(prefixes)
                 prefixes = self.target_tokenizer(self.clean(prefixes)).to_tensor(PAD)
-            found = self.search_batch(rows, seeds, prefixes, search)[0][:, 0]
+            found = self.translate_batch(rows, seeds, prefixes, search)[0][:, 0]
         return tf.reshape(found, tf.shape(text))
 
 
 def to_indices(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:
-    """Converts the numbers of layers or heads, from 1, to indices.
-
-    Args:
-        name: "layer" or "head", for errors.
-        numbers: Integers from 1 to `count`.
-        count: How many the model has.
-    """
-    indices = []
+    """Converts the numbers of layers or heads, from 1 to `count`, to indices."""
+    numbers = tuple(numbers)
+    if not numbers:
+        raise ValueError(f"Expected at least one {name} from 1 to {count}, received none.")
     for number in numbers:
         if number not in range(1, count + 1):
             raise ValueError(f"Unknown {name} {number}: choose from 1 to {count}.")
-        indices.append(number - 1)
-    if not indices:
-        raise ValueError(f"Expected at least one {name} from 1 to {count}, received none.")
-    return tuple(indices)
+    return tuple(number - 1 for number in numbers)

@@ -28,7 +28,10 @@ MISTAKES = {
         r"must hold tensors of shape \(batch_size=3, …\), received shape \(2,\): create it for as",
     ),
     "rows, a tensor": ({"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
-    "no state": ({"state": None}, r"\(batch_size=2, …\), received None: .* pass \(\) if the step"),
+    "no state": (
+        {"state": None},
+        r"\(batch_size=2, …\), received shape .*: .* pass \(\) if the step",
+    ),
     "a number": (
         {"state": {"n": tf.constant(7)}},
         r"batch_size=2, …\), received shape \(\): create",

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from keras_transformer.decoding.token_loop import shrinking_loop
+from keras_transformer.decoding.sampling import shrinking_loop
 
 
 def count_down(starts, max_length=10, beam_size=1, fixed_shapes=False):

@@ -123,8 +123,6 @@ def test_an_export_computes_in_what_it_is_asked_to(computation, trained, tmp_pat
         assert products(path) == {"float32"}
     card = json.loads((tmp_path / "1" / "model.json").read_text())
     assert card["precision"] == {"computation": computation, "weights": "float32"}
-    assert card["computation"].startswith(f"{computation}, for ")
-    assert "bfloat16 units" in card["computation"]
     single = random_translator(seed=5).translate(SOURCES)
     found = kt.load_saved_model(path)(SOURCES)[0]
     same = sum(one == other for one, other in zip(found, single, strict=True))

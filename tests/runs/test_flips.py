@@ -53,7 +53,7 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
         raise AssertionError("something was loaded")
 
     monkeypatch.setattr(run_module, "inspect_model", loaded)
-    monkeypatch.setattr(structure, "probe", loaded)
+    monkeypatch.setattr(structure, "check_structure", loaded)
     copy, generator = sound(tmp_path, kind), random.Random(count)
     for _ in range(count):
         path, undo = flip(copy, generator)

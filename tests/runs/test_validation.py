@@ -89,8 +89,8 @@ def test_untrained_model_does_not_go_on_for_long():
     scores.measure(model)
     for text in ("abc", "abcdefgh" * 4):
         source, empty = scores._translator.read_source([text])
-        tokens, _ = scores._translator.translate_ids(source, empty)
-        assert tokens.shape == (1, 2 * source.shape[1] + 10)
+        tokens, *_ = scores._translator.translate_ids(source, empty)
+        assert tokens.shape == (1, 1, 2 * source.shape[1] + 10)
 
 
 def test_validation_uses_the_running_mean():

@@ -17,11 +17,12 @@ import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.opening import Opened
 from keras_transformer.serving import exported_translator
-from keras_transformer.serving.acceptance.server_process import ServerProcess, read_signatures
-from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
+from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.acceptance.structure import read_signatures
+from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.versions import read_card
-from keras_transformer.tools import attention
+from keras_transformer.tools import translation_plots
 from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES
@@ -139,8 +140,8 @@ def test_the_commands_take_an_export(toy_version, translator, tmp_path):
 
 
 def test_picture(toy_version, translator, monkeypatch, tmp_path):
-    calls, plot = [], attention.plot_attention
-    monkeypatch.setattr(attention, "plot_attention", lambda *x: calls.append(x) or plot(*x))
+    calls, plot = [], translation_plots.plot_attention
+    monkeypatch.setattr(translation_plots, "plot_attention", lambda *x: calls.append(x) or plot(*x))
     result = run("attention", toy_version, "hgf", "--output", tmp_path / "map.png")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
@@ -177,16 +178,14 @@ def test_samples_depend_on_the_numbers_of_lines(toy_version):
 
 
 def test_a_process_that_has_died_is_replaced(toy_version):
-    server = PersistentServer(toy_version)
-    requests = [({"text": [source] * 3}, "serving_default") for source in SOURCES]
-    expected = server.predict_all(requests, 30)
-    process = server._run.__self__._process
-    os.kill(process.pid, signal.SIGKILL)
+    exported = ExportedTranslator(toy_version)
+    expected = exported.translate(SOURCES)
+    os.kill(exported._run.__self__._process.pid, signal.SIGKILL)
     with pytest.raises(ValueError, match="ended with status -9"):
-        server.predict_all(requests, 30)
-    assert [x["text"] for x in server.predict_all(requests, 30)] == [x["text"] for x in expected]
-    process = server._run.__self__._process
-    del server
+        exported.translate(SOURCES)
+    assert exported.translate(SOURCES) == expected
+    process = exported._run.__self__._process
+    del exported
     assert process.poll() == 0  # has ended
 
 
@@ -269,9 +268,10 @@ def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
         inputs, outputs = found[name]
         assert inputs == {k: (t.name, t.dtype) for k, t in signature.inputs.items()}
         assert outputs == {k: (t.name, t.dtype) for k, t in signature.outputs.items()}
-    for broken in (content[:-5], content[: len(content) // 2], b"", b"\xff" * 20):
+    for broken in (content[:-5], content[: len(content) // 2], b"\xff" * 20):
         (tmp_path / "saved_model.pb").write_bytes(broken)
-        assert read_signatures(tmp_path) == {}
+        with pytest.raises(ValueError, match="its bytes cannot be parsed"):
+            read_signatures(tmp_path)
 
 
 # Mistakes.

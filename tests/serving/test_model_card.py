@@ -14,7 +14,7 @@ from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving import model_card
 from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.signatures import check_names
+from keras_transformer.serving.versions import check_names
 from tests.support.toy_translator import toy_pairs, trained_translator
 
 USUAL = list(check_names(ExportConfig().signatures))
@@ -72,13 +72,11 @@ def test_page_shows_every_signature_and_the_first_row_of_each_example(card, toy_
         example = signature["example"]
         inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
         assert json.loads(request) == {"signature_name": name, "inputs": inputs}
-        outputs = {key: rows[:1] for key, rows in example["outputs"].items()}
-        if name == "attention":
-            outputs["attention"] = [outputs["attention"][0][:1]]
+        outputs = {k: x[:1] for k, x in example["outputs"].items() if k != "attention"}
         assert json.loads(reply) == {"outputs": outputs}
     table = card["signatures"]["attention"]["example"]["outputs"]["attention"]
     shape = list(np.shape(table))
-    assert f"`attention` in this example has the shape {shape}" in page and min(shape[1:]) > 1
+    assert f"`attention` of this example has the shape {shape}" in page and min(shape[1:]) > 1
 
 
 def test_page_is_a_page_without_python(toy_version):
@@ -90,9 +88,6 @@ def test_page_is_a_page_without_python(toy_version):
     rows = ["languages | none", "plain | 1, a", "peak | none", "nfkc | yes", "rate | 0.3"]
     assert [line for line in lines if " | " in line][1:] == [f"| {row} |" for row in rows]
     assert "## Data" not in lines
-    words = "a sentence of several words, long enough for its table of attention to fill a page"
-    assert model_card._first_words(words) == "a sentence of"
-    assert model_card._first_words("今" * 100) == "今" * 36 and model_card._first_words("") == ""
 
 
 def test_size_is_that_of_the_files(card, toy_version):
@@ -101,7 +96,6 @@ def test_size_is_that_of_the_files(card, toy_version):
     graph = os.path.getsize(os.path.join(toy_version, "saved_model.pb"))
     assert card["size"]["megabytes_of_weights"] == round(sum(sizes) / 1e6, 2) > 0
     assert card["size"]["megabytes_of_graph"] == round(graph / 1e6, 2) > 1
-    assert card["size"]["nodes"] > card["size"]["functions"] > 10
 
 
 def test_no_file_names_a_place(toy_version):

@@ -3,21 +3,12 @@
 import pytest
 
 from keras_transformer.serving.acceptance import server_process
-from keras_transformer.serving.acceptance.probing import probe
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
 from tests.support.paths import ROOT
 from tests.support.trials.doing import sound
 
 DYING = ROOT / "tests" / "support" / "dying.py"
-
-
-def test_of_what_looks_at_files(tmp_path):
-    graph = sound(tmp_path, "export") / "saved_model.pb"
-    with pytest.raises(
-        ValueError, match="saved_model.pb is corrupted: a process that opened it ended"
-    ):
-        probe(graph, "tests.support.dying")
 
 
 def test_of_what_loads_an_export(tmp_path, monkeypatch):

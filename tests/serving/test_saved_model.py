@@ -268,5 +268,5 @@ def test_load_saved_model_refuses_another_signature(tmp_path):
     twin = stand_ins.OtherNames()
     signatures = {"serving_default": twin.serve.get_concrete_function()}
     tf.saved_model.save(twin, str(tmp_path), signatures=signatures)
-    with pytest.raises(ValueError, match="is not an exported translator"):
+    with pytest.raises(ValueError, match="The outputs of 'serving_default' are"):
         load_saved_model(tmp_path)

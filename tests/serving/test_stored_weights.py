@@ -1,8 +1,5 @@
 """Weights in fewer bits: rounded as said, lent to the model, and small on disk."""
 
-import json
-import os
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,9 +8,7 @@ from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.saved_model import export
 from keras_transformer.serving.served_translator import StoredWeights
-from keras_transformer.serving.versions import CARD
-from keras_transformer.translation.corpus_scores import corpus_scores
-from keras_transformer.translation.translator import Translator
+from keras_transformer.serving.versions import read_card
 from tests.support.toy_translator import SOURCES, random_translator, toy_pairs, trained_translator
 
 
@@ -82,47 +77,22 @@ def test_channel_of_zeros_stays_zero(model):
         weight.assign(before)
 
 
-def test_unknown_precision(model):
-    with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, received 'int4'"):
-        StoredWeights(model, "int4")
-
-
-@pytest.mark.parametrize(
-    "precision, share, asked, tokenize",
-    [("bfloat16", 0.6, None, "char"), ("int8", 0.4, "13a", "13a")],
-)
-def test_export_is_smaller_and_says_what_that_costs(tmp_path, precision, share, asked, tokenize):
-    """In BLEU by the tokenizer that the run was validated by, unless another is asked for."""
-    trained, pairs = trained_translator(), toy_pairs(100, seed=9)
-    tokenizers = trained.source_tokenizer, trained.target_tokenizer
-    card = {"recipe": {"bleu_tokenize": "char"}}
-    translator = Translator(trained.model, *tokenizers, card=card)
+@pytest.mark.parametrize("precision, share", [("bfloat16", 0.6), ("int8", 0.4)])
+def test_export_is_smaller(tmp_path, precision, share, toy_version):
+    translator, pairs = trained_translator(), toy_pairs(100, seed=9)
     config = ExportConfig(signatures=(), precision=precision)
-    path = export(translator, tmp_path, config=config, pairs=pairs, bleu_tokenize=asked)
-    with open(os.path.join(path, CARD), encoding="utf-8") as file:
-        report = json.load(file)
-    assert report["precision"] == {"computation": "float32", "weights": precision}
-    comparison = report["comparison"]
-    assert (comparison["sentences"], comparison["bleu_tokenize"]) == (100, tokenize)
-    megabytes = comparison["megabytes_of_weights"]
-    assert (
-        megabytes["this"] == report["size"]["megabytes_of_weights"] < share * megabytes["float32"]
-    )
-    sources, targets = zip(*pairs, strict=True)
+    path = export(translator, tmp_path, config=config, pairs=pairs)
+    assert read_card(path)["precision"] == {"computation": "float32", "weights": precision}
+    sizes = [read_card(version)["size"]["megabytes_of_weights"] for version in (path, toy_version)]
+    assert sizes[0] < share * sizes[1]
+    sources, _ = zip(*pairs, strict=True)
     outputs = translator.translate(sources)
-
-    def bleu(texts):
-        return round(corpus_scores(texts, targets, tokenize)["bleu"], 2)
-
-    assert comparison["bleu"]["float32"] == bleu(outputs)
     with ServerProcess(path) as server:
         texts = server.predict(list(sources))["text"]
-        assert comparison["bleu"]["this"] == bleu(texts)
         # Where rounding changed an answer it was a close call: most stay.
         same = np.mean([a == b for a, b in zip(texts, outputs, strict=True)])
         assert same > 0.8
         assert server.predict(SOURCES)["text"] != SOURCES
-    assert all(value > 0 for value in comparison["lines_per_second"].values())
 
 
 def test_positions_in_int8(tmp_path):

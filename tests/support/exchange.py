@@ -23,7 +23,7 @@ KINDS = {
 def write(folder):
     """Exports of letters, and of words by WordPiece, with all signatures."""
     import keras_transformer as kt
-    from keras_transformer.serving.signatures import SIGNATURES
+    from keras_transformer.serving.versions import SIGNATURES
     from tests.support.sample_text import LINES
     from tests.support.toy_translator import random_translator, toy_pairs, trained_translator
 
@@ -38,8 +38,7 @@ def answer(folder):
     """What is wrong with each of them, in words, and what its signatures answer, by its name."""
     from keras_transformer.serving.acceptance.server_process import ServerProcess
     from keras_transformer.serving.acceptance.trial import check
-    from keras_transformer.serving.signatures import SIGNATURES, make_inputs
-    from keras_transformer.serving.versions import read_card
+    from keras_transformer.serving.versions import SIGNATURES, make_inputs, read_card
     from tests.support.sample_text import LINES
     from tests.support.toy_translator import SOURCES
 

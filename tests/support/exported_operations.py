@@ -2,7 +2,7 @@
 
 All signatures, with every choice that an export or an architecture has, each at least once; and the
 exports of earlier versions, which this one reads. What is opened unasked may hold these and no
-others (`keras_transformer/serving/acceptance/graph.py`).
+others (`keras_transformer/serving/acceptance/structure.py`).
 """
 
 import pathlib
@@ -13,8 +13,8 @@ import textwrap
 from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import RELATIVE
 from keras_transformer.runs.inspection import ACTIVATIONS
-from keras_transformer.serving.acceptance import graph
-from keras_transformer.serving.acceptance.graph import read_meta_graphs, scopes
+from keras_transformer.serving.acceptance import structure
+from keras_transformer.serving.acceptance.structure import operations, read_meta_graphs
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.tokenizers.subword import SubwordTokenizer
@@ -53,7 +53,6 @@ def with_words():
 CHOICES = [
     (quantized, dict(signatures=("beam",))),
     ({}, {}),
-    ({}, dict(signatures=("explore",))),
     (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
     (dict(share_embeddings="target", positions="learned"), dict(precision="bfloat16")),
     (dict(share_embeddings="all"), dict(computation="bfloat16", precision="bfloat16")),
@@ -77,7 +76,7 @@ LIST = re.compile(r'(?<=OURS = frozenset\(\n    """\n).*?(?=    """)', re.DOTALL
 def operations_of(version_dir):
     """The names of all ops of a SavedModel."""
     (meta_graph,) = read_meta_graphs(version_dir)
-    return {node.op for _, nodes in scopes(meta_graph) for node in nodes}
+    return operations(meta_graph)
 
 
 def exported_operations(choices=CHOICES):
@@ -96,9 +95,9 @@ def exported_operations(choices=CHOICES):
 
 
 def main():
-    names = sorted(exported_operations() - graph.SAVER)
+    names = sorted(exported_operations() - structure.SAVER)
     lines = textwrap.wrap(" ".join(names), 100, initial_indent="    ", subsequent_indent="    ")
-    path = pathlib.Path(graph.__file__)
+    path = pathlib.Path(structure.__file__)
     text = LIST.sub("".join(f"{line}\n" for line in lines), path.read_text(encoding="utf-8"))
     path.write_text(text, encoding="utf-8")
 

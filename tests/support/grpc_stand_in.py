@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from keras_transformer.serving.signatures import SIGNATURES
+from keras_transformer.serving.versions import SIGNATURES
 
 
 class GrpcStandIn(prediction_service_pb2_grpc.PredictionServiceServicer):

@@ -100,58 +100,6 @@ class CallsPython(StandIn):
         return tf.ensure_shape(tf.numpy_function(lambda rows: rows, [text], tf.string), [None])
 
 
-class NeverEnding(StandIn):
-    maximum_iterations = None
-
-
-class CountingByHand(StandIn):
-    """Bounded by its own condition instead of maximum_iterations: sound."""
-
-    def decode(self, ids):
-        _, log_prob = tf.while_loop(
-            lambda i, x: tf.logical_and(tf.reduce_any(x < 5.0), tf.greater(10, i)),
-            lambda i, x: (i + 1, x + 0.1),
-            [0, tf.zeros(tf.shape(ids), tf.float32)],
-        )
-        return ids[:, tf.newaxis], log_prob
-
-
-class MovingBound(StandIn):
-    """Compares a counter with a bound that runs away from it."""
-
-    def decode(self, ids):
-        _, _, log_prob = tf.while_loop(
-            lambda i, bound, x: i < bound,
-            lambda i, bound, x: (i + 1, bound + tf.where(tf.size(x) > 99, 1, 0), x + 0.1),
-            [0, 5, tf.zeros(tf.shape(ids), tf.float32)],
-        )
-        return ids[:, tf.newaxis], log_prob
-
-
-class StandingStill(StandIn):
-    """Compares with a constant a variable that need not grow."""
-
-    def decode(self, ids):
-        _, log_prob = tf.while_loop(
-            lambda i, x: i < 5,
-            lambda i, x: (i + tf.where(tf.size(x) > 99, 0, 1), x + 0.1),
-            [0, tf.zeros(tf.shape(ids), tf.float32)],
-        )
-        return ids[:, tf.newaxis], log_prob
-
-
-class CountingDown(StandIn):
-    """Compares with a constant a variable that runs away from it."""
-
-    def decode(self, ids):
-        _, log_prob = tf.while_loop(
-            lambda i, x: tf.logical_and(i < 5, tf.reduce_any(x < 0.5)),
-            lambda i, x: (i + (-1), x + 0.1),
-            [0, tf.zeros(tf.shape(ids), tf.float32)],
-        )
-        return ids[:, tf.newaxis], log_prob
-
-
 class OtherOps(StandIn):
     def read(self, text):
         return tf_text.case_fold_utf8(text)

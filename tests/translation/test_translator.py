@@ -371,9 +371,9 @@ def test_a_script_decodes_as_the_translator_does(translator):
     tokenizer, longest = translator.source_tokenizer, translator.max_output_length
     source = tokenizer(texts, end=True).to_tensor()
     tokens, _, log_prob = decode(source, longest)
-    same, answer = translator.translate_ids(*translator.read_source(tf.constant(texts)))
-    assert tokens.numpy().tolist() == same.numpy().tolist()
-    np.testing.assert_allclose(log_prob, answer["log_prob"], rtol=1e-5)
+    same, _, also, _ = translator.translate_ids(*translator.read_source(tf.constant(texts)))
+    assert tokens.numpy().tolist() == same[:, 0].numpy().tolist()
+    np.testing.assert_allclose(log_prob, also[:, 0], rtol=1e-5)
     outputs = [text.decode() for text in tokenizer.detokenize(tokens).numpy()]
     assert outputs == translator.translate(texts)
     # One by one, from the ids of a single text.

@@ -1,14 +1,16 @@
 """Runs a SavedModel's signatures as TF Serving does: TensorFlow's C++ loader, no Python op.
 
-usage: python -S -E c_api.py SITE_PACKAGES VERSION_DIR [OPS_SO ...] [--unoptimized] [--threads=N]
-           < requests > replies
+usage: python -S -E c_api.py SITE_PACKAGES VERSION_DIR [OPS_SO ...] [--threads=N] [--unoptimized]
+           [--limited] < requests > replies
 
 TF Serving is a C++ program that reads the SavedModel with the loader in libtensorflow_cc, with
 XLA switched off, and with tensorflow-text's kernels linked in. This program does the same through
-TensorFlow's C API and ctypes. It never runs `import tensorflow`, and under `python -S -E` it could
-not, so nothing of Python can help the graph. OPS_SO are shared libraries with custom kernels;
-SITE_PACKAGES only locates TensorFlow's libraries. With --unoptimized, TensorFlow does not rewrite
-the graph, which saves seconds before the first answer and makes each up to a quarter slower.
+TensorFlow's C API and ctypes. Under `python -S -E` it could not `import tensorflow`, so nothing of
+Python can help the graph. SITE_PACKAGES locates TensorFlow's libraries, OPS_SO are those of custom
+kernels. With --unoptimized, TensorFlow does not rewrite the graph, which saves seconds before the
+first answer and makes each up to a quarter slower. With --limited, the process ends when it needs
+more memory than the machine has, or hours of a processor: in a graph made by others, loops may not
+end.
 
 The first line of stdin holds the signatures, {name: [inputs, outputs]}, both {key: [name of the
 tensor, TF_DataType]}, as JSON. Requests and replies are JSON as well, one a line, in the column
@@ -18,11 +20,9 @@ format of TF Serving's REST API:
     {"signature_name": "score", "inputs": {"source": ["a cat"], "target": ["eine katze"]}}
     {"inputs": "a cat"}                     ->  {"error": "..."}
 
-A string may be {"b64": ...} for arbitrary bytes; the nesting of lists gives the tensor's rank.
-Output strings that are not UTF-8 are returned like this, too. If the model cannot be loaded, the
-only line is {"load_error": "..."}; otherwise the first line is {"load_seconds": ...}. Replies come
-in the order of the requests, each as soon as possible. TensorFlow's log goes to stderr, and, at the
-end, the largest memory that the process had.
+Strings that are not UTF-8 are {"b64": ...}; the nesting of lists gives the tensor's rank. If the
+model cannot be loaded, the only line is {"load_error": "..."}; otherwise the first line is
+{"load_seconds": ...}. Replies come in the order of the requests, each as soon as possible.
 """
 
 import base64
@@ -41,6 +41,7 @@ TF_STRING = 7  # TF_DataType
 NUMBERS = {1: ctypes.c_float, 3: ctypes.c_int32, 9: ctypes.c_int64}  # the other types in use
 TF_STRING_BYTES = 24  # sizeof(TF_TString), the same on every 64-bit platform
 DEFAULT = "serving_default"
+MIN_SECONDS, BYTES_PER_SECOND = 3600, 500_000  # of a processor; the bytes are those of the weights
 POINTER, INT, SIZE, TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p
 INT64, TEXTS = ctypes.c_int64, ctypes.POINTER(TEXT)
 
@@ -81,15 +82,7 @@ class TensorFlowError(Exception):
 
 
 class Server:
-    """One version directory, loaded.
-
-    Args:
-        site_packages: the directory that holds TensorFlow's wheel.
-        version_dir: the directory that holds saved_model.pb.
-        signatures: {name: (inputs, outputs)}, both {key: (name of the tensor, TF_DataType)}.
-        ops: paths of shared libraries to load first.
-        config: a serialized ConfigProto.
-    """
+    """One version directory, loaded; see `main` for its arguments, `config`: a ConfigProto."""
 
     def __init__(
         self,
@@ -120,16 +113,7 @@ class Server:
         self.signatures = signatures
 
     def run(self, inputs: Any, name: str = DEFAULT) -> dict[str, Any]:
-        """Runs one batch; threads may call it at the same time.
-
-        Args:
-            inputs: {name: value}, the values str, bytes, numbers, or nested lists of them; for a
-                signature with one input, the value alone is enough.
-            name: of the signature.
-
-        Returns:
-            {name of an output: value}, nested as the tensors are.
-        """
+        """Runs one batch: {name of an output: nested lists}; threads may do so at the same time."""
         if name not in self.signatures:
             raise TensorFlowError(f"Unknown signature {name}.")
         wanted, outputs = self.signatures[name]
@@ -204,16 +188,12 @@ class Server:
         return [self.library.TF_Dim(tensor, i) for i in range(self.library.TF_NumDims(tensor))]
 
     def _value(self, tensor):
-        """The content of a tensor as nested lists."""
         size, start = math.prod(self._shape(tensor)), self.library.TF_TensorData(tensor)
         dtype = self.library.TF_TensorType(tensor)
         if dtype == TF_STRING:
             flat = [self._string(start + TF_STRING_BYTES * i) for i in range(size)]
-        elif dtype in NUMBERS:
-            # An empty tensor may have no memory at all.
+        else:  # an empty tensor may have no memory at all
             flat = list((NUMBERS[dtype] * size).from_address(start)) if size else []
-        else:
-            raise TensorFlowError(f"An output has the unknown TF_DataType {dtype}.")
         return unflatten(self._shape(tensor), iter(flat))
 
     def _string(self, address):
@@ -222,7 +202,7 @@ class Server:
 
 
 def flatten(value: Any) -> tuple[list[int], list[Any]]:
-    """Splits nested lists into their shape and their leaves."""
+    """The shape and the leaves of nested lists."""
     if not isinstance(value, list):
         return [], [value]
     parts = [flatten(item) for item in value]
@@ -260,10 +240,18 @@ def answer(server: Server, line: str) -> str:
         return json.dumps({"error": str(error)})
 
 
-def largest_memory() -> int:
-    """The most this process has had, in MiB; getrusage counts the parent's before exec as well."""
-    with open("/proc/self/status") as file:
-        return int(file.read().partition("VmHWM:")[2].split()[0]) // 1024
+def limit_resources(version_dir: str) -> None:
+    """Limits this process: data to the machine's memory, time by the size of the weights."""
+    import resource  # which other systems lack
+
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    folder = os.path.join(version_dir, "variables")
+    size = sum(entry.stat().st_size for entry in os.scandir(folder))
+    seconds = MIN_SECONDS + size // BYTES_PER_SECOND
+    for kind, most in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds)):
+        _, highest = resource.getrlimit(kind)
+        most = most if highest == resource.RLIM_INFINITY else min(most, highest)
+        resource.setrlimit(kind, (most, most))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -272,6 +260,8 @@ def main(arguments: Sequence[str]) -> int:
     site_packages, version_dir, *ops = [x for x in arguments if not x.startswith("--")]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    if "--limited" in options:
+        limit_resources(version_dir)
     started = time.perf_counter()
     try:
         signatures = json.loads(sys.stdin.readline())
@@ -286,8 +276,7 @@ def main(arguments: Sequence[str]) -> int:
         for line in sys.stdin:  # runs several at once, prints them in order
             reply = pool.submit(answer, server, line)
             printer.submit(lambda reply: print(reply.result(), flush=True), reply)
-    print(f"largest memory: {largest_memory()} MiB", file=sys.stderr)
-    return 3 if "tensorflow" in sys.modules else 0
+    return 0
 
 
 if __name__ == "__main__":

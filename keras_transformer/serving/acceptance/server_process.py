@@ -10,10 +10,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, Self, TypeAlias, cast
+from typing import IO, Any, Self, cast
 
 from keras_transformer.serving.acceptance import c_api
-from keras_transformer.serving.acceptance.graph import NAME, read_meta_graphs
+from keras_transformer.serving.acceptance.structure import NAME, read_signatures
 from keras_transformer.utils import Path
 
 PROGRAM = os.path.abspath(c_api.__file__)
@@ -37,28 +37,16 @@ ENVIRONMENT = {
 }
 
 
-# {name of a signature: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}
-Signatures: TypeAlias = dict[str, list[dict[str, tuple[str, int]]]]
-
-
 class ServerProcess:
     """Loads a version directory as TF Serving does and answers requests; see `c_api.py`.
 
-    Args:
-        version_dir: path of the directory that holds saved_model.pb.
-        ops: whether to load the kernels of tensorflow-text that the version names; a server has
-            all of them.
-        threads: number of requests that `predict_all` runs at once.
-        optimize: whether TensorFlow rewrites the graph at the first request, as in a server: for
-            few sentences, that takes longer than they do.
+    `predict_all` runs `threads` requests at once. With `optimize`, as in a server, TensorFlow
+    rewrites the graph at the first request, which takes longer than a few sentences do. Memory and
+    processor time can be `limited`, for an unknown graph.
 
     Attributes:
         signatures: names of the signatures that the version has.
         load_seconds: how long loading took.
-
-    Raises:
-        ValueError: with TensorFlow's message, if the model cannot be loaded; or on a system where
-            TensorFlow's libraries have other names than on Linux.
 
     Example:
 
@@ -70,19 +58,21 @@ class ServerProcess:
     def __init__(
         self,
         version_dir: Path,
-        ops: bool = True,
         threads: int = 1,
         optimize: bool = True,
+        limited: bool = False,
     ) -> None:
         if not is_supported():
             raise ValueError(
                 "Exports are tested with TensorFlow's C library for Linux: run this on Linux."
             )
         version_dir = os.path.abspath(os.fspath(version_dir))
+        signatures = read_signatures(version_dir)
+        self.signatures = tuple(signatures)
+        options = [f"--threads={threads}", *["--unoptimized"] * (not optimize)]
+        options += ["--limited"] * limited
         with loadable_path(version_dir) as path:
-            self._start(path, ops, threads, optimize)
-            signatures = read_signatures(version_dir)
-            self.signatures = tuple(signatures)
+            self._start(path, options)
             self._write(signatures)
             first = self._read()
         if "load_error" in first:
@@ -90,21 +80,20 @@ class ServerProcess:
             raise ValueError(f"{version_dir} cannot be loaded: {one_line(first['load_error'])}.")
         self.load_seconds = first["load_seconds"]
 
-    def _start(self, version_dir, ops, threads, optimize):
+    def _start(self, version_dir, options):
         # find_spec locates TensorFlow without importing it.
         tensorflow = importlib.util.find_spec("tensorflow")
-        if tensorflow is None or tensorflow.origin is None:
-            raise ValueError("Exports are tested with TensorFlow, which is not installed.")
         site_packages = os.path.dirname(os.path.dirname(tensorflow.origin))
         # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
-        libraries = _libraries(version_dir) if ops else []
+        # Loading an unused library takes time.
+        with open(os.path.join(version_dir, NAME), "rb") as file:
+            content = file.read()
+        libraries = [library for library, name in TEXT_OPS.items() if name in content]
         command += [os.path.join(site_packages, library) for library in libraries]
-        command += [] if optimize else ["--unoptimized"]
-        command += [f"--threads={threads}"]
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            command,
+            command + options,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -116,23 +105,15 @@ class ServerProcess:
         self._replies = cast(IO[bytes], self._process.stdout)
 
     def predict(self, inputs: Any, signature: str = c_api.DEFAULT) -> dict[str, Any]:
-        """Runs one batch.
+        """Runs one batch: {name of an output: nested lists}, or {"error": message}.
 
-        Args:
-            inputs: {name: value}, the values str, bytes, numbers, or nested lists of them; for a
-                signature with one input, the value alone is enough.
-            signature: its name.
-
-        Returns:
-            The outputs by name, as nested lists, strings as str, or bytes if they are not UTF-8;
-            or {"error": message}.
-
-        Raises:
-            RuntimeError: if the process has died, with the end of its log.
+        `inputs` are {name: value}, the values str, bytes, numbers, or nested lists of them; for a
+        signature with one input, the value alone is enough. Strings in the outputs are str, or
+        bytes if they are not UTF-8. A RuntimeError with the end of its log is raised if the process
+        has died.
         """
-        self._write({"signature_name": signature, "inputs": inputs})
-        reply = self._read()
-        return reply.get("outputs", reply)
+        (reply,) = self.predict_all([(inputs, signature)])
+        return reply
 
     def predict_all(self, requests: Sequence[tuple[Any, str]]) -> list[dict[str, Any]]:
         """Runs a list of (inputs, signature), several at a time; see `predict`."""
@@ -150,21 +131,12 @@ class ServerProcess:
             writer.join()
         return [reply.get("outputs", reply) for reply in replies]
 
-    @property
-    def log(self) -> str:
-        """The process's stderr; its last line is the largest memory it had."""
-        if not self._log.closed:
-            self._log.seek(0)
-            self._text = self._log.read().decode(errors="replace")
-        return self._text
-
     def close(self) -> None:
         """Ends the process."""
         with contextlib.suppress(BrokenPipeError):  # unsent requests, if it has died
             self._requests.close()
         self._process.wait()
         self._replies.close()
-        _ = self.log  # keeps it
         self._log.close()
 
     def __enter__(self) -> Self:
@@ -189,11 +161,14 @@ class ServerProcess:
                 self._process.kill()
         if is_whole:
             return json.loads(reply, object_hook=c_api.bytes_from_json)
-        status = self._process.wait()
+        status, detail = self._process.wait(), ""
+        if status == -9:
+            detail = " (killed, perhaps for its memory or time: use a smaller batch)"
+        elif not self._log.closed:
+            self._log.seek(0)
+            detail = f":\n{self._log.read().decode(errors='replace')[-2000:]}"
         self.close()
-        killed = " (killed, perhaps for its memory: use a smaller batch)" * (status == -9)
-        log = "" if killed else f":\n{self.log[-2000:]}"
-        raise RuntimeError(f"The server process ended with status {status}{killed}{log}")
+        raise RuntimeError(f"The server process ended with status {status}{detail}")
 
 
 @contextlib.contextmanager
@@ -215,34 +190,6 @@ def loadable_path(directory: Path) -> Iterator[str]:
 def is_supported() -> bool:
     """Whether this system has TensorFlow's C library under the names that are known here."""
     return sys.platform.startswith("linux")
-
-
-def _libraries(version_dir):
-    """Libraries of the ops that a version may have: loading an unused one takes time."""
-    try:
-        with open(os.path.join(version_dir, NAME), "rb") as file:
-            content = file.read()
-    except OSError:
-        return []  # the loader reports what is wrong
-    return [library for library, name in TEXT_OPS.items() if name in content]
-
-
-def read_signatures(version_dir: Path) -> Signatures:
-    """{name: [inputs, outputs]}, both {key: (name of the tensor, its type's number)}.
-
-    Read without TensorFlow, whose import takes seconds. Empty for an invalid version.
-    """
-    try:
-        (meta_graph,) = read_meta_graphs(version_dir)
-    except ValueError:
-        return {}  # the loader reports what is wrong
-    return {
-        name: [
-            {key: (tensor.name, tensor.dtype) for key, tensor in tensors.items()}
-            for tensors in (signature.inputs, signature.outputs)
-        ]
-        for name, signature in meta_graph.signature_def.items()
-    }
 
 
 def one_line(error: object) -> str:

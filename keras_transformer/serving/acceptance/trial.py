@@ -1,28 +1,27 @@
 """Tests an exported version before it is published: what a server would answer.
 
 Everything here goes through TensorFlow's C++ loader in a separate process (`ServerProcess`), the
-way TF Serving runs a model. `check` is what `export` and `keras-transformer check` call.
+way TF Serving runs a model.
 
 The first requests that a server runs are those of the version itself, its warm-up: TF Serving reads
 them from `assets.extra/tf_serving_warmup_requests`, an uncompressed TFRecord file of
 `PredictionLog`s, after loading and before it offers the version. If one fails, the load fails.
 """
 
+import itertools
 import json
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from keras_transformer.presets.options import MAX_LENGTH
 from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
 from keras_transformer.serving.acceptance.structure import check_checksums, check_structure
-from keras_transformer.serving.signatures import SIGNATURES, make_inputs
-from keras_transformer.serving.versions import CARD, DEFAULT, read_card
+from keras_transformer.serving.versions import CARD, DEFAULT, SIGNATURES, make_inputs, read_card
 from keras_transformer.utils import FILES, Path, Tensor, counted
 
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -67,19 +66,13 @@ class Answer(NamedTuple):
 
 
 def write_warm_up(version_dir: Path, requests: Sequence[tuple[str, Mapping[str, Tensor]]]) -> None:
-    """Writes warm-up requests where a server looks for them.
-
-    Args:
-        version_dir: path of the directory that holds saved_model.pb.
-        requests: list of (signature's name, {input's name: tensor}), at most 1000.
-    """
+    """Writes warm-up requests, (signature's name, {input's name: tensor}), at most 1000."""
     path = os.path.join(version_dir, WARM_UP)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with tf.io.TFRecordWriter(path) as writer:
         for signature, inputs in requests[:MAX_RECORDS]:
             request = predict_pb2.PredictRequest()
-            # A server knows the model by its directory, not by this name.
-            request.model_spec.name = "model"
+            request.model_spec.name = "model"  # any: a server knows it by its directory
             request.model_spec.signature_name = signature
             for name, tensor in inputs.items():
                 request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
@@ -89,14 +82,7 @@ def write_warm_up(version_dir: Path, requests: Sequence[tuple[str, Mapping[str, 
 
 
 def read_warm_up(version_dir: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Reads the warm-up requests of a version.
-
-    Args:
-        version_dir: path of the directory that holds saved_model.pb.
-
-    Returns:
-        List of (signature's name, {input's name: nested lists}); empty without such a file.
-    """
+    """Reads the warm-up requests of a version, with nested lists; none without such a file."""
     path = os.path.join(version_dir, WARM_UP)
     if not os.path.exists(path):
         return []
@@ -108,9 +94,7 @@ def read_warm_up(version_dir: Path) -> list[tuple[str, dict[str, Any]]]:
             if log.WhichOneof("log_type") != "predict_log":
                 raise ValueError(f"{WARM_UP} holds a record that is not a prediction.")
             request = log.predict_log.request
-            inputs = {
-                name: tf.make_ndarray(tensor).tolist() for name, tensor in request.inputs.items()
-            }
+            inputs = {key: tf.make_ndarray(x).tolist() for key, x in request.inputs.items()}
             requests.append((request.model_spec.signature_name, inputs))
     except (tf.errors.OpError, DecodeError) as error:
         raise ValueError(f"{WARM_UP} is corrupted: {error}.") from error
@@ -150,7 +134,7 @@ def check(
     if not is_supported():
         return [*findings, Finding("trial as a server", [], NOT_TRIED, skipped=True)]
     try:
-        with ServerProcess(version_dir) as server:
+        with ServerProcess(version_dir, limited=True) as server:
             detail = f"in {server.load_seconds:.2f} s, without XLA, with text ops only"
             findings.append(Finding("loads", [], detail))
             return findings + _Trial(server, version_dir).findings(answers)
@@ -161,17 +145,15 @@ def check(
 def _check_files(version_dir):
     """Compares the files with their checksums."""
     if not os.path.exists(os.path.join(version_dir, CARD)):
-        return Finding(
-            "files", [f"{CARD} is missing, which has the checksums: export the run again."]
-        )
+        problem = f"{CARD} is missing, which has the checksums: export the run again."
+        return Finding("files", [problem])
     try:
         check_checksums(version_dir)
-        count = len(read_card(version_dir).get(FILES, ()))
     except ValueError as error:
         return Finding("files", [str(error)])
-    if not count:
+    if not (files := read_card(version_dir).get(FILES)):
         return Finding("files", [], f"skipped: {CARD} is an older one, without checksums", True)
-    return Finding("files", [], f"{counted(count, 'file')}, checksums match")
+    return Finding("files", [], f"{counted(len(files), 'file')}, checksums match")
 
 
 class _Trial:
@@ -211,14 +193,10 @@ class _Trial:
 
     def _truncation(self):
         """Checks that sources longer than `max_length` are truncated."""
-        title, architecture = "truncation of long sources", self.card.get("architecture", {})
-        longest = architecture.get("max_length")
-        if longest is None:
-            return Finding(title, [], "skipped: the model card names no max_length", skipped=True)
+        title = "truncation of long sources"
+        longest = self.card.get("architecture", {}).get("max_length", 0)
         if not 1 <= longest <= MAX_LENGTH_TRIED:
-            if 1 <= longest <= MAX_LENGTH:
-                return Finding(title, [], f"skipped: max_length is {longest}", skipped=True)
-            return Finding(title, [f"The model card names a max_length of {longest}."])
+            return Finding(title, [], f"skipped: max_length is {longest or 'unknown'}", True)
         example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"
         text = f"{example} " * (1 + longest * MAX_PIECE // len(example))
         ids = [4 + k % (self.card["vocabulary"]["source"]["ids"] - 4) for k in range(2 * longest)]
@@ -227,11 +205,8 @@ class _Trial:
             trials["tokens"] = ("ids", ids, ids[: longest - 1])
         problems = []
         for name, (key, whole, truncated) in trials.items():
-            answers = [self._run(name, {key: [row]}) for row in (whole, truncated)]
-            found = [sentence for _, sentences in answers for sentence in sentences]
-            problems += found or self._differences(
-                name, {key: [whole]}, answers[1][0], answers[0][0]
-            )
+            expected, found = self._run(name, {key: [truncated]})
+            problems += found or self._compare(Answer(name, {key: [whole]}, expected))
         detail = f"longer sources are truncated to {longest - 1} tokens"
         return Finding(title, problems, f"{counted(len(trials), 'signature')}: {detail}")
 
@@ -256,10 +231,19 @@ class _Trial:
         return outputs, problems
 
     def _compare(self, answer):
-        outputs, problems = self._run(answer.signature, answer.inputs)
+        """Lists differences: other texts, or numbers out of tolerance."""
+        name, inputs, expected = answer
+        outputs, problems = self._run(name, inputs)
         if problems:
             return problems
-        return self._differences(answer.signature, answer.inputs, answer.outputs, outputs)
+        if set(expected) != set(outputs):
+            return [f"{name} answers with {sorted(outputs)}, expected {sorted(expected)}."]
+        if not self.precise or all(_is_close(expected[key], outputs[key]) for key in expected):
+            return []
+        return [
+            f"To {_short(inputs)} {name} answers {_short(outputs)}, expected {_short(expected)}; "
+            "an answer must depend on its row and the weights only."
+        ]
 
     def _adversarial(self, name):
         return self._run(name, make_inputs(name, ADVERSARIAL_INPUTS))[1]
@@ -274,11 +258,11 @@ class _Trial:
         if problems:
             return []  # reported already
         for row in range(len(ADVERSARIAL_INPUTS)):
-            own = {key: values[row : row + 1] for key, values in inputs.items()}
-            alone, problems = self._run(name, own)
-            expected = {key: values[row : row + 1] for key, values in together.items()}
-            problems = problems or self._differences(name, own, expected, alone)
-            if problems:
+            own, expected = (
+                {key: values[row : row + 1] for key, values in tensors.items()}
+                for tensors in (inputs, together)
+            )
+            if problems := self._compare(Answer(name, own, expected)):
                 return problems
         return []
 
@@ -290,9 +274,10 @@ class _Trial:
     def _wrong_shapes(self, name):
         """Checks that a scalar and a matrix raise an error that names the shape."""
         problems = []
+        inputs = make_inputs(name, [b"a", b"b"])
         for nest in (lambda rows: rows[0], lambda rows: [rows]):
-            inputs = {key: nest(rows) for key, rows in make_inputs(name, [b"a", b"b"]).items()}
-            outputs = self.server.predict(inputs, name)
+            wrong = {key: nest(rows) for key, rows in inputs.items()}
+            outputs = self.server.predict(wrong, name)
             if "shape" not in outputs.get("error", ""):
                 problems.append(f"{name} answers inputs of a wrong shape with {_short(outputs)}.")
         return problems
@@ -300,17 +285,6 @@ class _Trial:
     def _warm_up(self, request):
         name, inputs = request
         return self._run(name or DEFAULT, inputs)[1]
-
-    def _differences(self, name, inputs, expected, received):
-        """Lists differences of two answers: other texts, or numbers out of tolerance."""
-        if set(expected) != set(received):
-            return [f"{name} answers with {sorted(received)}, expected {sorted(expected)}."]
-        if not self.precise or all(_is_close(expected[key], received[key]) for key in expected):
-            return []
-        return [
-            f"To {_short(inputs)} {name} answers {_short(received)}, expected {_short(expected)}; "
-            "an answer must depend on its row and the weights only."
-        ]
 
 
 def _is_close(one, other):
@@ -322,12 +296,8 @@ def _is_close(one, other):
     return one == other
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+def _leaves(value):
+    return itertools.chain(*map(_leaves, value)) if isinstance(value, list) else [value]
 
 
 def _short(value):

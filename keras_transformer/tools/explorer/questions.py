@@ -3,7 +3,7 @@
 Shapes: S source length, T target length, N layers, H heads.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,31 +14,17 @@ MAX_CHARACTERS = 10_000  # of a text
 DIGITS = 4  # after the point, of weights
 SAMPLES = 5  # per request
 MAX_BEST = 20  # alternatives of each token
-MISSING = (
-    "This export has no signature {name}, {what}: export the run again with {name} among "
-    "--signatures, or give the run directory."
-)
-EXAMPLE = " For example: keras-transformer export RUN BASE --signatures beam sample explore."
-USES = {
-    "explore": "which computes attention and alternative tokens",
-    "beam": "which translates by beam search",
-    "sample": "which samples translations",
-}
 
 
 class InvalidRequest(ValueError):
-    """An invalid request, or one that the model has no signature for."""
+    """An invalid request."""
 
 
 class Model(Protocol):
-    """`ExportedModel` or `ModelInMemory`."""
+    """See `ModelInMemory`."""
 
     name: str
     examples: list[str]
-
-    @property
-    def signatures(self) -> Collection[str]:
-        """Names of its signatures."""
 
     def ask(self, signature: str, inputs: dict[str, list[Any]]) -> dict[str, Any]:
         """Asks a signature."""
@@ -48,21 +34,12 @@ class Model(Protocol):
 
 
 def describe(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the model's name and examples, and a sentence for each missing signature."""
-    missing = {
-        name: MISSING.format(name=name, what=what)
-        for name, what in USES.items()
-        if name not in model.signatures
-    }
-    if "explore" in missing:
-        missing["explore"] += EXAMPLE
-    return {"name": model.name, "examples": model.examples, "missing": missing}
+    """Returns the model's name and examples."""
+    return {"name": model.name, "examples": model.examples}
 
 
 def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
     """Translates a text after a prefix, with the alternatives of each token and all attention.
-
-    An export without the signature `explore` answers with its translation alone.
 
     Args:
         model: The model that answers.
@@ -75,9 +52,6 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
         `{"encoder": (N, H, S, S), "decoder": (N, H, T, T), "cross": (N, H, T, S)}`.
     """
     text = _read_text(request)
-    if "explore" not in model.signatures:
-        answer = _only_row(model.ask("serving_default", {"text": [text]}))
-        return {"text": answer["text"], "log_prob": answer["log_prob"]}
     prefix = request.get("prefix", [])
     if not isinstance(prefix, list) or not all(type(i) is int and 0 <= i < 2**31 for i in prefix):
         raise InvalidRequest("prefix must be a list of ids, which are non-negative integers.")
@@ -107,8 +81,7 @@ def explore(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
 def n_best(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
     """Translates a `text` by beam search: texts, log_probs and scores, the best first."""
     answer = _only_row(model.ask("beam", {"text": [_read_text(request)]}))
-    scores = answer.get("score", answer["log_prob"])  # older exports have none
-    rows = zip(answer["text"], answer["log_prob"], scores, strict=True)
+    rows = zip(answer["text"], answer["log_prob"], answer["score"], strict=True)
     keys = "text", "log_prob", "score"
     return {
         "translations": [
@@ -140,7 +113,6 @@ QUESTIONS: dict[str, Callable[[Model, Mapping[str, Any]], dict[str, Any]]] = {
     "n-best": n_best,
     "samples": samples,
 }
-REQUIRED = {"n-best": "beam", "samples": "sample"}  # signatures
 
 
 def answer(model: Model, question: str, request: object) -> dict[str, Any]:
@@ -156,9 +128,6 @@ def answer(model: Model, question: str, request: object) -> dict[str, Any]:
     """
     if not isinstance(request, dict):
         raise InvalidRequest("Expected a JSON object.")
-    name = REQUIRED.get(question)
-    if name is not None and name not in model.signatures:
-        raise InvalidRequest(MISSING.format(name=name, what=USES[name]))
     return QUESTIONS[question](model, request)
 
 

@@ -19,8 +19,7 @@ from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
 from keras_transformer.runs.opening import Opened
-from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.tools.explorer.models import ExportedModel, ModelInMemory
+from keras_transformer.tools.explorer.models import ModelInMemory
 from keras_transformer.tools.explorer.questions import (
     QUESTIONS,
     InvalidRequest,
@@ -81,17 +80,13 @@ def open_explorer(opened: Opened, listening: socket.socket) -> "ExplorerServer":
     """Creates the server of a model's page.
 
     Args:
-        opened: A run or an export.
+        opened: A run.
         listening: What `listen` returned.
 
     Returns:
         `ExplorerServer`, which `run` starts.
     """
-    if isinstance(opened.model, ExportedTranslator):
-        model: Model = ExportedModel(opened.model)
-    else:
-        model = ModelInMemory(opened.model, opened.path)
-    return ExplorerServer(model, listening)
+    return ExplorerServer(ModelInMemory(opened), listening)
 
 
 class ExplorerServer:

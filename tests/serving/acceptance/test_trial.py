@@ -11,7 +11,6 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer.cli.models import print_report
-from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.acceptance import server_process, trial
 from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.acceptance.trial import (
@@ -22,8 +21,7 @@ from keras_transformer.serving.acceptance.trial import (
     write_warm_up,
 )
 from keras_transformer.serving.saved_model import CORE_OPS, export
-from keras_transformer.serving.signatures import SIGNATURES
-from keras_transformer.serving.versions import CARD, read_card
+from keras_transformer.serving.versions import CARD, SIGNATURES, read_card
 from tests.support import stand_in_translator as stand_ins
 from tests.support.sealing import reseal
 from tests.support.toy_translator import toy_pairs
@@ -117,18 +115,15 @@ def test_nothing_else_is_tried_where_the_structure_is_wrong(tmp_path):
 
 
 def test_elsewhere_than_on_linux_the_structure_alone(tmp_path, monkeypatch, capsys):
-    """And no comparison of precisions, which such a process makes as well."""
     monkeypatch.setattr(server_process, "sys", types.SimpleNamespace(platform="darwin"))
     reports = []
-    config, pairs = ExportConfig(precision="bfloat16"), [("a", "b")]
-    path = export(stand_ins.StandIn(), tmp_path, config=config, pairs=pairs, report=reports.append)
+    path = export(stand_ins.StandIn(), tmp_path, report=reports.append)
     assert reports == [check(path)]
     files, structure, trial_row = reports[0]
     assert files.problems == []
     assert structure == ("structure", [], "", False)
     assert trial_row.skipped and trial_row.problems == []
     assert "skipped" in trial_row.detail and "Linux" in trial_row.detail
-    assert "comparison" not in json.loads((tmp_path / "1" / CARD).read_text())
     print_report(reports[0])
     assert capsys.readouterr().err.count(" skipped ") == 1
 

@@ -1,13 +1,12 @@
-"""An export with `explore`, whose vocabulary has words that would do harm if read as HTML."""
+"""A run whose vocabulary has words that would do harm if read as HTML."""
 
 import contextlib
 
 import pytest
 
-from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.opening import Opened
-from keras_transformer.serving.saved_model import _save
-from keras_transformer.serving.served_translator import functions_of
+from keras_transformer.runs.run import Run
+from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tools.explorer.server import listen, open_explorer
 from tests.support.toy_translator import random_translator
@@ -25,11 +24,11 @@ def word_translator():
 
 
 @pytest.fixture(scope="session")
-def explored_version(word_translator, tmp_path_factory):
-    """Saved without the trial of an export, which takes longer than the saving."""
-    config = ExportConfig(signatures=("beam", "sample", "explore"), beam_size=3)
-    path = tmp_path_factory.mktemp("explored") / "<b>base" / "1"
-    _save(*functions_of(word_translator, config), path)
+def explored_run(word_translator, tmp_path_factory):
+    path = tmp_path_factory.mktemp("explored") / "<b>base"
+    path.mkdir()
+    saved.write(path, [word_translator.source_tokenizer, word_translator.target_tokenizer])
+    Run(path).write_model(word_translator.model, {})
     return path
 
 
@@ -41,6 +40,6 @@ def serving(path):
 
 
 @pytest.fixture(scope="module")
-def explorer(explored_version):
-    with serving(explored_version) as server:
+def explorer(explored_run):
+    with serving(explored_run) as server:
         yield server

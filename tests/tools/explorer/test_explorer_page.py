@@ -7,21 +7,19 @@ import contextlib
 import os
 import pathlib
 import shutil
-import signal
 import time
 
 import numpy as np
 import pytest
-from tests.visualization.explorer.conftest import HOSTILE, serving
-from tests.visualization.explorer.test_explorer_server import ask
 
 from keras_transformer.runs.run import Run
-from keras_transformer.tools.explorer.questions import MISSING
 from tests.support.browser import every, focused, one, open_browser, press, texts, until, write
 from tests.support.paths import FIXTURES
+from tests.tools.explorer.conftest import HOSTILE, serving
+from tests.tools.explorer.test_explorer_server import ask
 
 TEXT = "one two three"
-EXPORT = FIXTURES / "format-1" / "export" / "1"  # of serving_default alone
+RUN = FIXTURES / "format-1" / "run"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +71,7 @@ def test_a_sentence_is_translated_and_explained(page, explorer, word_translator,
     tokens = [step["token"] for step in expected["steps"]]
     assert texts(page, "#target > button") == tokens
     assert texts(page, "#source > *") == expected["source"]
-    until(page, lambda: len(every(page, "#n-best li")) == 3)
+    until(page, lambda: len(every(page, "#n-best li")) == 5)
     assert len(every(page, "#samples li")) == 5
     assert len(every(page, "#heads button")) == 3 * (1 + 2)
     cells = every(page, "#map tbody td")
@@ -186,15 +184,10 @@ def test_hostile_text_is_text(page, picture):
     picture("hostile")
 
 
-def pid_of(explorer):
-    return explorer._model._server._run.__self__._process.pid
-
-
 def test_only_the_latest_sentence_is_shown(page, explorer, word_translator):
     """The first one's answer comes when another sentence stands there."""
     translate(page, TEXT)
-    os.kill(pid_of(explorer), signal.SIGSTOP)
-    try:
+    with explorer._model._lock:  # it does not answer
         write(page, "four")
         until(page, lambda: one(page, "#status").text == "Translating \u2026")
         page.execute_script(
@@ -204,8 +197,6 @@ def test_only_the_latest_sentence_is_shown(page, explorer, word_translator):
         )
         write(page, "three two")
         time.sleep(0.5)  # longer than the page waits for another key
-    finally:
-        os.kill(pid_of(explorer), signal.SIGCONT)
     until(page, lambda: texts(page, "#source > *")[:2] == ["\u2581three", "\u2581two"])
     until(page, lambda: _is_done(page))
     assert set(page.execute_script("return seen")) == {3}
@@ -214,24 +205,18 @@ def test_only_the_latest_sentence_is_shown(page, explorer, word_translator):
 
 
 def test_a_missing_model_is_reported(browser, tmp_path, picture):
-    copy = shutil.copytree(EXPORT, tmp_path / "copy")
+    copy = shutil.copytree(RUN, tmp_path / "copy")
     with contextlib.ExitStack() as stack:
         explorer = stack.enter_context(serving(copy))
         browser.get(explorer.address)
         write(browser, "abc")
         until(browser, lambda: one(browser, "#status").text.startswith("The probability"))
-        os.kill(pid_of(explorer), signal.SIGKILL)
-        write(browser, "a")
         error = one(browser, "#error")
-        until(browser, lambda: error.is_displayed() and "ended with status -9" in error.text)
-        assert one(browser, "#translation").is_displayed(), "blank"
-        picture("gone")
-        write(browser, "ab")  # to another process
-        until(browser, lambda: one(browser, "#status").text.startswith("The probability"))
-        assert not error.is_displayed()
         copy.rename(tmp_path / "elsewhere")
         write(browser, "b")
         until(browser, lambda: "is missing: restore it" in error.text)
+        assert one(browser, "#translation").is_displayed(), "blank"
+        picture("gone")
     write(browser, "c")
     until(browser, lambda: "does not answer: it was stopped" in error.text)
     browser.get_log("browser")  # has the failures
@@ -252,22 +237,6 @@ def test_examples_of_the_run(browser, tmp_path, picture):
         buttons[1].click()
         tokens = ask(explorer, "explore", {"text": "cafe"})["source"]
         until(browser, lambda: texts(browser, "#source > *") == tokens)
-
-
-def test_an_export_without_explore_names_the_option(browser, picture):
-    with serving(EXPORT) as explorer:
-        browser.get(explorer.address)
-        until(browser, lambda: one(browser, "#model").text == "export, version 1")
-        write(browser, "abc")
-        until(browser, lambda: one(browser, "#status").text.startswith("The probability"))
-        expected = ask(explorer, "explore", {"text": "abc"})["text"]
-        assert one(browser, "#translation").get_attribute("textContent") == expected
-        note = one(browser, "#missing").text
-        assert MISSING.partition("{what}")[0].format(name="explore") in note
-        assert "--signatures" in note and not one(browser, "#attention").is_displayed()
-        assert not one(browser, "#tokens").is_displayed()
-        assert "no signature sample" in one(browser, "#missing-variants").text
-        picture("without-explore")
 
 
 def test_a_phone_and_the_dark(page, picture):

@@ -3,7 +3,6 @@
 import concurrent.futures
 import http.client
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -12,15 +11,15 @@ import urllib.parse
 
 import numpy as np
 import pytest
-from tests.visualization.explorer.conftest import serving
 
 from keras_transformer.presets import SearchConfig
 from keras_transformer.tools.explorer.server import ExplorerServer, listen
 from tests.support import child_process
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
+from tests.tools.explorer.conftest import serving
 
-BEAM = SearchConfig(beam_size=3)
+BEAM = SearchConfig(beam_size=5)
 EXPORT = FIXTURES / "format-1" / "export" / "1"
 RUN = FIXTURES / "format-1" / "run"
 
@@ -103,7 +102,7 @@ def test_another_origin_is_refused(explorer, origin):
 def test_its_own_names_are_not(explorer):
     for name in ("localhost", "127.0.0.1"):
         host = f"{name}:{port_of(explorer)}"
-        assert ask(explorer, "model", Host=host, Origin=f"http://{host}")["missing"] == {}
+        assert ask(explorer, "model", Host=host, Origin=f"http://{host}")["name"]
 
 
 MISTAKES = {
@@ -142,21 +141,19 @@ def test_a_body_that_cannot_be_read(explorer):
 
 def test_a_model_that_fails_is_status_500_and_one_line_in_the_log(tmp_path, caplog):
     shutil.copytree(RUN, tmp_path / "run")
-    shutil.copytree(EXPORT, tmp_path / "export")
-    for name, part in (("run", "model.keras"), ("export", "saved_model.pb")):
-        with serving(tmp_path / name) as explorer:
-            (tmp_path / name / part).unlink()
-            caplog.clear()
-            answer = ask(explorer, "explore", {"text": "abc"}, 500)
-        assert "is missing: restore it" in answer["error"]
-        (record,) = caplog.records
-        assert "is missing" in record.getMessage() and "\n" not in caplog.text.rstrip()
+    with serving(tmp_path / "run") as explorer:
+        (tmp_path / "run" / "model.keras").unlink()
+        caplog.clear()
+        answer = ask(explorer, "explore", {"text": "abc"}, 500)
+    assert "is missing: restore it" in answer["error"]
+    (record,) = caplog.records
+    assert "is missing" in record.getMessage() and "\n" not in caplog.text.rstrip()
 
 
 class Failing:
     """A model with a mistake in it."""
 
-    name, signatures = "failing", ("serving_default",)
+    name = "failing"
 
     def ask(self, signature, inputs):
         raise TypeError("two\nlines")
@@ -222,20 +219,17 @@ def test_two_sentences_at_once(explorer, word_translator):
     assert [answer["text"] for answer in answers] == word_translator.translate(texts)
 
 
-def test_an_export_without_the_signatures_says_what_is_missing():
-    with serving(EXPORT) as explorer:
-        missing = ask(explorer, "model")["missing"]
-        assert list(missing) == ["explore", "beam", "sample"]
-        assert "no signature explore" in missing["explore"] and "--signatures" in missing["explore"]
-        assert list(ask(explorer, "explore", {"text": "abc"})) == ["text", "log_prob"]
-        assert "no signature beam" in ask(explorer, "n-best", {"text": "abc"}, 400)["error"]
+def test_an_export_is_refused():
+    with pytest.raises(ValueError, match="is a SavedModel, .* give the run directory"):
+        with serving(EXPORT):
+            pass
 
 
 def test_a_run_answers_from_memory():
     from keras_transformer.runs.opening import load
 
     with serving(RUN) as explorer:
-        assert ask(explorer, "model") == {"name": "run", "examples": [], "missing": {}}
+        assert ask(explorer, "model") == {"name": "run", "examples": []}
         answer = ask(explorer, "explore", {"text": "abc"})
         again = ask(explorer, "explore", {"text": "abc", "prefix": [9, answer["steps"][0]["id"]]})
         assert len(ask(explorer, "n-best", {"text": "abc"})["translations"]) == 5
@@ -267,18 +261,17 @@ def test_mistakes_of_the_command_come_before_tensorflow(tmp_path):
 
 
 def test_the_command_prints_the_address_and_ends_when_interrupted():
-    command = [sys.executable, "-m", "keras_transformer", "explore", str(EXPORT), "--no-browser"]
+    command = [sys.executable, "-m", "keras_transformer", "explore", str(RUN), "--no-browser"]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with child_process.running(command, **pipes) as process:
         address = process.stdout.readline().decode().strip()
-        assert ask(_At(address), "explore", {"text": "abc"}).keys() == {"text", "log_prob"}
+        assert ask(_At(address), "explore", {"text": "abc"})["steps"]
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0 and output == b""
     assert errors.splitlines()[-1] == b"Press Ctrl-C to stop the explorer.", errors
     with pytest.raises(ConnectionRefusedError):
         send(_At(address), "GET", "")
-    assert os.path.exists(EXPORT)
 
 
 class _At:

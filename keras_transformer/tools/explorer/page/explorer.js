@@ -9,10 +9,9 @@ import { Variants } from "./variants.js";
 const PAUSE = 250; // milliseconds after the last key before translating
 const ALTERNATIVES = 10; // of each token
 
-function start({ name, missing, examples }) {
+function start({ name, examples }) {
   document.title = `${name} \u2013 attention explorer`;
   find("model").textContent = name;
-  setNote(find("missing"), missing.explore ?? "");
 
   let prefix = []; // ids of the target tokens that the translation must begin with
   const maps = new AttentionMaps();
@@ -24,7 +23,7 @@ function start({ name, missing, examples }) {
     select: (place) => maps.select(place),
     hover: (place) => lines.shade(place === null ? null : maps.weightsOf(place)),
   });
-  const variants = new Variants(missing, failed);
+  const variants = new Variants(failed);
   const translations = new Latest("explore", { answered, failed });
 
   function translate() {
@@ -45,10 +44,8 @@ function start({ name, missing, examples }) {
     clearError(`The probability of this translation is ${percent(answer.log_prob)}.`);
     find("result").hidden = false;
     find("translation").textContent = answer.text;
-    if (answer.steps) {
-      lines.show(answer, request.prefix);
-      maps.show(answer);
-    }
+    lines.show(answer, request.prefix);
+    maps.show(answer);
     variants.show(request.text);
   }
 

@@ -1,19 +1,15 @@
 // Other translations of the same sentence, by beam search and random sampling.
 
-import { find, make, percent, setNote } from "./dom.js";
+import { find, make, percent } from "./dom.js";
 import { Latest } from "./questions.js";
 
 export class Variants {
-  constructor(missing, failed) {
-    this.missing = missing;
+  constructor(failed) {
     this.text = "";
     this.seed = 1;
     const show = (id) => ({ answered: (answer) => showList(id, answer), failed });
     this.best = new Latest("n-best", show("n-best"));
     this.samples = new Latest("samples", show("samples"));
-    find("n-best").hidden = "beam" in missing;
-    find("samples").hidden = "sample" in missing;
-    setNote(find("missing-variants"), [missing.beam, missing.sample].filter(Boolean).join(" "));
     find("temperature").addEventListener("input", () => {
       find("temperature-value").textContent = Number(find("temperature").value).toFixed(1);
       this.drawSamples();
@@ -28,12 +24,12 @@ export class Variants {
     find("variants").hidden = false;
     if (text === this.text) return; // the prefix has changed, which these do not have
     this.text = text;
-    if (!("beam" in this.missing)) this.best.ask({ text });
+    this.best.ask({ text });
     this.drawSamples();
   }
 
   drawSamples() {
-    if ("sample" in this.missing || !this.text) return;
+    if (!this.text) return;
     const temperature = Number(find("temperature").value);
     this.samples.ask({ text: this.text, temperature, seed: this.seed });
   }
