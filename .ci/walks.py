@@ -79,13 +79,13 @@ def walk(command):
 
 def main():
     """Counts one way, or has both counted and compares them with the budget."""
-    ways = {"train": train, "translate": translate}
+    ways, is_verbose = {"train": train, "translate": translate}, "-v" in sys.argv
     name = next((word for word in sys.argv[1:] if word in ways), None)
     if name:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         with tempfile.TemporaryDirectory() as folder:
             functions = walk(ways[name](pathlib.Path(folder)))
-        if "-v" in sys.argv:
+        if is_verbose:
             for file, names in functions.items():
                 print(f"  {file}  {len(names)}")
         print(f"{name}: {len(functions)} files, {sum(map(len, functions.values()))} functions")
@@ -96,7 +96,7 @@ def main():
         command = [sys.executable, __file__, way, *sys.argv[1:]]
         printed = subprocess.run(command, check=True, stdout=-1, stderr=-3, text=True).stdout
         last = printed.splitlines()[-1]
-        if "-v" in sys.argv:
+        if is_verbose:
             print(printed, end="")
         numbers[f"{way}_files"], numbers[f"{way}_functions"] = map(int, re.findall(r"\d+", last))
     size.compare(numbers)
