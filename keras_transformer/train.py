@@ -167,7 +167,6 @@ def build_model(
         **dataclasses.asdict(config.model),
         dtype=config.precision,
     )
-    model.build()
     for name in config.freeze:
         getattr(model, name.replace("-embeddings", "_embedding")).trainable = False
     if config.freeze_vectors:

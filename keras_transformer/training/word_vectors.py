@@ -97,8 +97,8 @@ def initialize_embeddings(
         )
     rows = np.stack([*vectors.values()])
     deviation = np.sqrt(np.mean(np.square(rows, dtype=np.float64)))
-    if not 0 < deviation < np.inf:
-        raise ValueError(f"{path} has only zero vectors, or values that are not finite.")
+    if not deviation:
+        raise ValueError(f"{path} has only zero vectors.")
     ids = np.array([words[word] for word in vectors])
     if not embedding.built:
         embedding.build()

@@ -114,7 +114,6 @@ class Translator(TextModel):
         if model.dtype_policy.name == policy:
             return self
         twin = type(model).from_config(model.get_config() | {"dtype": policy})
-        twin.build()
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
         limits = self.max_output_length, self.source_end

@@ -243,7 +243,6 @@ def _make_translator(
     transformer = Transformer(
         len(source.rows), len(target.rows), **dataclasses.asdict(config), dtype="float32"
     )
-    transformer.build()
     load_weights(transformer, model, source, target)
     first, second = (SubwordTokenizer(side.model) for side in (source, target))
     return Translator(transformer, first, second, source_end=model.source_end)
