@@ -16,7 +16,7 @@ BENCH ?=
 PYTHONS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'), \
     $(shell sed -n 's/.*Python :: \(3[.][0-9]*\)$$/\1/p' setup.cfg))
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow test-pythons parity parity-opennmt opus ordeal lint docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow test-pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -179,11 +179,19 @@ ordeal: .venv-other/installed .venv-beam/installed .venv-spark/installed \
 	    SPARK=$(CURDIR)/.venv-spark/bin/python TFJS=$(CURDIR)/.venv-tfjs \
 	    $(BIN)/python -m pytest -m ordeal --durations=0
 
-lint: .venv/installed-test
+lint: .venv/installed-test size walks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports setup.cfg
+
+# The size of the package, and the files and functions on its main ways (`WALKS=-v` lists them),
+# must be within the budget in setup.cfg.
+size: .venv/installed-test
+	$(BIN)/python .ci/size.py
+
+walks: .venv/installed-test
+	$(BIN)/python .ci/walks.py $(WALKS)
 
 # Builds README.md, docs/, the notebooks and the reference: site/index.html. Warnings are errors,
 # such as broken links and docstrings that describe unknown arguments.

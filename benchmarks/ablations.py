@@ -24,7 +24,6 @@ VARIANTS = {
     "no weight decay": ["--weight-decay", "0"],
     # Half as large each: as many embeddings.
     "separate vocabularies": ["--share-embeddings", "target", "--vocabulary-size", "3000"],
-    "with BPE-dropout 0.1": ["--subword-sampling", "0.1"],
     "pre-norm": ["--norm", "pre"],
     "sinusoidal positions": ["--positions", "sinusoidal"],
     "relative positions": ["--positions", "relative"],

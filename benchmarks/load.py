@@ -62,7 +62,7 @@ def _prepare(corpus, shape, folder):
     from keras_transformer.data.text_files import read_lines
     from keras_transformer.presets import ExportConfig
     from keras_transformer.serving.acceptance.server_process import read_signatures
-    from keras_transformer.serving.ctranslate2 import export_ctranslate2
+    from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
     shape = SHAPES[shape]
     lines = [line for side in ("en", "de") for line in read_lines(file(corpus, "train", side))]

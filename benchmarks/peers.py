@@ -152,7 +152,7 @@ def ctranslate2_decoding(shape, rows, beam_size=1, compute_type="float32", threa
     import keras_transformer as kt
     from benchmarks.ours import make_model
     from benchmarks.vocabulary import synthetic_tokenizer
-    from keras_transformer.serving.ctranslate2 import export_ctranslate2
+    from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
     shape = SHAPES[shape]
     tokenizer = synthetic_tokenizer(shape.vocabulary)

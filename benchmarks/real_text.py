@@ -92,7 +92,7 @@ def ctranslate2_translation(corpus, run, beam_size=1, compute_type="float32", ap
     import ctranslate2
     import sentencepiece
 
-    from keras_transformer.serving.ctranslate2 import export_ctranslate2
+    from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
     translator, sources = kt.load(run), read_lines(file(corpus, "test", "en"))
     with tempfile.TemporaryDirectory() as folder:

@@ -65,6 +65,8 @@ def prepare(folder):
 
 
 def _prepare(folder, corpus, texts, size):
+    import sentencepiece
+
     from keras_transformer.presets import change, get_preset
     from keras_transformer.runs.training_data import train_tokenizers
 
@@ -75,20 +77,21 @@ def _prepare(folder, corpus, texts, size):
     arrays |= {"corpus": corpus, "bleu_tokenize": BLEU_TOKENIZE[corpus]}
     for name, sides in texts.items():
         for side, lines in zip(("source", "target"), sides, strict=True):
-            arrays[f"{name}_{side}"] = _padded(tokenizer(lines))
+            arrays[f"{name}_{side}"] = _padded(tokenizer(lines).to_list())
         if name != "train":
             arrays[f"{name}_text"] = np.frombuffer("\n".join(sides[1]).encode(), "uint8")
     np.savez_compressed(f"{folder}/{size}{'-raw' * (corpus == 'raw')}.npz", **arrays)
     if corpus == "tok" and size in SAMPLED:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
         for side, lines in zip(("source", "target"), texts["train"], strict=True):
-            ids = tokenizer.sample(list(lines) * SAMPLES, DROPPED, seed=1)
-            arrays[f"train_{side}"] = _padded(ids)
+            sampling = dict(enable_sampling=True, alpha=DROPPED)
+            arrays[f"train_{side}"] = _padded(processor.encode(list(lines) * SAMPLES, **sampling))
         np.savez_compressed(f"{folder}/{size}-sampled.npz", **arrays | {"passes": SAMPLES})
 
 
-def _padded(ids):
-    """Adds END to ragged ids and pads them: uint16 `(B, T)`."""
-    rows = [[*row, END] for row in ids.to_list()]
+def _padded(rows):
+    """Adds END to lists of ids and pads them: uint16 `(B, T)`."""
+    rows = [[*row, END] for row in rows]
     width = max(map(len, rows))
     return np.asarray([[*row, *[PAD] * (width - len(row))] for row in rows], "uint16")
 

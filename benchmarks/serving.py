@@ -113,7 +113,7 @@ def print_bfloat16():
 
 
 def print_agreement(translator, sources):
-    from keras_transformer.serving.ctranslate2 import export_ctranslate2
+    from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
     print("\n| search | sentences | equal | of the others, ours more probable |\n|---|---|---|---|")
     longest = translator.model.max_length

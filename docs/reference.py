@@ -13,11 +13,11 @@ TITLES = {
     "Tokenizers": ("tokenizers",),
     "Data": ("data",),
     "Training": ("training", "kernels"),
-    "Runs": ("runs", "importers"),
+    "Runs": ("runs",),
     "Decoding": ("decoding",),
     "Translation": ("translation",),
     "Serving": ("serving",),
-    "Visualization": ("visualization",),
+    "Tools": ("tools",),
     "Configuration": ("presets", "special_ids"),
 }
 

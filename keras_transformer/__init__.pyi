@@ -4,13 +4,12 @@ To add one, add its import: `from keras_transformer.MODULE import NAME as NAME`.
 """
 
 from keras_transformer.data.dataset import make_dataset as make_dataset
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus as PreparedCorpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus as PreparedCorpus
 from keras_transformer.data.text_files import read_pairs as read_pairs
 from keras_transformer.decoding.beam import beam_search as beam_search
 from keras_transformer.decoding.sampling import greedy_search as greedy_search
 from keras_transformer.decoding.sampling import sample as sample
 from keras_transformer.decoding.search import search as search
-from keras_transformer.importers.importing import import_model as import_model
 from keras_transformer.kernels.tensorflow.machine import configure_threads as configure_threads
 from keras_transformer.kernels.tensorflow.machine import inter_op_threads as inter_op_threads
 from keras_transformer.layers.attention import MultiHeadAttention as MultiHeadAttention
@@ -49,7 +48,6 @@ from keras_transformer.runs.validation import TranslationScores as TranslationSc
 from keras_transformer.runs.validation import ema_weights as ema_weights
 from keras_transformer.serving.acceptance.structure import check_structure as check_structure
 from keras_transformer.serving.acceptance.trial import check as check
-from keras_transformer.serving.ctranslate2 import export_ctranslate2 as export_ctranslate2
 from keras_transformer.serving.saved_model import export as export
 from keras_transformer.serving.saved_model import load_saved_model as load_saved_model
 from keras_transformer.special_ids import END as END
@@ -59,6 +57,19 @@ from keras_transformer.special_ids import UNK as UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer as SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer import Tokenizer as Tokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as WordPieceTokenizer
+from keras_transformer.tools.ctranslate2 import export_ctranslate2 as export_ctranslate2
+from keras_transformer.tools.curves import plot_history as plot_history
+from keras_transformer.tools.curves import plot_learning_rate as plot_learning_rate
+from keras_transformer.tools.curves import plot_position_encoding as plot_position_encoding
+from keras_transformer.tools.curves import plot_run as plot_run
+from keras_transformer.tools.curves import plot_runs as plot_runs
+from keras_transformer.tools.curves import save_run_plot as save_run_plot
+from keras_transformer.tools.importers.importing import import_model as import_model
+from keras_transformer.tools.translation_plots import plot_alignment as plot_alignment
+from keras_transformer.tools.translation_plots import plot_attention as plot_attention
+from keras_transformer.tools.translation_plots import (
+    plot_token_probabilities as plot_token_probabilities,
+)
 from keras_transformer.training.distribution import make_strategy as make_strategy
 from keras_transformer.training.divergence import StopOnDivergence as StopOnDivergence
 from keras_transformer.training.losses import MaskedAccuracy as MaskedAccuracy
@@ -76,17 +87,6 @@ from keras_transformer.transformer import Transformer as Transformer
 from keras_transformer.translation.inspection import attention_maps as attention_maps
 from keras_transformer.translation.inspection import token_probabilities as token_probabilities
 from keras_transformer.translation.translator import Translator as Translator
-from keras_transformer.visualization.attention import plot_alignment as plot_alignment
-from keras_transformer.visualization.attention import plot_attention as plot_attention
-from keras_transformer.visualization.curves import plot_history as plot_history
-from keras_transformer.visualization.curves import plot_learning_rate as plot_learning_rate
-from keras_transformer.visualization.curves import plot_position_encoding as plot_position_encoding
-from keras_transformer.visualization.curves import plot_run as plot_run
-from keras_transformer.visualization.curves import plot_runs as plot_runs
-from keras_transformer.visualization.curves import save_run_plot as save_run_plot
-from keras_transformer.visualization.token_probabilities import (
-    plot_token_probabilities as plot_token_probabilities,
-)
 
 __version__: str
 OPTIONAL: dict[str, str]

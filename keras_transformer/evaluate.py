@@ -72,7 +72,7 @@ def find_detokenizing_losses(path: Path, references: Sequence[str]) -> str:
     from keras_transformer.runs.run import Run
     from keras_transformer.serving.versions import read_card, version_dir
     from keras_transformer.tokenizers import saved
-    from keras_transformer.tokenizers.round_trip import describe_lost
+    from keras_transformer.tokenizers.saved import describe_lost
 
     if os.path.isfile(path):
         return ""

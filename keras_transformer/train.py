@@ -152,7 +152,6 @@ def _make_training_dataset(config, data):
         tokens_per_batch=config.tokens_per_batch,
         max_length=config.model.max_length,
         seed=config.seed,
-        subword_sampling=config.subword_sampling,
         repeat=True,
         source_end=config.source_end,
     )
@@ -168,7 +167,6 @@ def build_model(
         **dataclasses.asdict(config.model),
         dtype=config.precision,
     )
-    model.build()
     for name in config.freeze:
         getattr(model, name.replace("-embeddings", "_embedding")).trainable = False
     if config.freeze_vectors:

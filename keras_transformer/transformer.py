@@ -4,9 +4,8 @@ Shapes: B batch, S source length, T target length, D d_model, H heads, V target 
 """
 
 import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Callable
+import os
 from typing import Any, Self
 
 import keras
@@ -30,22 +29,19 @@ from keras_transformer.presets.options import (
     FREQUENCIES,
     RELATIVE,
     check_format,
-    check_output_bias,
-    check_positions,
     check_sharing,
-    check_sinusoids,
     check_value,
 )
 from keras_transformer.special_ids import SUPPRESSED
-from keras_transformer.training.built_when_needed import BuiltWhenNeeded
 from keras_transformer.training.keras_workarounds import check_left_over
-from keras_transformer.training.labels import check_label_array
-from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.losses import SmoothedCrossEntropy, check_label_array
+from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.utils import (
     Activation,
     Config,
     Inputs,
     Nested,
+    Path,
     Shape,
     State,
     Step,
@@ -59,14 +55,9 @@ else:
 
 LOOPS = {"graph": GRAPH_LOOP, "xla": XLA_LOOP}  # the runtime of a decoding loop
 
-ARGUMENTS = [field.name for field in dataclasses.fields(ModelConfig)]
-ARGUMENTS += ["source_vocabulary_size", "target_vocabulary_size"]
-# Whether logits are computed for a loss; the replicas of a strategy are traced in threads.
-_in_loss: contextvars.ContextVar[bool] = contextvars.ContextVar("in_loss", default=False)
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(BuiltWhenNeeded):
+class Transformer(TokenTrainer):
     """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:
@@ -96,8 +87,8 @@ class Transformer(BuiltWhenNeeded):
         frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
         first_position: Number of the first sinusoidal position, 0 or 1.
         suppress_ids: Whether there is a weight `suppressed`, `(V,)`, that is added to the logits
-            except in training and in the loss: -1000 keeps an id out of translations, and -inf
-            does the same.
+            of `step` and of scores, not to those of `call`: -1000 keeps an id out of translations,
+            and -inf does the same.
 
     Call arguments:
         inputs: `(source, target)`, ids of shapes `(B, S)` and `(B, T)`, any integer dtype. The
@@ -114,11 +105,15 @@ class Transformer(BuiltWhenNeeded):
         ValueError: If an argument is out of range, or the inputs are not a pair of ids with the
             same number of rows.
 
-    The model is built when its weights are first needed. To change its layers, subclass it and set
-    `encoder_class` and `decoder_class`; their `layer_class` can override `make_attention`,
-    `make_feed_forward` and `make_norm`. To use a sublayer such as `model.encoder` together with the
-    model, write a subclass of `keras.Model`: Keras saves a functional model of both but does not
-    load it.
+    Attributes:
+        config: The arguments as a `ModelConfig`; each is an attribute too, such as `d_model`.
+
+    The constructor builds the model: under a strategy, call it in the strategy's scope. To change
+    its layers, subclass it and set `encoder_class` and `decoder_class`; their `layer_class` can
+    override `make_attention`, `make_feed_forward` and `make_norm`. Layers that a subclass adds are
+    built by the first call, as Keras does, or by `build()`. To use a sublayer such as
+    `model.encoder` together with the model, write a subclass of `keras.Model`: Keras saves a
+    functional model of both but does not load it.
 
     Example:
 
@@ -130,6 +125,7 @@ class Transformer(BuiltWhenNeeded):
 
     encoder_class = Encoder
     decoder_class = Decoder
+    fused_loss = True
     # The inputs of `serve` in an export: `(source, target)`.
     input_signature = [
         tuple(keras.layers.InputSpec("int32", (None, None), name=x) for x in ("source", "target"))
@@ -160,62 +156,46 @@ class Transformer(BuiltWhenNeeded):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        arguments.check_sizes(max_length=max_length)
-        if num_encoder_layers is not None:
-            arguments.check_sizes(num_encoder_layers=num_encoder_layers)
-        if num_decoder_layers is not None:
-            arguments.check_sizes(num_decoder_layers=num_decoder_layers)
+        activation = keras.activations.get(activation)
+        self.config = ModelConfig(
+            num_layers=num_layers,
+            d_model=d_model,
+            num_heads=num_heads,
+            d_ff=d_ff,
+            dropout=dropout,
+            norm=norm,
+            activation=keras.activations.serialize(activation),
+            positions=positions,
+            share_embeddings=share_embeddings,
+            max_length=max_length,
+            max_distance=max_distance,
+            epsilon=epsilon,
+            output_bias=output_bias,
+            num_encoder_layers=num_encoder_layers,
+            num_decoder_layers=num_decoder_layers,
+            frequencies=frequencies,
+            first_position=first_position,
+            suppress_ids=suppress_ids,
+        )
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
-        check_positions(positions, max_distance, d_model, num_heads)
-        check_sinusoids(positions, frequencies, first_position)
-        check_output_bias(output_bias, share_embeddings)
+        self.__dict__.update(vars(self.config))
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
-        self.num_layers = num_layers
-        self.d_model = d_model
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout = dropout
-        self.norm = norm
-        self.activation = keras.activations.get(activation)
-        self.positions = positions
-        self.share_embeddings = share_embeddings
-        self.max_length = max_length
-        self.max_distance = max_distance
-        self.epsilon = epsilon
-        self.output_bias = output_bias
-        self.num_encoder_layers = num_encoder_layers
-        self.num_decoder_layers = num_decoder_layers
-        self.frequencies = frequencies
-        self.first_position = first_position
-        self.suppress_ids = suppress_ids
-        self.suppressed = None
+        self._create_layers(activation)
+        self._build_layers()
 
-        self._create_layers()
+    def _create_layers(self, activation):
+        def choose(*names):
+            return {name: getattr(self.config, name) for name in names}
 
-    def _create_layers(self) -> None:
-        stack: Config = {
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-            "norm": self.norm,
-            "activation": self.activation,
-            "dtype": self.dtype_policy,
-            # Passed only if needed: users' own classes may not accept it.
-            **({"epsilon": self.epsilon} if self.epsilon != EPSILON else {}),
-        }
-        embedding: Config = {
-            "d_model": self.d_model,
-            "positions": self.positions,
-            "max_length": self.max_length,
-            "dropout": self.dropout,
-            "frequencies": self.frequencies,
-            "first_position": self.first_position,
-            "dtype": self.dtype_policy,
-        }
+        stack: Config = choose("d_model", "num_heads", "d_ff", "dropout", "norm")
+        stack |= {"activation": activation, "dtype": self.dtype_policy}
+        if self.epsilon != EPSILON:  # passed only if needed: users' own classes may not accept it
+            stack["epsilon"] = self.epsilon
         if self.positions in RELATIVE:
-            stack |= {"positions": self.positions, "max_distance": self.max_distance}
+            stack |= choose("positions", "max_distance")
+        embedding: Config = choose("d_model", "positions", "max_length", "dropout")
+        embedding |= choose("frequencies", "first_position") | {"dtype": self.dtype_policy}
         self.target_embedding = PositionalEmbedding(
             self.target_vocabulary_size, **embedding, output_bias=self.output_bias
         )
@@ -223,40 +203,42 @@ class Transformer(BuiltWhenNeeded):
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
-        depth = self.num_encoder_layers or self.num_layers
-        self.encoder = self.encoder_class(depth, **stack)
-        depth = self.num_decoder_layers or self.num_layers
-        self.decoder = self.decoder_class(depth, **stack)
+        encoder_depth, decoder_depth = self.config.depths
+        self.encoder = self.encoder_class(encoder_depth, **stack)
+        self.decoder = self.decoder_class(decoder_depth, **stack)
         self.output_projection = None
         if self.share_embeddings == "none":
             self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
 
-    # Building. No weight depends on the shape of the inputs, so the model can be built without
-    # inputs. It is built when its weights are first needed, not in the constructor, since
-    # subclasses set sublayers after `super().__init__()`.
+    def _build_layers(self):
+        """Builds the layers here; `build` would lock the model against those that a subclass adds.
 
-    def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
+        No weight depends on the shape of the inputs.
+        """
         ids, embedded = (None, None), (None, None, self.d_model)
-        shapes: dict[str, Shape] = {"target_embedding": ids, "source_embedding": ids}
-        shapes |= {"encoder": embedded, "decoder": embedded, "output_projection": embedded}
-        for name, shape in shapes.items():
-            layer = getattr(self, name)
-            if layer and not layer.built:  # it may have been called directly
-                layer.build(shape)
-        if self.suppress_ids and self.suppressed is None:
+        with keras.name_scope(self.name):
+            self.target_embedding.build(ids)
+            if self.source_embedding is not self.target_embedding:
+                self.source_embedding.build(ids)
+            self.encoder.build(embedded)
+            self.decoder.build(embedded)
+            if self.output_projection:
+                self.output_projection.build(embedded)
+        self.suppressed = None
+        if self.suppress_ids:
             shape = (self.target_vocabulary_size,)
             self.suppressed = self.add_weight(
                 shape, "zeros", "float32", trainable=False, autocast=False, name="suppressed"
             )
         self.built = True
-        if any(not layer.built for layer in self.layers):
-            # Layers added by a subclass are built by a call.
+
+    def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
+        """Builds the layers that a subclass has added, by a call with shapes alone."""
+        if not all(layer.built for layer in self.layers):
             inputs = keras.tree.map_structure(
                 lambda spec: keras.KerasTensor(spec.shape, spec.dtype), self.input_signature
             )
-            # A subclass may take different inputs: then its first call builds them.
-            with contextlib.suppress(Exception):
-                self.compute_output_spec(*inputs)
+            self.compute_output_spec(*inputs)
 
     # Computing.
 
@@ -268,16 +250,9 @@ class Transformer(BuiltWhenNeeded):
             return self.decode(target, self.encode(source, training), source, training)
         memory, encoder_scores = self._encode(source, training)
         x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
-        logits = self._logits(x, training)
+        logits = self._logits(x)
         scores = {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
         return logits, scores
-
-    softmax_inputs_of: Callable[..., Nested] | None = call  # see TokenTrainer
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "decode" in vars(cls):  # `softmax_inputs` would compute something else
-            cls.softmax_inputs_of = vars(cls).get("softmax_inputs_of")
 
     def encode(self, source: Tensor, training: bool | None = False) -> Tensor:
         """Encodes source ids `(B, S)`; returns the memory, shape `(B, S, D)`."""
@@ -297,7 +272,7 @@ class Transformer(BuiltWhenNeeded):
         Returns:
             Logits, float32 `(B, T, V)`.
         """
-        return self._logits(self._decode(target, memory, source, training)[0], training)
+        return self._logits(self._decode(target, memory, source, training)[0])
 
     def softmax_inputs(self, inputs: Inputs, training: bool = False) -> tuple[Tensor, Tensor]:
         """Computes the factors of the logits.
@@ -347,7 +322,7 @@ class Transformer(BuiltWhenNeeded):
             state: The state from `initial_state` or from the previous step.
 
         Returns:
-            Logits, float32 `(B, V)`, and the next state.
+            Logits, float32 `(B, V)`, with suppressed ids, and the next state.
         """
         return self.make_step()(ids, position, state)
 
@@ -358,7 +333,6 @@ class Transformer(BuiltWhenNeeded):
             loop: Its runtime: `"graph"` (TensorFlow's executor) or `"xla"`.
         """
         check_value("loop", loop, tuple(LOOPS))
-        self.build_if_needed()
         operations = LOOPS[loop]
         decoder_step_fn = self.decoder.make_step(operations)
         project = decoder_step.make_logits(
@@ -383,7 +357,6 @@ class Transformer(BuiltWhenNeeded):
         return None  # the loss finds padding in the labels
 
     def _encode(self, source, training):
-        self.build_if_needed()
         source = arguments.as_ids(source)
         x = self.source_embedding(source, training=training)
         return self.encoder(
@@ -391,7 +364,6 @@ class Transformer(BuiltWhenNeeded):
         )
 
     def _decode(self, target, memory, source, training):
-        self.build_if_needed()
         arguments.check_rows(target=target, memory=memory, source=source)
         target = arguments.as_ids(target)
         x = self.target_embedding(target, training=training)
@@ -401,50 +373,41 @@ class Transformer(BuiltWhenNeeded):
         masks = target_mask, padding_mask(arguments.as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
 
-    def _logits(self, x, training):
+    def _logits(self, x):
         """Returns logits, float32 `(..., V)`."""
         project = self.output_projection or self.target_embedding.logits
-        logits = ops.cast(project(x), "float32")
-        if self.suppressed is None or training or _in_loss.get():
-            return logits
-        return logits + self._suppression()
+        return ops.cast(project(x), "float32")
+
+    def suppress(self, logits: Tensor) -> Tensor:
+        """Adds `suppressed`, if there is one, to logits `(..., V)` of `call` or `decode`."""
+        return logits if self.suppressed is None else logits + self._suppression()
 
     def _suppression(self):
         # Finite also where a user has assigned -inf: a prefix may require such an id.
         return None if self.suppressed is None else ops.maximum(self.suppressed, SUPPRESSED)
-
-    def test_step(self, *args: Nested) -> dict[str, Tensor]:
-        """Evaluates one batch: see `keras.Model.test_step`. The loss is that of the training."""
-        token = _in_loss.set(True)
-        try:
-            return super().test_step(*args)
-        finally:
-            _in_loss.reset(token)
 
     # Checks of arrays, which a compiled step could not raise.
 
     def check_arrays(self, x: Nested, y: Nested = None) -> None:
         """Raises for arrays of ids and labels outside the vocabularies."""
         arguments.check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
-        overrides_call = type(self).call is not type(self).softmax_inputs_of
-        if y is not None and not overrides_call and isinstance(self.loss, SmoothedCrossEntropy):
+        returns_logits = self.has_fused_loss() and isinstance(self.loss, SmoothedCrossEntropy)
+        if y is not None and returns_logits:
             check_label_array(y, self.target_vocabulary_size)
 
     def predict(self, x: Nested, *args: Any, **kwargs: Any) -> Nested:
         self.check_arrays(x)
         return super().predict(x, *args, **kwargs)
 
-    def predict_on_batch(self, x: Nested) -> Nested:
-        self.check_arrays(x)
-        return super().predict_on_batch(x)
-
     # Saving.
 
     def get_config(self) -> Config:
+        sizes = {
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+        }
         config = super().get_config() | get_state(self) | {"format": FORMAT}
-        config |= {name: getattr(self, name) for name in ARGUMENTS}
-        config["activation"] = keras.activations.serialize(self.activation)
-        return config
+        return config | sizes | dataclasses.asdict(self.config)
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
@@ -452,9 +415,9 @@ class Transformer(BuiltWhenNeeded):
         check_format("The model's file", config.pop("format", None))
         config, state = split_state(config)
         model = super().from_config(config)
-        if any(state) or not model.trainable:
-            model.build_if_needed()
-            apply_state(model, state)
+        with contextlib.suppress(Exception):  # a subclass may take other inputs
+            cls.build(model)  # unlike model.build(), this does not lock the model
+        apply_state(model, state)
         return model
 
     # Some positional encodings have no weights. A file names them, unless they are added to the
@@ -477,3 +440,47 @@ class Transformer(BuiltWhenNeeded):
             )
         check_left_over(self, store)
         super().load_own_variables(entries)
+
+    def export(
+        self,
+        filepath: Path,
+        format: str = "tf_saved_model",
+        verbose: bool | None = None,
+        input_signature: Nested = None,
+        **kwargs: Any,
+    ) -> None:
+        """Exports `call`, see `keras.Model.export`; `input_signature` defaults to the class's.
+
+        To export a search from text to text, use `kt.export(translator, base)`.
+
+        Raises:
+            ValueError: If the format is `"onnx"` or `"litert"` and the model computes in half
+                precision, of which the converters make files that cannot be run; or if ONNX has no
+                such operation, as for the activations "gelu" and "celu".
+        """
+        if format in ("onnx", "litert") and self.compute_dtype != "float32":
+            raise ValueError(
+                f"format={format!r} needs a model that computes in float32, this one computes in "
+                f'{self.compute_dtype}: load its run with precision="float32", or copy its weights '
+                'into a model with dtype="float32".'
+            )
+        # By default, Keras would export float inputs.
+        signature = self.input_signature if input_signature is None else input_signature
+        super().export(filepath, format, verbose, signature, **kwargs)
+        if format == "onnx":
+            _check_onnx(os.fspath(filepath))
+
+
+def _check_onnx(path):
+    """Deletes a file with an operation that ONNX does not have, of which tf2onnx only warns."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(path)
+    except onnx.checker.ValidationError as error:
+        os.remove(path)
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{path} could not be run and is deleted, as ONNX lacks an operation ({reason}): use "
+            "another format, or an activation such as relu or silu instead of gelu and celu."
+        ) from error

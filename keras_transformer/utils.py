@@ -51,6 +51,17 @@ Texts: TypeAlias = Iterable[str | bytes]
 Pairs: TypeAlias = Sequence[tuple[str, ...]]
 
 
+class Hidden:
+    """An attribute's value that Keras and TensorFlow shall not track, save or wrap.
+
+    `tf.saved_model.save` would trace a Keras model in its own way and save functions a second time,
+    and a dict would become a `DictWrapper`, which JSON cannot always hold.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Formats a number with its noun: "1 pair", "2,000 pairs".
 

@@ -24,11 +24,11 @@ def attention(
     precision: Precision = None,
 ) -> None:
     """Draw the attention weights of a translation: rows are queries, columns are keys."""
-    from keras_transformer.visualization.figures import check_output
+    from keras_transformer.tools.figures import check_output
 
     check_output(output)  # before TensorFlow is imported
     (model,) = set_threads(path, precision=precision)
-    from keras_transformer.visualization.attention import save_attention_plot
+    from keras_transformer.tools.translation_plots import save_attention_plot
 
     print(save_attention_plot(model, text, output, target, kind, layers, heads, precision))
 
@@ -39,7 +39,7 @@ def plot(
     output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "curves.png",
 ) -> None:
     """Draw learning rate, losses, BLEU and chrF of one or more trainings."""
-    from keras_transformer.visualization.curves import save_runs_plot
+    from keras_transformer.tools.curves import save_runs_plot
 
     print(save_runs_plot(run, output))
 
@@ -62,7 +62,7 @@ def explore(
     address, which contains a secret token and is reachable from this machine only. Press Ctrl-C to
     stop.
     """
-    from keras_transformer.visualization.explorer.server import listen, open_explorer
+    from keras_transformer.tools.explorer.server import listen, open_explorer
 
     with listen(port) as listening:
         (model,) = set_threads(path)

@@ -47,7 +47,7 @@ def export(
 
     config = _configure(path, options)
     if format == "ctranslate2":
-        from keras_transformer.serving.ctranslate2 import export_ctranslate2
+        from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
         others = version, examples, examples_target, bleu_tokenize
         if options or any(value is not None for value in others):

@@ -11,20 +11,20 @@ DEFAULT_PRESET = "dates"
 # Fields, in addition to the text, that fine-tuning does not inherit from the run of --start-from.
 NOT_INHERITED = (
     *("corpus", "valid_fraction", "languages", "start_from", "freeze", "freeze_vectors"),
-    "log_file",
+    *("log_file", "subword_sampling"),
 )
 
 
 def prepare(
     *,
     output: Annotated[str, "directory to create"],
-    processes: Annotated[int | None, "tokenizing processes; none: one per core"] = None,
+    processes: Annotated[int | None, "blocks of text tokenized at once; none: one per core"] = None,
     corpus: PrepareConfig,
 ) -> None:
     """Tokenize a corpus of any size once, for train --corpus.
 
-    The output depends on the text and the options only. After an interruption, the same command
-    resumes after the last complete shard.
+    The output depends on the text and the options only, unless segmentations are sampled. After an
+    interruption, the same command resumes after the last complete shard.
     """
     from keras_transformer.runs.training_data import prepare
 
@@ -65,7 +65,7 @@ def train(
 
     train(chosen, run, resume, accept_changed_text)
     if plot:
-        from keras_transformer.visualization.curves import save_run_plot
+        from keras_transformer.tools.curves import save_run_plot
 
         print(f"curves: {save_run_plot(output)}", file=sys.stderr)
 
@@ -180,7 +180,7 @@ def import_(
     Nothing in its files is executed. The model must translate before the directory appears. Its
     beam size and length penalty become the defaults of translate, evaluate and export.
     """
-    from keras_transformer.importers.importing import import_model
+    from keras_transformer.tools.importers.importing import import_model
 
     print(import_model(path, output, num_heads, activation))
 

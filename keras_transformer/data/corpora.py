@@ -9,32 +9,24 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from keras_transformer.data.pairs import Corpus, Fingerprint, Pair
-from keras_transformer.data.text_files import Block, ParallelText, read_pairs
+from keras_transformer.data.text_files import Block, ParallelText, decode, read_pairs
 from keras_transformer.presets import TrainConfig
-from keras_transformer.tokenizers.subword_sampling import mix_bits
-from keras_transformer.utils import Pairs
 
 CHUNK = 1 << 20  # rows considered at once
 
 
 def load_corpus(config: TrainConfig) -> Corpus:
-    """Reads the sentence pairs of a configuration.
-
-    Args:
-        config: `TrainConfig`.
-
-    Returns:
-        `Corpus`; for text files, its `test` is empty.
-    """
-    check_data_options(config)
+    """Reads the sentence pairs of a configuration: text files have no test set."""
     if config.train_source is None:
         from keras_transformer.data.dates import LANGUAGES, dates
 
         return dates(config.languages or LANGUAGES)
-    pairs = read_pairs(config.train_source, config.train_target)
-    if config.valid_fraction is not None:
-        return Corpus(*split_validation(pairs, config.valid_fraction, config.seed), [])
-    return Corpus(pairs, load_valid(config), [])
+    if config.valid_fraction is None:
+        pairs = read_pairs(config.train_source, config.train_target)
+        return Corpus(pairs, load_valid(config), [])
+    parallel = ParallelText(config.train_source, config.train_target)
+    text = TrainingText(parallel, config.valid_fraction, config.seed)
+    return Corpus([pair for block in text.blocks() for pair in decode(block)], text.valid, [])
 
 
 def load_valid(config: TrainConfig) -> list[Pair]:
@@ -63,24 +55,6 @@ def check_data_options(config: TrainConfig) -> None:
         )
 
 
-def split_validation(pairs: Pairs, fraction: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Splits a validation set off a corpus, so that no source is in both sets.
-
-    Args:
-        pairs: The corpus.
-        fraction, seed: See `ValidationSplit`.
-
-    Returns:
-        The training pairs and the validation pairs, in their order.
-    """
-    sources = [pair[0].encode(errors="replace") for pair in pairs]
-    split = ValidationSplit(fraction, seed, [sources] if sources else [])
-    parts: tuple[list[Pair], list[Pair]] = ([], [])
-    for pair, drawn in zip(pairs, split.is_held_out(sources).tolist(), strict=True):
-        parts[drawn].append(Pair(*pair))
-    return parts
-
-
 class ValidationSplit:
     """Decides which pairs are held out for validation, so that no source is in both sets.
 
@@ -90,7 +64,6 @@ class ValidationSplit:
 
     Args:
         fraction: Share of the distinct sources, above 0 and below 1.
-        seed: Non-negative int.
         blocks: The corpus, read once: iterable of lists of sources, UTF-8.
     """
 
@@ -136,15 +109,9 @@ class TrainingText:
 
     The constructor reads the text once, for its fingerprint.
 
-    Args:
-        text: `ParallelText`.
-        valid_fraction: Share of its distinct sources to hold out, see `ValidationSplit`; None for
-            none.
-        seed: Non-negative int.
-
     Attributes:
         fingerprint: Of the training pairs; see `data.pairs.fingerprint`.
-        valid: List of `Pair` held out.
+        valid: List of `Pair` held out, a share of the distinct sources: see `ValidationSplit`.
     """
 
     def __init__(self, text: ParallelText, valid_fraction: float | None, seed: int) -> None:
@@ -158,18 +125,14 @@ class TrainingText:
         fingerprint = Fingerprint()
         for (sources, targets), held_out in self._split_blocks():
             fingerprint.add(sources, targets)
-            self.valid += [Pair(a.decode(), b.decode()) for a, b in zip(*held_out, strict=True)]
+            self.valid += decode(held_out)
         self.fingerprint = fingerprint.value()
 
     def __len__(self) -> int:
         return int(self.fingerprint["pairs"])
 
     def blocks(self, rows: np.ndarray | None = None) -> Iterator[Block]:
-        """Reads the training pairs, some thousands at a time.
-
-        Args:
-            rows: Only the pairs with these numbers, ascending; by default all.
-        """
+        """Reads the training pairs in blocks; only those with the given numbers, ascending."""
         start = 0
         for (sources, targets), _ in self._split_blocks():
             if rows is None:
@@ -203,16 +166,7 @@ def hash_texts(texts: Sequence[bytes], seed: int) -> np.ndarray:
 
 
 def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
-    """Samples numbers below `count` without replacement.
-
-    Args:
-        count: Non-negative int.
-        size: Number of samples; all numbers are returned if `count` is not larger.
-        seed: Non-negative int.
-
-    Returns:
-        Ascending int64, `(min(count, size),)`.
-    """
+    """Samples different numbers below `count`: ascending int64, `(min(count, size),)`."""
     rows, draws = np.zeros(0, np.int64), np.zeros(0, np.uint64)
     for start in range(0, count, CHUNK):
         more = np.arange(start, min(start + CHUNK, count))
@@ -226,4 +180,11 @@ def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
 
 def _hash(values, seed):
     """Returns pseudorandom numbers for values `(N,)` uint64 that depend on the seed."""
-    return mix_bits(values + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64)))
+    return _mix_bits(values + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64)))
+
+
+def _mix_bits(numbers):
+    """Maps uint64 to others that look random: the last step of splitmix64 (Steele et al., 2014)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

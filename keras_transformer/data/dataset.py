@@ -6,29 +6,35 @@ batches, is random for every pass.
 """
 
 import atexit
+import logging
 import math
 import os
 import threading
 import time
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.batch_stream import BatchStream
-from keras_transformer.data.encoded_pairs import encode_pairs
-from keras_transformer.data.planning import bucket_boundaries
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.data.pairs import EncodedPairs, concatenated_ranges, encode_pairs
+from keras_transformer.data.planning import BatchPlan, BatchPlanner, bucket_boundaries
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.presets.options import COUNT, FROM_0, check_value
+from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.utils import Path
 
 # A prepared corpus or its path; or several of them, each with its weight.
 Corpora: TypeAlias = PreparedCorpus | Path | Sequence[tuple[PreparedCorpus | Path, float]]
+# Source (B, S), target_in (B, T) and target_out (B, T), int32.
+Batch: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+# Number of a pass and of a batch in it, from 0.
+Position: TypeAlias = tuple[int, int]
 
 SECONDS_TO_END = 0.3  # for TensorFlow's threads, when the interpreter exits
+
+logger = logging.getLogger(__name__)
 
 
 def make_dataset(
@@ -41,7 +47,6 @@ def make_dataset(
     seed: int = 0,
     boundaries: Sequence[int] | np.ndarray | None = None,
     repeat: bool = False,
-    subword_sampling: float = 0.0,
     corpus: Corpora | None = None,
     shard: tuple[int, int] = (0, 1),
     source_end: bool = True,
@@ -61,8 +66,6 @@ def make_dataset(
         seed: Non-negative int, the seed of everything random.
         boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
         repeat: Whether an iteration never ends, but continues with the next pass.
-        subword_sampling: If positive, the segmentation of texts is sampled again in every pass, by
-            the tokenizers' `sampler`, except for the few pairs that would not fit their batches.
         corpus: Instead of pairs and tokenizers, a `PreparedCorpus`, the path of one, or a list of
             (corpus, weight) to mix; a pass then has as many pairs as all corpora together.
         shard: (i, n): the rows i, i + n … of each batch; one row of PAD if there are none.
@@ -83,49 +86,45 @@ def make_dataset(
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles already
     """
     check_value("seed", seed, FROM_0)
-    _check_shard(shard)
+    if not 0 <= shard[0] < shard[1]:
+        raise ValueError(
+            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
+            "first has shard=(0, n)."
+        )
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
-    corpora, weights, tokenizers = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
-    samplers = _make_samplers(tokenizers, subword_sampling, shuffle) if subword_sampling else None
-    order = seed if shuffle else None
-    options = (tokens_per_batch, max_length, padded, order, samplers, repeat, shard, source_end)
-    return stream_dataset(BatchStream(corpora, weights, *options))
+    corpora, weights = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
+    stream = BatchStream(
+        corpora,
+        weights,
+        tokens_per_batch=tokens_per_batch,
+        max_length=max_length,
+        boundaries=padded,
+        seed=seed if shuffle else None,
+        repeat=repeat,
+        shard=shard,
+        source_end=source_end,
+    )
+    return stream_dataset(stream)
 
 
 def _open_data(pairs, tokenizers, corpus):
-    """Returns the corpora as ids, their weights, and their tokenizers."""
+    """Returns the corpora as ids, and their weights."""
     if corpus is None:
         if pairs is None:
             raise ValueError(
                 "Data is missing: pass pairs, source_tokenizer and target_tokenizer, or corpus."
             )
-        _check_tokenizers(tokenizers, ["__call__"])
-        return [encode_pairs(pairs, *tokenizers)], [1.0], tokenizers
+        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+            check_tokenizer(side, tokenizer, ["__call__"])
+        return [encode_pairs(pairs, *tokenizers)], [1.0]
     if any(given is not None for given in (pairs, *tokenizers)):
         raise ValueError("Pass either corpus, or pairs and tokenizers, received both.")
     opened, weights = open_corpora(corpus)
-    return [one.pairs for one in opened], weights, opened[0].tokenizers
-
-
-def _make_samplers(tokenizers, subword_sampling, shuffle):
-    """Returns the samplers of both tokenizers."""
-    if not shuffle:
-        raise ValueError("subword_sampling is for training: it needs shuffle=True.")
-    _check_tokenizers(tokenizers, ["sampler"])
-    return [tokenizer.sampler(subword_sampling) for tokenizer in tokenizers]
-
-
-def _check_tokenizers(tokenizers, members):
-    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-        check_tokenizer(side, tokenizer, members)
+    return [one.pairs for one in opened], weights
 
 
 def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
-    """Opens prepared corpora.
-
-    Returns:
-        The corpora and their weights.
-    """
+    """Opens prepared corpora; returns them and their weights."""
     if isinstance(corpora, PreparedCorpus | str | os.PathLike):
         corpora = [(corpora, 1.0)]
     weights = [weight for _, weight in corpora]
@@ -148,14 +147,6 @@ def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
     return opened, weights
 
 
-def _check_shard(shard):
-    if not 0 <= shard[0] < shard[1]:
-        raise ValueError(
-            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
-            "first has shard=(0, n)."
-        )
-
-
 def _check_lengths(tokens_per_batch, max_length, boundaries):
     """Checks the maximum length and the bucket boundaries, or returns their defaults."""
     check_value("tokens_per_batch", tokens_per_batch, COUNT)
@@ -176,37 +167,169 @@ def _check_lengths(tokens_per_batch, max_length, boundaries):
     return max_length, boundaries
 
 
-def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
-    """Creates the dataset that reads a stream.
+class BatchStream:
+    """The batches of one corpus or a mix of several, pass after pass, in random access.
+
+    A pass depends on the seed and its number alone, in any process.
 
     Args:
-        stream: `BatchStream`.
+        corpora: `EncodedPairs`, one or several.
+        weights: Positive numbers, the relative share of each corpus in a pass.
+        tokens_per_batch: Budget: rows × padded length of the longer side.
+        max_length: Pairs with a side longer than this, including END, or with an empty side are
+            dropped, which is logged.
+        boundaries: Ascending lengths that batches are padded to.
+        seed: Non-negative int; None for pairs and batches in the order of their lengths.
+        repeat: Whether an iteration never ends, instead of after `batches_per_pass` batches.
+        shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
+            one row of PAD.
+        source_end: Whether END is appended to sources.
 
-    Returns:
-        `tf.data.Dataset` of `((source, target_in), target_out)`, with the stream as its attribute
-        `stream`. Unless that repeats, it has a length, the stream's `batches_per_pass`.
+    Attributes:
+        position: (pass, index): where the next iteration over a dataset starts. One that returns
+            its last batch moves it behind that batch; one that is discarded before does not. (A
+            strategy takes a few batches in advance: `fit` would start the second pass that much too
+            late, unless a callback sets the position in `on_train_begin`.)
+        batches_per_pass: Number of batches of the first pass.
     """
-    ids, number = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int64)
-    batches = tf.data.Dataset.from_generator(
-        lambda: _Reader(stream.iterate()), output_signature=(((ids, ids), ids), number)
-    )
 
-    def end(iterator):
-        stream.finish(int(iterator))
-        return iterator
-
-    def hand_out(batch, iterator):
-        # After prefetching: a prefetched batch may never be consumed.
-        ended = tf.cond(
-            iterator < 0, lambda: iterator, lambda: tf.numpy_function(end, [iterator], tf.int64)
+    def __init__(
+        self,
+        corpora: Sequence[EncodedPairs],
+        weights: Sequence[float],
+        *,
+        tokens_per_batch: int,
+        max_length: int,
+        boundaries: np.ndarray,
+        seed: int | None = 0,
+        repeat: bool = False,
+        shard: tuple[int, int] = (0, 1),
+        source_end: bool = True,
+    ) -> None:
+        self.boundaries = boundaries
+        self.repeat = repeat
+        self.shard = shard
+        self.source_end = source_end
+        self.pairs = EncodedPairs.concatenate(corpora)
+        purpose = "validate by" if seed is None else "learn from"  # only training is shuffled
+        kept = [_filter_pairs(corpus, max_length, purpose) for corpus in corpora]
+        small = np.int32 if len(self.pairs) < 1 << 31 else np.int64
+        starts = np.cumsum([0, *map(len, corpora)])[:-1]
+        rows = [np.add(x, y, dtype=small) for x, y in zip(kept, starts, strict=True)]
+        self._rows = np.concatenate(rows)  # numbers in `pairs`
+        counts = [len(numbers) for numbers in kept]
+        self._planner = BatchPlanner(
+            self.pairs, self._rows, counts, weights, tokens_per_batch, boundaries, seed
         )
-        with tf.control_dependencies([ended]):
-            return tf.nest.map_structure(tf.identity, batch)
+        self._position: Position = (0, 0)
+        self._planned: tuple[int, BatchPlan] | None = None
+        self.batches_per_pass = len(self._plan(0))
 
-    dataset = prefetch(batches).map(hand_out)
+    @property
+    def position(self) -> Position:
+        """Where the next iteration starts."""
+        return self._position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        number, index = map(int, position)
+        count = self.batches_in(number) if number >= 0 else 0
+        if not (number >= 0 and 0 <= index <= count):
+            raise ValueError(
+                f"position must be (pass, batch) with pass at least 0 and batch in 0 … {count}, "
+                f"received {tuple(position)}."
+            )
+        self._position = (number, index)
+
+    def batches_in(self, number: int) -> int:
+        """Returns the number of batches of a pass; over one corpus it is always the same."""
+        return (
+            self.batches_per_pass if self._planner.has_constant_length else len(self._plan(number))
+        )
+
+    def after(self, position: Position, count: int) -> Position:
+        """Returns the position that is `count` batches after another."""
+        number, index = position
+        if self._planner.has_constant_length:
+            passes, index = divmod(index + count, self.batches_per_pass)
+            return number + passes, index
+        index += count
+        while index >= (size := self.batches_in(number)):
+            number, index = number + 1, index - size
+        return number, index
+
+    def batch(self, number: int, index: int) -> Batch:
+        """Returns the batch at a position, padded."""
+        rows = self._rows[self._plan(number).batch(index)][self.shard[0] :: self.shard[1]]
+        if not len(rows):
+            padding = np.full([1, self.boundaries[0]], PAD, np.int32)
+            return padding, padding, padding
+        source, target = (side.gather(rows) for side in (self.pairs.source, self.pairs.target))
+        target_in, target_out = self._pad(*target, start=True), self._pad(*target, end=True)
+        return self._pad(*source, end=self.source_end), target_in, target_out
+
+    def _plan(self, number):
+        """Returns the plan of a pass; the latest one is cached."""
+        planned = self._planned
+        if planned is None or planned[0] != number:
+            self._planned = None  # two at once would take twice the memory
+            planned = self._planned = number, self._planner.plan(number)
+        return planned[1]
+
+    def _pad(self, ids, lengths, start=False, end=False):
+        """Pads sentences to rows, (B, length), with START before or END after them."""
+        length = self.boundaries[np.searchsorted(self.boundaries, lengths.max() + 1)]
+        padded = np.full([len(lengths), length], PAD, np.int32)
+        first = np.arange(len(lengths)) * length
+        if start:
+            padded[:, 0] = START
+        padded.reshape(-1)[concatenated_ranges(first + start, lengths)] = ids
+        if end:
+            padded.reshape(-1)[first + lengths] = END
+        return padded
+
+
+def _filter_pairs(corpus, max_length, purpose):
+    """Returns the numbers of the pairs to use; logs how many are dropped."""
+    kept, summary = corpus.filter_by_length(max_length)
+    logger.log(logging.WARNING if len(kept) < len(corpus) else logging.INFO, summary)
+    if not len(kept):
+        raise ValueError(f"No sentence pairs remain to {purpose}: {summary}.")
+    return kept
+
+
+def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
+    """Creates the dataset of a stream's batches, which is its attribute `stream`."""
+    count = tf.data.INFINITE_CARDINALITY if stream.repeat else stream.batches_per_pass
+
+    def list_positions(_):
+        start = _call_python(lambda: np.array(stream.position), [], tf.int64, [2])
+
+        def list_batches(number):
+            first = tf.where(number == start[0], start[1], 0)
+            end = _call_python(stream.batches_in, [number], tf.int64, [])
+            return tf.data.Dataset.range(first, end).map(lambda index: (start, number, index))
+
+        return tf.data.Dataset.range(start[0], tf.int64.max).flat_map(list_batches)
+
+    def read(step, place):
+        batch = _call_python(stream.batch, place[1:], [tf.int32] * 3, [None, None])
+        return step, place, tuple(batch)
+
+    def move(start, number, index):
+        if stream.position == tuple(start.tolist()):  # it has not been set since
+            stream.position = stream.after((int(number), int(index)), 1)
+
+    def hand_out(step, place, batch):
+        if step == count - 1:  # only here: a prefetched batch may never be consumed
+            _call_python(move, place, [])
+        source, target_in, target_out = batch
+        return (source, target_in), target_out
+
+    positions = tf.data.Dataset.from_tensors(0).flat_map(list_positions)
+    dataset = prefetch(positions.take(count).enumerate().map(read)).map(hand_out)
     if not stream.repeat:
-        length = tf.data.experimental.assert_cardinality(stream.batches_per_pass)
-        dataset = dataset.apply(length)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     options = tf.data.Options()
     # The workers of a strategy read shards of each batch (`shard`), rather than some batches each.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -215,47 +338,37 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
     return dataset
 
 
-class _Reader:
-    """An iterator that ends when the interpreter exits.
+_calling, _called, _exiting = threading.Lock(), threading.Event(), threading.Event()
 
-    TensorFlow's prefetching thread calls it. At exit Python gives that thread nothing more to run,
-    while TensorFlow, when it frees the iterator, waits for the thread: the process would never end.
+
+def _call_python(function, arguments, dtypes, shape=None):
+    """Calls a function in a dataset's thread, unless the interpreter is about to exit."""
+
+    def call(*arguments):
+        with _calling:
+            _called.set()
+            if _exiting.is_set():
+                raise StopIteration
+            return function(*arguments)
+
+    results = tf.numpy_function(call, arguments, dtypes)
+    for result in tf.nest.flatten(results) if dtypes else ():
+        result.set_shape(shape)
+    return results
+
+
+@atexit.register
+def _end_calls() -> None:
+    """Ends the calls of Python by TensorFlow's threads when the interpreter exits.
+
+    Python then gives these threads nothing more to run, while TensorFlow, when it frees an
+    iterator, waits for its prefetching thread: the process would never end.
     """
-
-    exiting = threading.Event()
-    running: ClassVar[weakref.WeakSet["_Reader"]] = weakref.WeakSet()
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self._lock = threading.Lock()
-        self.running.add(self)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        with self._lock:
-            if not self.exiting.is_set():
-                try:
-                    return next(self._batches)
-                except BaseException:
-                    self.running.discard(self)
-                    raise
-        self.running.discard(self)
-        raise StopIteration
-
-    @classmethod
-    def end_all(cls) -> None:
-        """Ends all iterators, after the batches that are being made."""
-        cls.exiting.set()
-        for reader in list(cls.running):
-            with reader._lock:
-                pass
-        if cls.running:
-            time.sleep(SECONDS_TO_END)  # for their threads to hand over a batch, or to end
-
-
-atexit.register(_Reader.end_all)
+    _exiting.set()
+    with _calling:
+        pass
+    if _called.is_set():
+        time.sleep(SECONDS_TO_END)  # for a thread to hand over its batch
 
 
 def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:

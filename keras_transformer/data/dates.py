@@ -109,12 +109,6 @@ def falls_back_to_root(language: str) -> bool:
     """Returns whether a locale lacks month names of its own.
 
     If CLDR has no month names for a locale, it inherits those of the root: `2011 M03 4`.
-
-    Args:
-        language: One of Babel's locale identifiers.
-
-    Returns:
-        True if one of the three formats prints the root's month names.
     """
     locale, root = Locale.parse(language), Locale.parse("root")
     patterns = [get_date_format(style, locale=locale).pattern for style in STYLES]
@@ -167,11 +161,7 @@ def _sample_each_day(
 
 
 def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
-    """Checks languages.
-
-    Returns:
-        The locale of each, in the order given.
-    """
+    """Checks languages; returns the locale of each, in their order."""
     if isinstance(languages, str):
         raise ValueError(
             f"languages must be a list, such as [{languages!r}], received {languages!r}."

@@ -1,22 +1,27 @@
-"""Sentence pairs, and a corpus with training, validation and test set."""
+"""Sentence pairs: as text, and as ids in memory or in memory-mapped files."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from keras_transformer.utils import Pairs
+import numpy as np
+
+from keras_transformer.utils import Pairs, counted
+
+# Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
+# one ends, (N + 1,) integers. Memory-mapped or not.
+Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
+# A `Tokenizer`, or a function like it: from lines, and whether to append END, to ragged ids.
+Tokenize: TypeAlias = Callable[[list[str], bool], Any]
+
+COUNT_CHUNK = 1 << 24  # ids counted at once
+CHUNK = 8192  # lines tokenized at once
 
 
 class Pair(NamedTuple):
-    """A source text and its target text.
-
-    Args:
-        source: The model's input.
-        target: The desired output.
-        group: Results are reported by group, such as the language of the source. Empty in a corpus
-            without groups.
-    """
+    """A source text and its target text; results are reported by `group`, such as a language."""
 
     source: str
     target: str
@@ -25,13 +30,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs for training, validation and test.
-
-    Args:
-        train: List of `Pair`, for the weights and the vocabularies.
-        valid: List of `Pair`, evaluated during training.
-        test: List of `Pair`, evaluated after training.
-    """
+    """Sentence pairs for training; for validation, during it; and for a test after it."""
 
     train: list[Pair]
     valid: list[Pair]
@@ -39,11 +38,7 @@ class Corpus:
 
 
 def read_sides(pairs: Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Returns the sources and the targets of pairs.
-
-    Raises:
-        ValueError: If an element is not a pair of texts.
-    """
+    """Returns the sources and the targets of pairs."""
     sides: tuple[list[str], list[str]] = ([], [])
     for number, pair in enumerate(pairs):
         is_pair = isinstance(pair, tuple | list) and len(pair) >= 2
@@ -81,3 +76,160 @@ def fingerprint(pairs: Pairs) -> dict[str, int | str]:
     result = Fingerprint()
     result.add(*sides)
     return result.value()
+
+
+class Sentences:
+    """The sentences of one side of a corpus, as ids without START and END.
+
+    Their lengths are in memory; ids and offsets are wherever the shards are.
+
+    Args:
+        shards: Sequence of (ids, offsets): ids of sentences one after the other, `(I,)` of any
+            integer type, and where each sentence begins and the last one ends, `(N + 1,)`.
+
+    Attributes:
+        lengths: Number of ids of each sentence, `(N,)` uint16 if they fit, else uint32.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        # Views as plain arrays: indexing a numpy.memmap takes several times as long.
+        self._shards = [(np.asarray(ids), np.asarray(offsets)) for ids, offsets in shards]
+        lengths = [_shrink_dtype(np.diff(offsets)) for _, offsets in self._shards]
+        self.lengths = np.concatenate(lengths) if lengths else np.zeros(0, np.uint16)
+        self._first = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self._shards)])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Sentences"]) -> "Sentences":
+        """Concatenates sentences."""
+        return cls([shard for part in parts for shard in part._shards])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def count(self, vocabulary_size: int) -> np.ndarray:
+        """Returns the frequency of each id, `(V,)` int64."""
+        counts = np.zeros(vocabulary_size, np.int64)
+        for ids, _ in self._shards:
+            for start in range(0, len(ids), COUNT_CHUNK):
+                part = np.bincount(ids[start : start + COUNT_CHUNK], minlength=vocabulary_size)
+                counts += part
+        return counts
+
+    def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads some sentences.
+
+        Args:
+            rows: Their numbers, `(B,)`.
+
+        Returns:
+            Their ids one after the other, int32, and their lengths, `(B,)` int64.
+        """
+        lengths = self.lengths[rows].astype(np.int64)
+        ends = np.cumsum(lengths)
+        gathered = np.empty(ends[-1] if len(ends) else 0, np.int32)
+        homes = np.searchsorted(self._first, rows, side="right") - 1
+        for home in np.unique(homes):
+            chosen = np.flatnonzero(homes == home)
+            ids, offsets = self._shards[home]
+            starts = offsets[rows[chosen] - self._first[home]].astype(np.int64)
+            places = concatenated_ranges(ends[chosen] - lengths[chosen], lengths[chosen])
+            gathered[places] = ids[concatenated_ranges(starts, lengths[chosen])]
+        return gathered, lengths
+
+
+def concatenated_ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Concatenates ranges: `counts[i]` numbers from `starts[i]` on, for each i."""
+    ends = np.cumsum(counts)
+    shifts = np.repeat(starts - (ends - counts), counts)
+    return shifts + np.arange(len(shifts))
+
+
+class EncodedPairs:
+    """Sentence pairs as ids, without START and END.
+
+    All pairs of a corpus: `filter_by_length` selects those that are not too long for a model.
+    """
+
+    def __init__(self, source: Sentences, target: Sentences) -> None:
+        if len(source) != len(target):
+            raise ValueError(
+                f"Expected one target for each source, received {counted(len(source), 'source')} "
+                f"and {counted(len(target), 'target')}."
+            )
+        self.source = source
+        self.target = target
+
+    @classmethod
+    def concatenate(cls, corpora: Sequence["EncodedPairs"]) -> "EncodedPairs":
+        """Concatenates the pairs of several corpora; returns a single one itself."""
+        if len(corpora) == 1:
+            return corpora[0]
+        sides = ([corpus.source for corpus in corpora], [corpus.target for corpus in corpora])
+        return cls(*map(Sentences.concatenate, sides))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def filter_by_length(self, max_length: int) -> tuple[np.ndarray, str]:
+        """Finds the pairs that are neither empty nor too long.
+
+        Args:
+            max_length: Largest number of ids on either side, including END.
+
+        Returns:
+            Their numbers, ascending, `(N,)` int32 if they fit; and one line: how many pairs are
+            kept, and how many are dropped for what reason.
+        """
+        source, target = self.source.lengths, self.target.lengths
+        kept = np.ones(len(self), bool)
+        dropped = []
+        for reason, wrong in {
+            "with an empty source": source == 0,
+            "with an empty target": target == 0,
+            f"with a source of more than {max_length} tokens": source >= max_length,
+            f"with a target of more than {max_length} tokens": target >= max_length,
+        }.items():
+            if count := int(np.count_nonzero(wrong & kept)):
+                dropped.append(f"{count} {reason}")
+            kept &= ~wrong
+        numbers = np.arange(len(self), dtype=np.int32 if len(self) < 1 << 31 else np.int64)
+        numbers = numbers[kept] if dropped else numbers
+        summary = f"kept {len(numbers):,} of {counted(len(self), 'pair')}"
+        return numbers, summary + (f"; dropped {', '.join(dropped)}" if dropped else "")
+
+
+def encode_pairs(
+    pairs: Iterable[Sequence[str]], source_tokenizer: Tokenize, target_tokenizer: Tokenize
+) -> EncodedPairs:
+    """Tokenizes sentence pairs."""
+    tokenizers, rest = (source_tokenizer, target_tokenizer), iter(pairs)
+    sides: tuple[list[Shard], list[Shard]] = ([], [])
+    while chunk := list(itertools.islice(rest, CHUNK)):
+        for shards, lines, tokenizer in zip(sides, read_sides(chunk), tokenizers, strict=True):
+            shards.append(_encode_lines(lines, tokenizer))
+    return EncodedPairs(*(_concatenate_shards(shards) for shards in sides))
+
+
+def _encode_lines(lines, tokenizer):
+    """Tokenizes lines into a shard."""
+    ragged = tokenizer(lines, False)
+    ids = ragged.flat_values.numpy()
+    small = np.min_scalar_type(ids.max(initial=0)) if ids.min(initial=0) >= 0 else ids.dtype
+    return ids.astype(small), ragged.row_splits.numpy()
+
+
+def _concatenate_shards(shards):
+    """Concatenates shards into one, in which sentences are faster to find."""
+    if not shards:
+        return Sentences([])
+    total = sum(int(offsets[-1]) for _, offsets in shards)
+    smallest = np.uint32 if total < 1 << 32 else np.int64
+    lengths = np.concatenate([np.diff(offsets) for _, offsets in shards])
+    offsets = np.zeros(len(lengths) + 1, smallest)
+    np.cumsum(lengths, out=offsets[1:])
+    return Sentences([(np.concatenate([ids for ids, _ in shards]), offsets)])
+
+
+def _shrink_dtype(lengths):
+    """Casts lengths to uint16 if they fit, else uint32."""
+    return lengths.astype(np.uint16 if lengths.max(initial=0) < 1 << 16 else np.uint32)

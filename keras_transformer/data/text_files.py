@@ -25,17 +25,7 @@ GZIPPED = b"\x1f\x8b"  # the first bytes of a gzipped file, which are not valid 
 
 
 def read_lines(path: Path) -> list[str]:
-    """Reads a text file.
-
-    Args:
-        path: A UTF-8 file, gzipped or not.
-
-    Returns:
-        List of lines without their ends.
-
-    Raises:
-        ValueError: If the file is missing, empty or not UTF-8.
-    """
+    """Reads the lines of a UTF-8 file, gzipped or not, without their ends."""
     return [line.decode() for lines in iterate_lines(path) for line in lines]
 
 
@@ -107,14 +97,18 @@ class ParallelText:
         self.files = list(zip(sources, targets, strict=True))
 
     def __iter__(self) -> Iterator[Pair]:
-        for sources, targets in self.blocks():
-            for source, target in zip(sources, targets, strict=True):
-                yield Pair(source.decode(), target.decode())
+        for block in self.blocks():
+            yield from decode(block)
 
     def blocks(self) -> Iterator[Block]:
         """Reads the pairs in blocks of some thousands."""
         for source, target in self.files:
             yield from _read_table(source) if target is None else _read_parallel(source, target)
+
+
+def decode(block: Block) -> list[Pair]:
+    """Returns a block as pairs of strings."""
+    return [Pair(source.decode(), target.decode()) for source, target in zip(*block, strict=True)]
 
 
 def _read_table(path):
@@ -172,14 +166,7 @@ def text_size(path: Path) -> int:
 
 
 def iterate_lines(path: Path) -> Iterator[list[bytes]]:
-    """Reads a text file.
-
-    Args:
-        path: A UTF-8 file, gzipped or not.
-
-    Yields:
-        Lists of lines without their ends, valid UTF-8, about a megabyte each.
-    """
+    """Yields the lines of a UTF-8 file without their ends, in lists of about a megabyte."""
     count = 0
     with _open_text(path) as file:
         for text in _read_whole_lines(file):

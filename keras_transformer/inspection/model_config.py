@@ -98,7 +98,7 @@ def read_model_config(path: Path, content: str) -> dict[str, Any]:
 
 
 def _changes(config, path):
-    """What was changed inside a model, by path: see `layers.changes`."""
+    """What was changed inside a model, by path: of earlier versions."""
     parts = config.get("changes", {"parts": {}})
     parts = parts.get("parts") if isinstance(parts, dict) else None
     if not isinstance(parts, dict) or not all(isinstance(x, dict) for x in parts.values()):
@@ -107,7 +107,7 @@ def _changes(config, path):
 
 
 def _check_change(path, part, change):
-    """Raises an error for a change other than those that `layers.changes` writes."""
+    """Raises an error for a change other than those that earlier versions wrote."""
     alpha, quantization = change.get("lora_alpha", 1), change.get("quantization", "int8")
     if not (
         change.keys() <= {"trainable", "quantization", "lora_rank", "lora_alpha"}

@@ -78,7 +78,6 @@ class TrainConfig:
     source_vectors: str | None = option(None, "pretrained embeddings: text of GloVe or fastText")
     target_vectors: str | None = option(None, "the same for the target")
     freeze_vectors: bool = option(False, "do not train the pretrained embeddings")
-    subword_sampling: float = option(0.0, "BPE-dropout, or alpha of unigram sampling", SHARE)
     source_end: bool = option(True, "append END to sources")
 
     start_from: str | None = option(
@@ -148,6 +147,10 @@ class TrainConfig:
         default=None, metadata={"help": "origin", "section": "imported model", "hidden": True}
     )
 
+    subword_sampling: float = dataclasses.field(  # of runs of earlier versions
+        default=0.0, metadata={"help": "alpha of subword sampling in training", "hidden": True}
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
         self._check_data()
@@ -159,12 +162,6 @@ class TrainConfig:
             raise ValueError(
                 f"tokens_per_batch must be at least max_length={self.model.max_length}, received "
                 f"{self.tokens_per_batch}: increase it or decrease max_length."
-            )
-        is_given = bool(self.source_vocabulary or self.target_vocabulary)
-        if self.subword_sampling and (is_given or self.model_type not in ("bpe", "unigram")):
-            raise ValueError(
-                "subword_sampling needs a vocabulary of type bpe or unigram, received "
-                f"{'wordpiece' if is_given else self.model_type!r}."
             )
         self._check_freeze()
 
@@ -270,13 +267,31 @@ class PrepareConfig:
     lowercase: bool = _copy_train_field("lowercase")
     nfkc: bool = _copy_train_field("nfkc")
     joint_vocabulary: bool = option(True, "one for both sides; share_embeddings=all needs it")
+    subword_sampling: float = option(
+        0.0, "sample segmentations: BPE-dropout, or alpha of a unigram model", SHARE
+    )
+    samples: int = option(1, "times to write each pair, each time with new segmentations", COUNT)
     seed: int = option(1, "seed of the sample and of the held-out pairs", SEED)
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_validation(self)
+        self._check_sampling()
         if self.vocabularies is None:
             check_vocabularies(self, self.joint_vocabulary, "--no-joint-vocabulary")
+
+    def _check_sampling(self) -> None:
+        """Raises if segmentations cannot be sampled, or the same one would be written again."""
+        if not self.subword_sampling:
+            if self.samples > 1:
+                raise ValueError("samples needs --subword-sampling: all would be the same.")
+            return
+        is_given = bool(self.source_vocabulary or self.target_vocabulary)
+        if is_given or self.model_type not in ("bpe", "unigram"):
+            raise ValueError(
+                "subword_sampling needs a vocabulary of type bpe or unigram, received "
+                f"{'wordpiece' if is_given else self.model_type!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

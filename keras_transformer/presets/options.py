@@ -119,10 +119,6 @@ def check_sharing(
     share_embeddings: str, source_vocabulary_size: int, target_vocabulary_size: int
 ) -> None:
     """Checks `share_embeddings` against the sizes of the vocabularies."""
-    if share_embeddings not in SHARED:
-        raise ValueError(
-            f'share_embeddings must be "none", "target" or "all", received {share_embeddings!r}.'
-        )
     if share_embeddings == "all" and source_vocabulary_size != target_vocabulary_size:
         raise ValueError(
             'share_embeddings="all" needs a joint vocabulary, received '

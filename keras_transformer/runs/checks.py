@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_transformer.data.corpora import check_data_options
 from keras_transformer.data.dates import parse_locales
-from keras_transformer.data.prepared.prepared_corpus import VALID, read_manifest
+from keras_transformer.data.prepared_corpus import VALID, read_manifest
 from keras_transformer.data.text_files import ParallelText
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
 from keras_transformer.runs.configuration import MACHINE_FIELDS
@@ -50,6 +50,11 @@ def check_training(config: TrainConfig, run: Run, resume: bool = False) -> None:
     """
     if run.checked == (config, resume):
         return
+    if config.subword_sampling:
+        raise ValueError(
+            "train no longer has the option subword_sampling, which is set here: write a corpus "
+            "with prepare --subword-sampling, and start a new run on it by --corpus."
+        )
     cluster = cluster_for_strategy(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:

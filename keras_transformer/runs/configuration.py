@@ -48,7 +48,7 @@ def to_yaml(config: TrainConfig) -> str:
     """
     lines = [f"format: {FORMAT}"]
     for field in dataclasses.fields(TrainConfig):
-        if field.name == "imported" and config.imported is None:
+        if field.metadata.get("hidden") and getattr(config, field.name) == field.default:
             continue
         if title := field.metadata.get("section"):
             lines += ["", f"# {title}"]

@@ -25,7 +25,7 @@ from keras_transformer.utils import Path, counted, creating, remove_leftovers, r
 MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # scores of the model, and checksums: `write_scores`
 DATA = "data.json"  # size and fingerprint of the text
-CORPUS = "corpus"  # the prepared corpus, if the text is large: `data.prepared`
+CORPUS = "corpus"  # the prepared corpus, if the text is large: `data.prepare`
 EXAMPLES = "examples.json"  # pairs for exports
 HISTORY, CHECKPOINTS, LOGS = "history.csv", "checkpoints", "logs"
 CHECKSUMMED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # files with checksums in `model.json`
@@ -169,6 +169,8 @@ class Run(os.PathLike[str]):
         config = self.read_config()
         recipe = _convert_tuples(dataclasses.asdict(config))
         imported = recipe.pop("imported")
+        if not recipe["subword_sampling"]:
+            del recipe["subword_sampling"]
         local = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
         # The card reads the architecture from the model.
         for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *local, *MACHINE_FIELDS):

@@ -165,9 +165,7 @@ class RunCheckpoint(ResumeTraining):
 
     def _copy_model(self):
         """Copies the model uncompiled: without the optimizer, a third of the size when saved."""
-        twin = type(self.model).from_config(self.model.get_config())
-        twin.build()
-        return twin
+        return type(self.model).from_config(self.model.get_config())
 
     def _save_weights(self, epoch):
         """Writes the weights, updates the list of kept ones, and writes the model if it is best."""

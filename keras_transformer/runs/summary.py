@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import TrainConfig
-from keras_transformer.tokenizers.round_trip import describe_lost
+from keras_transformer.tokenizers.saved import describe_lost
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.utils import counted
 

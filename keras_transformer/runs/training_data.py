@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_transformer.data.corpora import load_corpus, load_valid, sample_rows
 from keras_transformer.data.pairs import Pair, fingerprint
-from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepared_corpus import MANIFEST, PreparedCorpus, read_manifest
+from keras_transformer.data.prepare import prepare_corpus
+from keras_transformer.data.prepared_corpus import MANIFEST, PreparedCorpus, read_manifest
 from keras_transformer.data.text_files import ParallelText, text_size
 from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabularies
@@ -29,12 +29,12 @@ from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VOCABULARIES, Run
 from keras_transformer.runs.streams import tolerate_closed_stderr
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
-from keras_transformer.tokenizers.training import learn_vocabularies
+from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.utils import Pairs, Path
 
 if TYPE_CHECKING:
-    from keras_transformer.data.encoded_pairs import EncodedPairs
+    from keras_transformer.data.pairs import EncodedPairs
     from keras_transformer.transformer import Transformer
 
 # Text up to about this size in bytes is read into memory: half a million pairs, some hundred MB as
@@ -203,14 +203,14 @@ def _make_corpus_data(config, mix):
 def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 
-    The output depends on the text and the options only, not on `processes`. After an interruption,
-    the same call resumes after the last complete shard. Progress is printed on stderr.
+    The output depends on the text and the options only, not on `processes`; with
+    `subword_sampling`, it differs each time. After an interruption, the same call resumes after the
+    last complete shard. Progress is printed on stderr.
 
     Args:
         config: `PrepareConfig`.
         output: Directory to create, for `PreparedCorpus`.
-        processes: Number of processes; by default one per core. They do not import TensorFlow,
-            except for lines of a unigram vocabulary that depend on rounding.
+        processes: Number of blocks of text that are tokenized at once; by default one per core.
 
     Raises:
         ValueError: If the configuration, a file or the directory is invalid.

@@ -19,6 +19,7 @@ from keras_transformer.training.divergence import check_weights
 from keras_transformer.translation.results import LEAST_LOG_PROB
 from keras_transformer.translation.scoring import all_attention, attention_to_source, rank_tokens
 from keras_transformer.translation.translator import Translator
+from keras_transformer.utils import Hidden
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
@@ -59,12 +60,12 @@ class StoredWeights(tf.Module):
                 steps = tf.cast(tf.round(weight.value / scale), tf.int8)
                 self.quantized.append(tf.Variable(steps))
                 stored.append((weight, self.quantized[-1], self.scales[-1]))
-        self._get_stored = lambda: stored  # hidden from tf.saved_model.save
+        self._stored = Hidden(stored)
 
     def in_use(self) -> keras.StatelessScope:
         """Context in which the model computes with the stored values."""
         values = []
-        for weight, variable, scale in self._get_stored():
+        for weight, variable, scale in self._stored.value:
             value = tf.cast(variable, tf.float32)
             values.append((weight, value if scale is None else value * scale))
         return keras.StatelessScope(values)
@@ -105,17 +106,15 @@ class ServedTranslator(tf.Module):
             translator = Translator(translator.model, *tokenizers, *limits)
         if config.prefix_token is not None:
             translator.source_prefix = _find_token(tokenizers[0], config.prefix_token)
-        # tf.saved_model.save would trace the Keras model in its own way.
-        self._get_translator = lambda: translator
+        self._translator = Hidden(translator)
         self._config = config
         functions = {name: self._function(name) for name in check_names(config.signatures)}
-        # Hidden as well: an attribute would be saved beside the signatures, a second time.
-        self._get_functions = lambda: functions
+        self._functions = Hidden(functions)
 
     @property
     def functions(self) -> Functions:
         """{name: tf.function}, called with the tensors that `SIGNATURES` names."""
-        return self._get_functions()
+        return self._functions.value
 
     def _function(self, name):
         """The tf.function of a signature."""
@@ -142,10 +141,10 @@ class ServedTranslator(tf.Module):
         return tf.function(serve, input_signature=specs, autograph=False)
 
     def _serving_default(self, text):
-        return self._get_translator().translate_batch(text)
+        return self._translator.value.translate_batch(text)
 
     def _beam(self, text):
-        answer = self._get_translator().search_batch(text, search=self._config.search)
+        answer = self._translator.value.search_batch(text, search=self._config.search)
         return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
     def _sample(self, text, temperature, top_k, top_p, seed):
@@ -156,16 +155,16 @@ class ServedTranslator(tf.Module):
             "top_p": tf.clip_by_value(_finite(top_p, 1.0), 0.0, 1.0),
             "seed": seed,
         }
-        return self._get_translator().translate_batch(text, sample, options)
+        return self._translator.value.translate_batch(text, sample, options)
 
     def _score(self, source, target):
-        translator = self._get_translator()
+        translator = self._translator.value
         target = translator.target_tokenizer(translator.clean(target))
         log_prob, tokens = translator.score_batch(source, translator.truncate_and_pad(target)[0])
         return {"log_prob": log_prob, "tokens": tokens}
 
     def _attention(self, text):
-        translator = self._get_translator()
+        translator = self._translator.value
         model = translator.model
         source, empty = translator.read_source(text)
         tokens, answer = translator.translate_ids(source, empty)
@@ -181,7 +180,7 @@ class ServedTranslator(tf.Module):
         }
 
     def _tokens(self, ids):
-        translator = self._get_translator()
+        translator = self._translator.value
         ids = _known(ids, translator.model.source_vocabulary_size)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
         ids = translator.add_prefix(tf.ragged.boolean_mask(ids, tf.logical_not(marks)))
@@ -211,7 +210,7 @@ class ServedTranslator(tf.Module):
             the best first, `best_tokens`, `best_ids` and `best_log_prob` `(B, T, K)`; and the maps
             of `all_attention`. All are empty for a text without tokens.
         """
-        translator = self._get_translator()
+        translator = self._translator.value
         model = translator.model
         prefix = _known(prefix, model.target_vocabulary_size)
         source, empty = translator.read_source(text)

@@ -3,11 +3,18 @@
 TensorFlow is loaded only when one is opened as a tokenizer.
 """
 
+import collections
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from keras_transformer.utils import Path
+import sentencepiece
+
+from keras_transformer.inspection.files import read_bytes
+from keras_transformer.inspection.vocabularies import MAX_BYTES, SPECIAL
+from keras_transformer.special_ids import UNK
+from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, parse_sentencepiece
+from keras_transformer.utils import Path, counted
 
 if TYPE_CHECKING:
     from keras_transformer.tokenizers.subword import SubwordTokenizer
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
 SIDES = ("source", "target")
 SUBWORD, WORDPIECE = ".spm", ".wordpiece"
 NAMES = tuple(side + kind for side in SIDES for kind in (SUBWORD, WORDPIECE))
+MAX_LINES = 10_000  # whose round trip is checked
 
 
 def file_extension(model: bytes) -> str:
@@ -25,12 +33,16 @@ def file_extension(model: bytes) -> str:
     return WORDPIECE if model.startswith(b"{") else SUBWORD  # JSON, or a protocol buffer
 
 
-def names(exists: Callable[[str], bool]) -> list[str]:
-    """Returns the names of the existing vocabularies, the source's first.
+def model_type(model: bytes) -> str:
+    """Returns the type of a serialized vocabulary, one of `MODEL_TYPES`."""
+    if file_extension(model) == WORDPIECE:
+        return "wordpiece"
+    spec = parse_sentencepiece(model).trainer_spec
+    return spec.ModelType.Name(spec.model_type).lower()
 
-    Args:
-        exists: Function from a name, such as `source.spm`, to whether that file exists.
-    """
+
+def names(exists: Callable[[str], bool]) -> list[str]:
+    """Returns the names of the existing vocabularies, the source's first."""
     found = []
     for side in SIDES:
         found += [side + kind for kind in (SUBWORD, WORDPIECE) if exists(side + kind)][:1]
@@ -56,14 +68,8 @@ def require_paths(folder: Path) -> list[str]:
 
 def read(folder: Path) -> tuple[bytes, bytes]:
     """Returns the serialized vocabularies of source and target."""
-    models = []
-    for path in require_paths(folder):
-        try:
-            with open(path, "rb") as file:
-                models.append(file.read())
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
-    return models[0], models[1]
+    source, target = (read_bytes(path, MAX_BYTES) for path in require_paths(folder))
+    return source, target
 
 
 def write(folder: Path, tokenizers: Sequence[Any]) -> None:
@@ -95,3 +101,37 @@ def _get_class(kind: str) -> "type[Saved]":
     from keras_transformer.tokenizers.subword import SubwordTokenizer
 
     return SubwordTokenizer
+
+
+def describe_lost(model: bytes, lines: Sequence[str]) -> str:
+    """Describes which lines change when they are tokenized and detokenized, and what helps.
+
+    Of more than `MAX_LINES`, some are checked, evenly spaced. Control characters and kinds and
+    numbers of spaces do not count. The description is empty if no line changes.
+    """
+    lines = lines[:: -(-len(lines) // MAX_LINES) or 1]
+    changed, characters = 0, collections.Counter[str]()
+    for pair in zip(lines, _write_back(model, lines), strict=True):
+        line, back = (" ".join(text.translate(SPACES_AND_CONTROLS).split()) for text in pair)
+        if line != back:
+            changed += 1
+            old, new = collections.Counter(line), collections.Counter(back)
+            characters += (old - new) or (new - old)  # lost, or else inserted
+    if not changed:
+        return ""
+    frequent = ", ".join(f"{char!r} {count:,}" for char, count in characters.most_common(5))
+    return (
+        f"{changed:,} of {counted(len(lines), 'line')} cannot be written in this vocabulary (most "
+        f"frequent changes: {frequent}); one of type bpe, unigram or char, learned without "
+        "--lowercase, keeps every character but ▁"
+    )
+
+
+def _write_back(model, lines):
+    if file_extension(model) == SUBWORD:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        return processor.decode(processor.encode(lines))
+    tokenizer = open_model(model)
+    texts = tokenizer.detokenize(tokenizer(lines)).numpy().tolist()
+    # Without the letters of [UNK], which would count as written.
+    return [text.decode().replace(SPECIAL[UNK], "⁇") for text in texts]

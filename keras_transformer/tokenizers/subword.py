@@ -4,22 +4,19 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-import numpy as np
 import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.inspection.vocabularies import check_sentencepiece_model
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.subword_sampling import SubwordSampler, pair_keys, subword_sampler
 from keras_transformer.tokenizers.text_ops import (
     GraphTokenizer,
     Ids,
-    append_end,
     sentencepiece_tokenizer,
     tensorflow_text,
 )
-from keras_transformer.tokenizers.training import train_sentencepiece
-from keras_transformer.utils import Path, Tensor, Texts
+from keras_transformer.tokenizers.vocabularies import train_sentencepiece
+from keras_transformer.utils import Path, Tensor
 
 
 class SubwordTokenizer(GraphTokenizer):
@@ -93,63 +90,6 @@ class SubwordTokenizer(GraphTokenizer):
     def pieces(self, ids: Tensor | tf.RaggedTensor) -> Ids:
         """Returns the piece of each id: strings of the same shape, ragged or not."""
         return self._processor.id_to_string(ids)
-
-    def sampler(self, strength: float) -> SubwordSampler:
-        """Returns a function that segments texts, given as ids, at random.
-
-        That regularizes a model. With type bpe, BPE-dropout (Provilkov et al., 2020, §3): every
-        merge is skipped with probability `strength`, usually 0.1. With type unigram, subword
-        regularization (Kudo, 2018, equation 8): segmentations are sampled with their probability to
-        the power `strength`, so that a smaller one samples more widely. Texts of other types have
-        one segmentation.
-
-        Args:
-            strength: Above 0, at most 1.
-
-        Returns:
-            Function of ids `(I,)` int, the sentences' one after the other, without END, their
-            lengths `(B,)`, and a key for each, uint64 `(B,)`, such as `pair_keys` makes. Returns
-            ids, int32, and lengths, int64 `(B,)`, which depend on ids and keys alone: in any
-            process, whatever else is in the batch.
-
-        Raises:
-            ValueError: If `strength` is out of range, or a model of type bpe has pieces marked as
-                unused.
-
-        Example:
-
-        >>> ids = tokenizer(["the quick brown fox", "the fox"])
-        >>> from keras_transformer.tokenizers.subword_sampling import pair_keys
-        >>> keys = pair_keys(seed=1, pass_number=0, side=0, pairs=np.array([7, 12]))
-        >>> sampler = tokenizer.sampler(0.1)
-        >>> ids, lengths = sampler(ids.values.numpy(), ids.row_lengths().numpy(), keys)
-        """
-        return subword_sampler(self.model, strength)
-
-    def sample(
-        self, texts: Texts, strength: float, seed: int, end: bool = False
-    ) -> tf.RaggedTensor:
-        """Segments texts at random; see `sampler`.
-
-        Args:
-            texts: List of strings.
-            strength: Above 0, at most 1.
-            seed: The sample of a text depends on the seed and its index in the list only.
-            end: Whether to append END to each text.
-
-        Returns:
-            int32 ragged `(B, None)`.
-
-        Raises:
-            ValueError: See `sampler`.
-        """
-        sampler = self.sampler(strength)
-        ids = self(texts)
-        lengths = ids.row_lengths().numpy()
-        keys = pair_keys(seed, 0, 0, np.arange(len(lengths)))
-        flat, lengths = sampler(ids.flat_values.numpy(), lengths, keys)
-        ragged = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-        return append_end(ragged) if end else ragged
 
     @classmethod
     def train(

@@ -37,9 +37,6 @@ class GraphTokenizer(tf.Module):
     """Base of `SubwordTokenizer` and `WordPieceTokenizer`: one file, one call.
 
     A subclass defines `_encode`, from a string tensor to int32 ids.
-
-    Args:
-        model: The content of the tokenizer's file.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -59,11 +56,7 @@ class GraphTokenizer(tf.Module):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads a file written by `save`.
-
-        Raises:
-            ValueError: If it cannot be read, or is not a valid model.
-        """
+        """Reads a file written by `save`."""
         model = read_bytes(path, MAX_BYTES)
         try:
             return cls(model)

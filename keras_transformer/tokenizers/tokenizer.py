@@ -6,6 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from keras_transformer.utils import Tensor
 
+SPACE = "▁"  # stands for a space in the pieces of SentencePiece
+INSIDE = "##"  # prefix of a WordPiece piece that continues a word
+
 MEMBERS = ("vocabulary_size", "__call__", "detokenize", "pieces")
 
 
@@ -22,8 +25,8 @@ class Tokenizer(Protocol):
     export must then allow these operations, with `load_saved_model(path, allow_ops=…)` or a
     command's `--allow-ops`; otherwise an error names them.
 
-    Two more methods are used if the tokenizer has them, as `SubwordTokenizer` does: `sampler`, by
-    `make_dataset(…, subword_sampling=…)`, and `save`, by `export_ctranslate2`.
+    One more method is used if the tokenizer has it, as `SubwordTokenizer` does: `save`, by
+    `export_ctranslate2`.
 
     Attributes:
         vocabulary_size: V, the number of ids, including the four reserved ones.
@@ -88,13 +91,7 @@ class Tokenizer(Protocol):
 
 
 def check_tokenizer(side: str, tokenizer: Any, members: Iterable[str] = MEMBERS) -> None:
-    """Checks that an object has the interface of a tokenizer.
-
-    Args:
-        side: `"source"` or `"target"`.
-        tokenizer: The object.
-        members: Names of the members that are needed.
-    """
+    """Checks that an object has the interface of a tokenizer."""
     missing = [name for name in members if not hasattr(tokenizer, name)]
     if not missing and "__call__" in members and not _takes_end(tokenizer):
         missing = ["the call argument end"]

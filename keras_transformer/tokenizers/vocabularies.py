@@ -1,15 +1,32 @@
-"""Checks of vocabularies and their texts, and files of WordPiece pieces. Loads no TensorFlow."""
+"""SentencePiece and WordPiece vocabularies: learns, reads and checks them. Loads no TensorFlow."""
 
+import collections
+import io
+import itertools
 import json
 import os
+import re
+import sys
+import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
-from keras_transformer.inspection.vocabularies import FORMAT, check_pieces, read_wordpiece_model
-from keras_transformer.tokenizers.tokenizer import to_bytes
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.inspection.vocabularies import (
+    FORMAT,
+    SPECIAL,
+    check_pieces,
+)
+from keras_transformer.presets.options import check_vocabulary
+from keras_transformer.special_ids import END, PAD, START, UNK
+from keras_transformer.tokenizers.tokenizer import INSIDE, to_bytes
 from keras_transformer.utils import Path
 
-INSIDE = "##"  # prefix of a WordPiece piece that continues a word
+MAX_WORDS = 100_000  # WordPiece pieces are learned from so many of the most frequent words
+MAX_WORD_LENGTH = 50  # in characters, of these words
 # What is normalized without NFKC: white space to a space, other control characters to nothing.
 # NUL cannot be in SentencePiece's rules.
 SPACES_AND_CONTROLS = {
@@ -19,13 +36,12 @@ SPACES_AND_CONTROLS = {
 }
 NO_TEXT = "Cannot learn a vocabulary: every line of the text is empty."
 
+# (source, target) texts, read again for each call.
+ReadPairs: TypeAlias = Callable[[], Iterable[Sequence[str | bytes]]]
+
 
 class VocabularyTooLarge(ValueError):
-    """The text does not allow as many ids as were requested.
-
-    Attributes:
-        limit: The largest number that it allows.
-    """
+    """The text allows no more than `limit` ids."""
 
     def __init__(self, limit: int, vocabulary_size: int | None) -> None:
         super().__init__(
@@ -35,24 +51,18 @@ class VocabularyTooLarge(ValueError):
         self.limit = limit
 
 
-def check_text(
-    lines: Iterable[str | bytes] | None, files: Sequence[str | os.PathLike[str]]
-) -> None:
-    """Checks that either lines or files are given, several of them."""
+def _check_text(lines, files):
+    """Raises unless either lines or files are given, several of them."""
     if isinstance(lines, (str, bytes, os.PathLike)):
         raise ValueError(
             f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
             "list, or pass files=[path]."
         )
-    if isinstance(files, (str, bytes, os.PathLike)):
-        raise ValueError(
-            f"files must be a list of paths, received one, {files!r}: put it in a list."
-        )
     if (lines is None) == (len(files) == 0):
         raise ValueError("Pass either lines or files to learn a vocabulary from, not both.")
 
 
-def nonempty(lines: Iterable[str | bytes] | None) -> Iterator[bytes]:
+def _nonempty(lines):
     """Yields the lines that are not empty, as UTF-8."""
     empty = True
     for line in lines or ():
@@ -64,6 +74,256 @@ def nonempty(lines: Iterable[str | bytes] | None) -> Iterator[bytes]:
             yield to_bytes(line)
     if empty:
         raise ValueError(NO_TEXT)
+
+
+def learn_vocabularies(
+    read: ReadPairs,
+    vocabulary_size: int | None,
+    model_type: str,
+    lowercase: bool,
+    nfkc: bool,
+    joint: bool,
+    source_vocabulary_size: int | None = None,
+    target_vocabulary_size: int | None = None,
+    source_vocabulary: Path | None = None,
+    target_vocabulary: Path | None = None,
+) -> tuple[bytes, bytes]:
+    """Returns the serialized vocabularies of source and target, learned or read from files.
+
+    The options are those of `TrainConfig`. `nfkc` is for sources: a model could not write what it
+    changes in targets. Vocabularies that are `joint` are learned from both sides; they have the
+    same pieces and scores, and differ in the normalization alone. If the text allows fewer ids than
+    requested, all that it allows are used, and a message is printed to stderr.
+    """
+
+    def make(*sides, read=read, nfkc=False, size=None, path=None):
+        if path is not None:
+            return serialize_pieces(read_pieces(path), lowercase)
+        lines = (pair[side] for pair in read() for side in sides)
+        size = vocabulary_size if size is None else size
+        try:
+            if model_type == "wordpiece":
+                return train_wordpiece(lines, (), size, lowercase)
+            return train_sentencepiece(lines, (), size, model_type, lowercase, nfkc)
+        except VocabularyTooLarge as error:
+            limit = error.limit
+        print(
+            f"vocabulary: {limit} ids instead of {size}, the maximum for this text", file=sys.stderr
+        )
+        return make(*sides, read=read, nfkc=nfkc, size=limit)
+
+    if not joint:
+        source = make(0, nfkc=nfkc, size=source_vocabulary_size, path=source_vocabulary)
+        return source, make(1, size=target_vocabulary_size, path=target_vocabulary)
+    if not nfkc or model_type == "wordpiece" or source_vocabulary is not None:
+        return (make(0, 1, path=source_vocabulary),) * 2
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name=_nfkc_name(lowercase), escape_whitespaces=False
+    )
+
+    def read_normalized():
+        for pair in read():
+            yield normalizer.normalize(to_bytes(pair[0])), pair[1]
+
+    target = make(0, 1, read=read_normalized)
+    return _normalize_to_nfkc(target, lowercase), target
+
+
+def _nfkc_name(lowercase):
+    return "nfkc_cf" if lowercase else "nfkc"
+
+
+def _normalize_to_nfkc(model, lowercase):
+    """Returns a SentencePiece model with the normalization of sources instead of its own."""
+    proto = parse_sentencepiece(model)
+    small = train_sentencepiece(["a"], (), None, "char", lowercase, nfkc=True)
+    proto.normalizer_spec.CopyFrom(parse_sentencepiece(small).normalizer_spec)
+    return proto.SerializeToString(deterministic=True)
+
+
+def train_sentencepiece(
+    lines: Iterable[str | bytes] | None,
+    files: Sequence[str | os.PathLike[str]],
+    vocabulary_size: int | None,
+    model_type: str,
+    lowercase: bool,
+    nfkc: bool,
+) -> bytes:
+    """Returns a serialized SentencePiece model, learned from text; see `SubwordTokenizer.train`."""
+    _check_text(lines, files)
+    check_vocabulary(vocabulary_size, model_type)
+    if model_type == "wordpiece":
+        raise ValueError(
+            "SubwordTokenizer does not support model_type='wordpiece': use "
+            "WordPieceTokenizer.train."
+        )
+    options: dict[str, Any] = dict(
+        model_type=model_type,
+        vocab_size=vocabulary_size or 1 << 20,
+        # A char vocabulary ends with the characters, without an error from SentencePiece.
+        hard_vocab_limit=model_type != "char" and vocabulary_size is not None,
+        byte_fallback=model_type != "word",
+        character_coverage=1.0,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=START,
+        eos_id=END,
+        max_sentence_length=1 << 20,
+        num_threads=os.cpu_count() or 1,
+        minloglevel=2,
+    )
+    if files:
+        options["input"] = [os.fspath(path) for path in files]
+    else:
+        options["sentence_iterator"] = _nonempty(lines)
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        options |= _normalization_options(lowercase, nfkc, folder)
+        try:
+            sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
+        except (RuntimeError, OSError) as error:
+            raise _translate_error(error, vocabulary_size) from error
+    return _remove_temporary_path(model.getvalue(), vocabulary_size)
+
+
+def parse_sentencepiece(model: bytes) -> Any:
+    """Returns a SentencePiece model as a protocol buffer."""
+    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"]  # created at import time
+    return proto.FromString(model)
+
+
+def _normalization_options(lowercase, nfkc, folder):
+    """Returns the trainer's options for the normalization of text."""
+    if nfkc:
+        return {"normalization_rule_name": _nfkc_name(lowercase)}
+    rules = os.path.join(folder, "rules.tsv")
+    with open(rules, "w", encoding="utf-8") as file:
+        for code in range(0x110000) if lowercase else SPACES_AND_CONTROLS:
+            text = SPACES_AND_CONTROLS.get(code, chr(code).lower())
+            if text != chr(code):
+                file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in text)}\n")
+    return {"normalization_rule_tsv": rules}
+
+
+def _remove_temporary_path(model, vocabulary_size):
+    """Removes the path of the temporary file of rules from a model, which differs each time."""
+    proto = parse_sentencepiece(model)
+    if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
+        raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
+    if not proto.normalizer_spec.normalization_rule_tsv:
+        return model
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")
+    return proto.SerializeToString(deterministic=True)
+
+
+def _translate_error(error, vocabulary_size):
+    """Returns a one-sentence error for one of the trainer, which refers to its C++ sources."""
+    message = " ".join(str(error).split())
+    if match := re.search(r"too high .* (\d+)\D*$", message):
+        return VocabularyTooLarge(int(match[1]), vocabulary_size)
+    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        return ValueError(
+            f"The characters of the text and the special ids take {match[1]} ids, received "
+            f"vocabulary_size={vocabulary_size}: use more ids."
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return ValueError(NO_TEXT)
+    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_nonempty`
+        return ValueError(match[1])
+    message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
+    return ValueError(f"SentencePiece failed to learn a vocabulary: {message or error!r}.")
+
+
+def train_wordpiece(
+    lines: Iterable[str | bytes] | None,
+    files: Sequence[str | os.PathLike[str]],
+    vocabulary_size: int,
+    lowercase: bool,
+) -> bytes:
+    """Returns a serialized WordPiece model: every character, and the most useful longer pieces.
+
+    The tokenizers package merges pieces, the method of BERT's vocabularies. Only the pieces that
+    occur most often in the segmented words are kept, without intermediate merges.
+    """
+    _check_text(lines, files)
+    check_vocabulary(vocabulary_size, "wordpiece")
+    counts, split = _count_words(_nonempty(_read_lines(files) if files else lines), lowercase)
+    if not counts:
+        raise ValueError(NO_TEXT)
+    characters = sorted(set(itertools.chain.from_iterable(counts)))
+    # Only characters that are not words by themselves can continue a word.
+    inside = [INSIDE + one for one in characters if len(split(f"a{one}a")) == 1]
+    base = [*SPECIAL, *characters, *inside]
+    wanted = vocabulary_size - len(base)
+    if wanted < 0:
+        raise ValueError(
+            f"The characters of the text, at the beginning of a word and inside, and the special "
+            f"ids take {len(base)} ids, received vocabulary_size={vocabulary_size}: use more ids."
+        )
+    words = {word: count for word, count in counts.items() if len(word) <= MAX_WORD_LENGTH}
+    words = dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS])
+    pieces: list[str] = []
+    size, exhausted = wanted, False
+    while len(pieces) < wanted and not exhausted:
+        size += size // 4 + 100
+        pieces, exhausted = _merge_pieces(words, base, size)
+    if len(pieces) < wanted:
+        raise VocabularyTooLarge(len(base) + len(pieces), vocabulary_size)
+    return serialize_pieces([*base, *pieces[:wanted]], lowercase)
+
+
+def _read_lines(files):
+    """Yields the lines of text files."""
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                yield from file
+        except OSError as error:
+            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from error
+
+
+def _count_words(lines, lowercase):
+    """Returns the frequency of each word of a text, and the function that splits text to words."""
+    import tokenizers
+
+    normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    )
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+
+    def split(text):
+        return [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+
+    counts: collections.Counter[str] = collections.Counter()
+    for line in lines:
+        counts.update(split(line.decode(errors="ignore")))
+    return counts, split
+
+
+def _merge_pieces(words, base, size):
+    """Learns `size` pieces; returns those needed, most frequent first, and whether that is all."""
+    import tokenizers
+
+    learner = tokenizers.Tokenizer(tokenizers.models.WordPiece())
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=len(base) + size,
+        special_tokens=base,  # first, and in this order: ties between merges go by the ids
+        min_frequency=1,
+        show_progress=False,
+    )
+    # The trainer takes texts rather than counts.
+    texts = (" ".join([word] * count) for word, count in words.items())
+    learner.train_from_iterator(texts, trainer)
+    ids = learner.get_vocab()
+    model = tokenizers.models.WordPiece(ids, max_input_chars_per_word=MAX_WORD_LENGTH)
+    uses: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        for piece in model.tokenize(word):
+            uses[piece.value] += count
+    longer = [piece for piece in uses if ids[piece] >= len(base)]
+    longer.sort(key=lambda piece: (-uses[piece], ids[piece]))
+    return longer, len(ids) < len(base) + size
 
 
 def read_pieces(path: Path) -> list[str]:
@@ -97,19 +357,3 @@ def serialize_pieces(pieces: Sequence[str], lowercase: bool) -> bytes:
     """Serializes a WordPiece vocabulary: its pieces in file order, and whether it is uncased."""
     content = {"format": FORMAT, "lowercase": lowercase, "pieces": list(pieces)}
     return json.dumps(content, ensure_ascii=False, indent=0).encode() + b"\n"
-
-
-def deserialize_pieces(model: bytes) -> tuple[list[str], bool]:
-    """Returns the pieces of a WordPiece model, in file order, and whether it is uncased."""
-    try:
-        return read_wordpiece_model(model)
-    except ValueError as error:
-        raise ValueError(
-            f"Expected the bytes of a WordPiece model, received {model!r:.40} ({error}): "
-            "WordPieceTokenizer.train and from_vocabulary make one, load reads one."
-        ) from error
-
-
-def detokenizing_loses(lowercase: bool) -> str:
-    """Describes what a WordPiece tokenizer does not restore when it converts ids to text."""
-    return "spaces around punctuation" + (", capitals, accents" if lowercase else "")

@@ -5,16 +5,18 @@ from typing import Self
 
 import tensorflow as tf
 
-from keras_transformer.inspection.vocabularies import MAX_PIECE_LENGTH, SPECIAL
+from keras_transformer.inspection.vocabularies import (
+    MAX_PIECE_LENGTH,
+    SPECIAL,
+    read_wordpiece_model,
+)
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflow_text
-from keras_transformer.tokenizers.training import train_wordpiece
+from keras_transformer.tokenizers.tokenizer import INSIDE
 from keras_transformer.tokenizers.vocabularies import (
-    INSIDE,
-    deserialize_pieces,
-    detokenizing_loses,
     read_pieces,
     serialize_pieces,
+    train_wordpiece,
 )
 from keras_transformer.utils import Path, Tensor
 
@@ -70,7 +72,13 @@ class WordPieceTokenizer(GraphTokenizer):
 
     def __init__(self, model: bytes) -> None:
         super().__init__(model)
-        in_file, self.lowercase = deserialize_pieces(model)
+        try:
+            in_file, self.lowercase = read_wordpiece_model(model)
+        except ValueError as error:
+            raise ValueError(
+                f"Expected the bytes of a WordPiece model, received {model!r:.40} ({error}): "
+                "WordPieceTokenizer.train and from_vocabulary make one, load reads one."
+            ) from error
         numbers = {piece: number for number, piece in enumerate(in_file)}
         pieces = [*SPECIAL, *(piece for piece in in_file if piece not in SPECIAL)]
         self.vocabulary_size = len(pieces)
@@ -89,7 +97,7 @@ class WordPieceTokenizer(GraphTokenizer):
     @property
     def detokenizing_loses(self) -> str:
         """Describes what `detokenize` does not restore."""
-        return detokenizing_loses(self.lowercase)
+        return "spaces around punctuation" + (", capitals, accents" if self.lowercase else "")
 
     def _encode(self, text: Tensor) -> Ids:
         return self._processor.tokenize(normalize(text, self.lowercase))
@@ -188,13 +196,6 @@ def normalize(text: Tensor, lowercase: bool) -> Tensor:
     """Removes control characters and invalid bytes, and for an uncased vocabulary accents and case.
 
     tensorflow_text's FastBertNormalizer would also apply NFKC, which turns ß into ss and ² into 2.
-
-    Args:
-        text: String tensor.
-        lowercase: Whether the vocabulary is uncased.
-
-    Returns:
-        String tensor of the same shape.
     """
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
     if not lowercase:

@@ -7,9 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
-TF_CONFIG = "TF_CONFIG"
 EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
 START_TIMEOUT = 300.0  # seconds that workers wait for each other at the start
 TYPES = ("chief", "worker")  # tasks that train, in the order of their numbers
@@ -18,15 +16,10 @@ RETRY_SECONDS = 0.2  # between two attempts to reach a worker
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes that train together.
+    """The processes that train together."""
 
-    Args:
-        addresses: `"host:port"` of each worker; the first one is the chief.
-        index: Index of this process among them.
-    """
-
-    addresses: tuple[str, ...]
-    index: int
+    addresses: tuple[str, ...]  # "host:port" of each worker; the first one is the chief
+    index: int  # of this process among them
 
     @property
     def is_chief(self) -> bool:
@@ -48,40 +41,27 @@ class Cluster:
 
 
 def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
-    """Reads TF_CONFIG, which users or Kubernetes' training operators set.
-
-    Args:
-        environment: Environment variables; by default those of this process.
-
-    Returns:
-        `Cluster`; None without TF_CONFIG.
-    """
-    text = (os.environ if environment is None else environment).get(TF_CONFIG, "")
+    """Reads TF_CONFIG, which users or Kubernetes' training operators set; None without it."""
+    text = (os.environ if environment is None else environment).get("TF_CONFIG", "")
     if not text.strip():
         return None
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"TF_CONFIG is not JSON ({error}). Example: {EXAMPLE}.") from None
-    cluster, task = (_read_section(config, name) for name in ("cluster", "task"))
-    kind, index = task.get("type"), task.get("index", 0)
-    if kind not in TYPES:
+        task = config["task"]["type"], config["task"].get("index", 0)
+        addresses = {
+            (kind, index): address
+            for kind in TYPES
+            for index, address in enumerate(config["cluster"].get(kind, []))
+        }
+        for address in addresses.values():
+            _split_address(address)
+        return Cluster(tuple(addresses.values()), list(addresses).index(task))
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
-            f"The task type in TF_CONFIG must be 'chief' or 'worker', received {kind!r}: parameter "
-            "servers and evaluators are not supported."
-        )
-    addresses: list[str] = []
-    for name in TYPES:
-        if name == kind:
-            number = len(addresses) + index if isinstance(index, int) else -1
-        addresses += _addresses(cluster, name)
-    count = len(_addresses(cluster, kind))
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-        raise ValueError(
-            f"The task index in TF_CONFIG must be an integer below {count}, the number of "
-            f"addresses of type {kind}, received {index!r}: expected, for example, {EXAMPLE}."
-        )
-    return Cluster(tuple(addresses), number)
+            "TF_CONFIG must be the JSON of a cluster, with the addresses host:port of chief and "
+            "worker, and of the task of this process, which must be one of them: expected, for "
+            f"example, {EXAMPLE}, received {text}."
+        ) from None
 
 
 def joined_cluster() -> Cluster:
@@ -109,10 +89,6 @@ def wait_for_workers(cluster: Cluster, timeout: float = START_TIMEOUT) -> None:
     """Waits until every other worker responds at its address; responds to them meanwhile.
 
     TensorFlow itself would wait forever.
-
-    Args:
-        cluster: `Cluster`.
-        timeout: Seconds.
     """
     end = time.monotonic() + timeout
     missing = [index for index in range(len(cluster.addresses)) if index != cluster.index]
@@ -153,28 +129,6 @@ def _responds(address, seconds):
             return True
     except OSError:
         return False
-
-
-def _read_section(config: Any, name: str) -> dict[str, Any]:
-    part = config.get(name) if isinstance(config, dict) else None
-    if not isinstance(part, dict):
-        raise ValueError(f"TF_CONFIG has no {name}: expected, for example, {EXAMPLE}.")
-    return part
-
-
-def _addresses(cluster: dict[str, Any], kind: str) -> list[str]:
-    """Returns the addresses of one type of task; raises if one is invalid."""
-    addresses = cluster.get(kind, [])
-    if not isinstance(addresses, list):
-        raise ValueError(f"TF_CONFIG: {kind} must be a list of host:port, received {addresses!r}.")
-    for address in addresses:
-        try:
-            _split_address(address)
-        except (ValueError, AttributeError):
-            raise ValueError(
-                f"TF_CONFIG: {address!r} is not the address of a {kind}: expected host:port."
-            ) from None
-    return addresses
 
 
 def _split_address(address: str) -> tuple[str, int]:

@@ -22,11 +22,10 @@ from keras_transformer.training.cluster import (
     Cluster,
     cluster_for_strategy,
     joined_cluster,
-    read_cluster,
     wait_for_workers,
 )
 from keras_transformer.training.keras_workarounds import sum_over_replicas
-from keras_transformer.utils import Nested, Tensor, counted
+from keras_transformer.utils import counted
 
 CHECK_SECONDS = 3.0  # seconds between two checks of the other workers
 MAX_MISSES = 3  # failed checks in a row after which a worker counts as lost
@@ -117,10 +116,7 @@ def is_multiworker(strategy: tf.distribute.Strategy) -> bool:
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether this process is the chief, or the only process: the one that writes files."""
-    if not is_multiworker(strategy):
-        return True
-    cluster = read_cluster()
-    return cluster is None or cluster.is_chief
+    return not is_multiworker(strategy) or joined_cluster().is_chief
 
 
 # Batches.
@@ -140,18 +136,10 @@ def check_scope(strategy: tf.distribute.Strategy, variables: list[keras.Variable
 
 
 def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
-    """Makes each worker read its rows of a dataset's batches.
+    """Makes each worker read its rows of the batches of a dataset of `make_dataset`.
 
     Keras would shard a `tf.data.Dataset` again, although workers may read different rows already.
-    With a dataset of `make_dataset`, each worker reads its rows of every batch, and a worker
-    without rows reads a row of padding.
-
-    Args:
-        strategy: The strategy of the model.
-        dataset: A dataset of `make_dataset`. Anything else is returned unchanged.
-
-    Returns:
-        A `tf.distribute.DistributedDataset`; without workers, `dataset`.
+    A worker without rows reads a row of padding. Anything else is returned unchanged.
     """
     stream = getattr(dataset, "stream", None)
     if stream is None or not is_multiworker(strategy):
@@ -166,31 +154,22 @@ def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
 
 
 def split_for_replicas(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Splits each batch into one for each replica of a worker; replicas read them in turn.
+    """Splits each batch of nested ids `(B, …)` into one for each replica of a worker.
 
-    Args:
-        dataset: Dataset of nested ids `(B, …)`.
-        count: Number of replicas.
-
-    Returns:
-        `tf.data.Dataset` with the rows i, i + count … of each batch; if there are none, a row of
-        PAD.
+    Replica i reads the rows i, i + count …; if there are none, a row of PAD.
     """
 
-    def split(*batch):
-        def rows(number):
-            return tf.nest.map_structure(lambda x: _take_every(x, number, count), batch)
+    def take_every(x, number):
+        rows = x[number::count]
+        padding = tf.fill(tf.concat([[1], tf.shape(x)[1:]], axis=0), tf.cast(PAD, x.dtype))
+        return tf.cond(tf.equal(tf.shape(rows)[0], 0), lambda: padding, lambda: rows)
 
-        return tf.data.Dataset.range(count).map(rows)
+    def split(*batch):
+        return tf.data.Dataset.range(count).map(
+            lambda number: tf.nest.map_structure(lambda x: take_every(x, number), batch)
+        )
 
     return dataset.flat_map(split)
-
-
-def _take_every(x: Tensor, number: Tensor, count: int) -> Nested:
-    """Returns the rows `number`, `number` + `count` …; if there are none, a row of PAD."""
-    rows = x[number::count]
-    padding = tf.fill(tf.concat([[1], tf.shape(x)[1:]], axis=0), tf.cast(PAD, x.dtype))
-    return tf.cond(tf.equal(tf.shape(rows)[0], 0), lambda: padding, lambda: rows)
 
 
 # Communication. Each of these functions returns only when all workers have called it.
@@ -199,15 +178,7 @@ def _take_every(x: Tensor, number: Tensor, count: int) -> Nested:
 def gather_from_workers(
     strategy: tf.distribute.Strategy, values: Sequence[float] | np.ndarray
 ) -> np.ndarray:
-    """Gathers the numbers of all workers on each of them.
-
-    Args:
-        strategy: The strategy of the model, with several workers.
-        values: Numbers `(N,)` of this worker.
-
-    Returns:
-        float64 `(workers, N)`.
-    """
+    """Gathers numbers `(N,)` of each worker on all of them: float64 `(workers, N)`."""
     cluster = joined_cluster()
     table = np.zeros([len(cluster.addresses), len(values)])
     table[cluster.index] = values
@@ -231,15 +202,7 @@ def gather_from_workers(
 def broadcast_from_chief(
     strategy: tf.distribute.Strategy, values: Mapping[str, float]
 ) -> dict[str, float]:
-    """Returns the chief's numbers on all workers.
-
-    Args:
-        strategy: The strategy of the model.
-        values: Numbers by name; the names must be the same on all workers.
-
-    Returns:
-        The chief's numbers by name.
-    """
+    """Returns the chief's numbers, by the same names, on all workers."""
     if not is_multiworker(strategy):
         return dict(values)
     chief = gather_from_workers(strategy, [float(value) for value in values.values()])[0]
@@ -247,13 +210,7 @@ def broadcast_from_chief(
 
 
 def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None:
-    """Checks that a value is the same on all workers.
-
-    Args:
-        strategy: The strategy of the model.
-        what: The name of the value in the message, a plural.
-        value: The value of this worker.
-    """
+    """Checks that a value is the same on all workers; `what` is its name, a plural."""
     if not is_multiworker(strategy):
         return
     cluster = joined_cluster()
@@ -276,8 +233,7 @@ class WorkerLostError(ValueError):
 
 def watch_workers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[Any]:
     """A context in which this process ends when another worker is lost; see `WorkerWatch`."""
-    cluster = read_cluster() if is_multiworker(strategy) else None
-    return WorkerWatch(cluster) if cluster else contextlib.nullcontext()
+    return WorkerWatch(joined_cluster()) if is_multiworker(strategy) else contextlib.nullcontext()
 
 
 class WorkerWatch:
@@ -286,9 +242,6 @@ class WorkerWatch:
     If a worker dies, TensorFlow ends the others; but if the chief dies, they wait for it forever,
     inside a step that Python cannot interrupt. This context aborts the step, so that `fit` raises;
     if the process has not ended after a while, it kills the process.
-
-    Args:
-        cluster: `Cluster`.
     """
 
     def __init__(self, cluster: Cluster) -> None:

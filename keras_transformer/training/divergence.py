@@ -61,13 +61,7 @@ def describe_validation(epoch: int) -> str:
 
 
 def stop(model: keras.Model, what: str, remedy: str = REMEDY) -> NoReturn:
-    """Stops `fit`. With several workers, all of them must call this function.
-
-    Args:
-        model: The model that is being trained.
-        what: What is not finite.
-        remedy: What to change.
-    """
+    """Stops `fit`, as `what` is not finite. With several workers, all must call this function."""
     rate = float(model.optimizer.learning_rate)
     strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's
     if strategy is not None:

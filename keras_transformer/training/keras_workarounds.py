@@ -6,106 +6,46 @@ is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.training.labels import explain_failure, sum_dtype
-from keras_transformer.utils import Config, Nested, Tensor
+from keras_transformer.training.losses import explain_failure
+from keras_transformer.utils import Nested, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf
-
-    from keras_transformer.kernels.tensorflow import outside_of_traces
 
 
 # Building.
 
 
-def make_functional(model: keras.Model, base: type, args: tuple[Any, ...], kwargs: Config) -> None:
-    """Makes the class of a functional model, `Mine(inputs, outputs)`, a subclass of `Functional`.
-
-    Keras would make `Functional` the base of every class between `Mine` and `keras.Model`, and so
-    of all subclasses of `base`: after one functional model, no other model could be created.
-
-    Args:
-        model: A model that is about to be initialized.
-        base: `TokenTrainer`.
-        args, kwargs: Its arguments.
-    """
-    named = {"inputs", "outputs"} & kwargs.keys()
-    if len(args) + len(named) != 2:
-        return
-    from keras.src.models.functional import Functional
-
-    kind = type(model)
-    if kind is base:
-        name = base.__name__
-        raise TypeError(
-            f"A functional model cannot be a {name} itself: create a subclass, such as "
-            f"class FunctionalModel({name}): pass."
-        )
-    if not issubclass(kind, Functional):
-        kind.__bases__ = (*(b for b in kind.__bases__ if b is not keras.Model), Functional)
-
-
-def build_before_tracing(
-    model: keras.Model, call: Callable[..., Nested], *args: Any, **kwargs: Any
-) -> None:
-    """Builds every layer with shapes alone, before a `tf.function` traces the model's first call.
-
-    If a trace fails, the variables that it created are lost, but their layers stay built.
-
-    Args:
-        model: A model that is about to be called inside a `tf.function`.
-        call: The call, and its arguments.
-    """
-    from keras.src import backend
-
-    if backend.in_stateless_scope() or all(layer.built for layer in model._flatten_layers()):
-        return
-    # Whatever this raises, the trace will raise as well.
-    with contextlib.suppress(Exception), outside_of_traces():
-        backend.compute_output_spec(call, *args, **kwargs)
-
-
 def maybe_symbolic_build(
     model: keras.Model, iterator: Any = None, data_batch: Nested = None
 ) -> None:
-    """Builds what `fit` or `evaluate` needs: replaces `Model._maybe_symbolic_build`.
+    """Builds what `fit` or `evaluate` needs, from shapes.
 
-    Under a strategy, Keras 3.15 averages the first batch over the replicas, although it looks at
-    shapes and dtypes only. That fails for integers, and for replicas with different numbers of
-    rows, such as an odd batch on two replicas. Here Keras sees the rows of the first replica.
-
-    Without a strategy Keras leaves building to the first step, and TensorFlow traces a function
-    that creates variables twice. Building ahead halves the time to the first step of a large model.
+    Without a strategy, Keras leaves building to the first step, and TensorFlow traces a function
+    that creates variables twice: this halves the time to the first step of a large model. Under a
+    strategy, Keras 3.15 averages the first batch over the replicas, although it needs the shapes
+    only. That fails for integers, and for replicas with different numbers of rows.
     """
-    strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync > 1:
-        if iterator is not None:
-            for _, _, batches in iterator:
-                data_batch = strategy.experimental_local_results(next(batches))[0]
-                break
-        keras.Model._maybe_symbolic_build(model, data_batch=data_batch)
-        return
     if data_batch is None:
-        data_batch = iterator._get_iterator().element_spec
+        data_batch = tf.nest.map_structure(
+            lambda spec: getattr(spec, "_value_specs", [spec])[0],  # of the first replica
+            iterator._get_iterator().element_spec,
+        )
+    several = model.distribute_strategy.num_replicas_in_sync > 1
     # Not every model can be called with shapes alone. Then the first trace builds it, as Keras
-    # does, or raises a better error.
-    with contextlib.suppress(Exception):
+    # does, or raises a better error; replicas cannot.
+    with contextlib.nullcontext() if several else contextlib.suppress(Exception):
         build_ahead(model, data_batch)
 
 
 def build_ahead(model: keras.Model, data_batch: Nested) -> None:
-    """Builds layers, optimizer, loss and metrics of a compiled model, as its first step would.
-
-    Args:
-        model: Any `keras.Model`.
-        data_batch: A batch for `fit`, or its `element_spec`.
-    """
+    """Builds layers, optimizer, loss and metrics for a batch, or its `element_spec`."""
     with model.distribute_strategy.scope():
         model._symbolic_build(data_batch=data_batch)
 
@@ -114,13 +54,11 @@ def build_ahead(model: keras.Model, data_batch: Nested) -> None:
 
 
 def make_function(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[..., Nested]:
-    """Compiles a training or test step: replaces `Model._make_function`.
+    """Compiles a training or test step.
 
     Keras averages what a step returns over the replicas: means of means, and divided sums. Over
     workers it fails at scalars (`reduce_per_replica` concatenates along axis 0). Here each replica
-    returns the metrics of all replicas.
-
-    A compiled step with invalid labels raises the `ValueError` of `labels.explain_failure`.
+    returns the metrics of all replicas. Invalid ids and labels raise a `ValueError`.
     """
     if model.distribute_strategy.num_replicas_in_sync > 1:
         step = _add_metrics_of_all_replicas(model, step)
@@ -133,7 +71,7 @@ def make_function(model: keras.Model, step: Callable[[Nested], Nested]) -> Calla
             reason = explain_failure(error.message)
             if reason is None:
                 raise
-        raise ValueError(reason)
+            raise ValueError(reason) from error
 
     return run
 
@@ -175,12 +113,6 @@ def sum_over_replicas(tensors: list[Tensor]) -> list[Tensor]:
     `ReplicaContext.all_reduce` has a `tf.custom_gradient`, which TensorFlow registers with each
     graph until the process ends: that keeps the graph and the model's weights in memory
     (tensorflow#97697).
-
-    Args:
-        tensors: The tensors of this replica.
-
-    Returns:
-        The sums, in the same order.
     """
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
@@ -199,9 +131,6 @@ def release_graphs(optimizer: keras.optimizers.Optimizer | None) -> None:
     """Makes an optimizer sum gradients by `sum_over_replicas`, which keeps no graph in memory.
 
     Keras sums them by `ReplicaContext.all_reduce`, even on one replica.
-
-    Args:
-        optimizer: The optimizer of a compiled model, or None.
     """
 
     def all_reduce(grads_and_vars):
@@ -214,7 +143,7 @@ def release_graphs(optimizer: keras.optimizers.Optimizer | None) -> None:
         optimizer = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
 
 
-# Settings without an argument in Keras.
+# Epochs.
 
 
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
@@ -225,26 +154,13 @@ def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
-@contextlib.contextmanager
-def wide_sums() -> Iterator[None]:
-    """A context in which Keras creates the metric of the loss with `sum_dtype`, not with floatx."""
-    floatx = keras.config.floatx()
-    keras.config.set_floatx(sum_dtype())
-    try:
-        yield
-    finally:
-        keras.config.set_floatx(floatx)
-
-
 # Files.
 
 
 def check_left_over(model: keras.Model, store: Any) -> None:
     """Checks that a file has no weights of layers that the model lacks; Keras ignores them.
 
-    Args:
-        model: The model that loads the file.
-        store: The argument of `load_own_variables` of the whole model.
+    `store` is the argument of `load_own_variables` of the whole model.
     """
     paths = _find_paths(model)
     groups = {path for path in _find_groups(store) if _is_of_layer(path)}

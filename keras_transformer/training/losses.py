@@ -1,19 +1,30 @@
-"""The training loss, the metrics that the progress bar shows beside it, and their names.
+"""The training loss, the metrics that the progress bar shows beside it, and their labels.
 
 Shapes: B batch, T target length, V vocabulary.
 """
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_transformer.training.labels import read_labels, sum_dtype, token_weights
+from keras_transformer.kernels.backend import values_of
+from keras_transformer.layers.arguments import IDS_SCOPE
+from keras_transformer.presets.options import SHARE, check_value
+from keras_transformer.special_ids import PAD
 from keras_transformer.utils import Config, Nested, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+
+# Name scope of the operations that fail if a graph runs with invalid labels.
+LABELS_SCOPE = "checked_labels"
+TOKENIZE = "tokenize with the vocabulary that the model was built for"
+MAKE_LABELS = (
+    "from padded ids (batch, length), make target inputs ids[:, :-1] and labels ids[:, 1:]"
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -61,10 +72,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         dtype: str | keras.DTypePolicy | None = None,
     ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype or sum_dtype())
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"label_smoothing must be at least 0 and below 1, received {label_smoothing}."
-            )
+        check_value("label_smoothing", label_smoothing, SHARE)
         self.label_smoothing = label_smoothing
 
     def __call__(
@@ -221,6 +229,153 @@ def _without_mask(logits):
     return ops.squeeze(ops.expand_dims(ops.convert_to_tensor(logits), 0), 0)
 
 
+def sum_dtype() -> str:
+    """Returns the dtype of sums over tokens: float32, or Keras' floatx if that is wider.
+
+    float16 ends at 65,504, and skips integers beyond 2,048; bfloat16 beyond 256.
+    """
+    return "float64" if keras.config.floatx() == "float64" else "float32"
+
+
+# Labels.
+
+
+def token_weights(
+    labels: Tensor,
+    sample_weight: Tensor | None = None,
+    dtype: str = "float32",
+    vocabulary_size: int | Tensor | None = None,
+) -> Tensor:
+    """Returns the weights `(B, T)` of labels: 0 for PAD and negative labels.
+
+    `sample_weight` has shape `(B,)` or `(B, T)`. With `vocabulary_size`, invalid labels get weight
+    NaN: a graph may not raise.
+    """
+    labels = _cast_labels(labels)
+    weights = ops.cast(ops.greater(labels, PAD), dtype)
+    if vocabulary_size is not None:
+        invalid = ops.greater_equal(labels, vocabulary_size)
+        if keras.backend.is_float_dtype(labels.dtype):
+            invalid = ops.logical_or(invalid, ops.not_equal(labels, ops.floor(labels)))
+        weights = ops.where(invalid, ops.cast(float("nan"), dtype), weights)
+    if sample_weight is None:
+        return weights
+    given = ops.cast(sample_weight, dtype)
+    shape, expected = tuple(given.shape), tuple(labels.shape)
+    if not _shapes_match(shape, expected[: len(shape)], 1):
+        raise ValueError(
+            "sample_weight must have shape (batch,), one weight for each row, or (batch, length), "
+            f"one for each label: received {shape} for labels of shape {expected}."
+        )
+    for _ in expected[len(shape) :]:
+        given = ops.expand_dims(given, -1)
+    return weights * given
+
+
+def read_labels(
+    labels: Tensor,
+    outputs: Tensor,
+    vocabulary_size: int | Tensor,
+    sample_weight: Tensor | None = None,
+    dtype: str = "float32",
+) -> tuple[Tensor, Tensor]:
+    """Returns ids, PAD for labels that do not count, and weights of the labels of `(B, T, …)`.
+
+    In a compiled function, which cannot raise, an invalid label has weight NaN.
+    """
+    labels, shape = _check_type(labels), ops.shape(outputs)[:-1]
+    received, expected = tuple(labels.shape), tuple(outputs.shape)[:-1]
+    if len(expected) < 2:
+        raise ValueError(
+            "Outputs must be logits of shape (batch, length, vocabulary), received shape "
+            f"{tuple(outputs.shape)}: for classes, use keras.losses.SparseCategoricalCrossentropy "
+            "and its metrics, since label 0 (PAD) is ignored here."
+        )
+    if not _shapes_match(received, expected):
+        raise ValueError(
+            "Labels must hold one id for each position of the outputs, with shape "
+            f"{expected}, received shape {received}: {MAKE_LABELS}."
+        )
+    check_label_array(labels, vocabulary_size)
+    labels = _cast_labels(labels)
+    with keras.name_scope(LABELS_SCOPE):
+        unknown = None in received + expected
+        if unknown and not any(size is None for size in shape):  # None for KerasTensors
+            # A sum of two tensors compares their shapes when the graph runs.
+            labels = ops.sum(ops.stack([labels, ops.zeros(shape, labels.dtype)]), axis=0)
+        ids = ops.cast(ops.where(ops.greater(labels, PAD), labels, PAD), "int32")
+        # A lookup: on a CPU it raises; elsewhere it replaces invalid labels by valid ids.
+        ids = ops.take(ops.arange(vocabulary_size, dtype="int32"), ids, axis=0)
+    return ids, token_weights(labels, sample_weight, dtype, vocabulary_size)
+
+
+def check_label_array(labels: Any, vocabulary_size: int) -> None:
+    """Checks labels, if their values are known: not in a graph."""
+    values = values_of(_check_type(labels))
+    if values is None or not values.size:
+        return
+    if not np.issubdtype(values.dtype, np.integer):
+        wrong = values[values != np.floor(values)]
+        if wrong.size:
+            raise ValueError(f"Labels must be whole numbers, received {wrong[0]}.")
+    if values.max() >= vocabulary_size:
+        raise ValueError(
+            f"Labels must be below {vocabulary_size}, the size of the vocabulary, received the "
+            f"label {int(values.max())}: {TOKENIZE}. Labels of 0 (PAD) and negative labels are "
+            "ignored."
+        )
+
+
+def explain_failure(message: str) -> str | None:
+    """Returns the error about a graph that failed with invalid ids or labels; None for others."""
+    reason = message.partition("\n\t [[")[0].splitlines()[-1]
+    if LABELS_SCOPE in message:
+        return (
+            "A batch has labels that are not below the size of the vocabulary, or not one for each "
+            f"position of the outputs ({reason}): {TOKENIZE}, and {MAKE_LABELS}."
+        )
+    if IDS_SCOPE in message:
+        return f"A batch has ids outside the vocabulary ({reason}): {TOKENIZE}."
+    return None
+
+
+def _check_type(labels: Any) -> Tensor:
+    """Raises for labels that are not numbers; returns an array or tensor."""
+    if hasattr(labels, "to_tensor") and hasattr(labels, "row_lengths"):
+        raise ValueError(
+            "Labels must be padded to one length, received a RaggedTensor: pass "
+            "labels.to_tensor(), which pads with PAD."
+        )
+    labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
+    dtype = _dtype(labels)
+    if not dtype.startswith(("int", "uint", "float", "bfloat", "bool")):
+        raise ValueError(f"Labels must be ids, received type {dtype}: tokenize the text first.")
+    return labels
+
+
+def _cast_labels(labels):
+    """Casts labels to a dtype that holds any id."""
+    labels = _check_type(labels)
+    dtype = _dtype(labels)
+    if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
+        dtype = "int32"
+    return ops.cast(labels, "float32" if dtype in ("float16", "bfloat16") else dtype)
+
+
+def _dtype(labels):
+    try:
+        return keras.backend.standardize_dtype(labels.dtype)
+    except ValueError:  # NumPy's strings and objects
+        return str(labels.dtype)
+
+
+def _shapes_match(shape, expected, *others):
+    return len(shape) == len(expected) and all(
+        size in (None, *others) or other in (None, size)
+        for size, other in zip(shape, expected, strict=True)
+    )
+
+
 # Names.
 
 _BY_NAME = {
@@ -229,16 +384,14 @@ _BY_NAME = {
     "perplexity": Perplexity,
     "target_tokens": TargetTokens,
 }
-CROSSENTROPY = "crossentropy", "ce"  # Keras chooses a cross-entropy by the labels
 _BY_NAME |= {kind.__name__: kind for kind in _BY_NAME.values()}
 
 
 def replace_names(arguments: Nested) -> Nested:
     """Replaces the names of this package's losses and metrics in arguments of `compile` by objects.
 
-    `keras.losses.get` and `keras.metrics.get` do not find registered classes by name, so these
-    names work only in models whose `compile` calls this function. As in Keras, a name is that of
-    the class or the same in snake case: `"perplexity"`.
+    `keras.losses.get` and `keras.metrics.get` do not find registered classes by name. As in Keras,
+    a name is that of the class or the same in snake case.
     """
 
     def replace(leaf):
@@ -253,10 +406,10 @@ def refuse_probabilities(arguments: Nested) -> None:
     for leaf in keras.tree.flatten(arguments):
         found = leaf
         if isinstance(leaf, str):
+            # By this name, Keras chooses a cross-entropy by the labels.
+            name = "categorical_crossentropy" if leaf in ("crossentropy", "ce") else leaf
             try:
-                found = keras.losses.get(
-                    "categorical_crossentropy" if leaf in CROSSENTROPY else leaf
-                )
+                found = keras.losses.get(name)
             except ValueError:  # not the name of a loss
                 continue
         if inspect.isfunction(found):

@@ -1,12 +1,12 @@
 """The optimizer of the recipe and its learning-rate schedule."""
 
 import math
-import numbers
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.presets.options import COUNT, POSITIVE, check_value
 from keras_transformer.utils import Config, Tensor
 
 if IS_TENSORFLOW:
@@ -134,17 +134,11 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
                 f"Pass either d_model or peak, received d_model={d_model} and peak={peak}: name "
                 "the arguments, such as WarmupInverseSqrt(peak=1e-3, warmup_steps=4000)."
             )
-        given = {"peak": peak} if d_model is None else {"d_model": d_model}
-        for name, value in (given | {"warmup_steps": warmup_steps}).items():
-            if not isinstance(value, numbers.Real) or not value > 0:
-                raise ValueError(f"{name} must be a positive number, received {value!r}.")
-        if d_model is not None and d_model < 1:
-            raise ValueError(
-                f"d_model must be at least 1, received {d_model}: to set the learning rate, pass "
-                f"peak={d_model}."
-            )
-        if warmup_steps < 1:
-            raise ValueError(f"warmup_steps must be at least 1, received {warmup_steps}.")
+        if d_model is None:
+            check_value("peak", peak, POSITIVE)
+        else:
+            check_value("d_model", d_model, COUNT)
+        check_value("warmup_steps", warmup_steps, COUNT)
         if cooldown_steps and not 0 < cooldown_steps <= (total_steps or 0):
             raise ValueError(
                 "cooldown_steps must be at least 0 and at most total_steps, received "

@@ -3,7 +3,6 @@
 import inspect
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,10 +11,10 @@ from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.presets.options import ABOVE_0, NOT_NEGATIVE, check_value
 from keras_transformer.training import keras_workarounds
-from keras_transformer.training.labels import SCOPE, token_weights
 from keras_transformer.training.losses import (
     refuse_probabilities,
     replace_names,
+    token_weights,
 )
 from keras_transformer.utils import Config, Nested, Path, Tensor
 
@@ -30,20 +29,18 @@ if IS_TENSORFLOW:
         is_multiworker,
         watch_workers,
     )
-    from keras_transformer.training.fused_loss import (
+    from keras_transformer.training.gradients import (
+        accumulate,
         fused_gradients,
         is_per_token,
         rdrop_term,
+        reason_against_slices,
         reason_for_logits,
         repeat_batch,
-    )
-    from keras_transformer.training.keras_workarounds import sum_over_replicas
-    from keras_transformer.training.slices import (
-        accumulate,
-        reason_against_slices,
         split,
         sum_gradients,
     )
+    from keras_transformer.training.keras_workarounds import sum_over_replicas
 
 MIN_LOSS_SCALE = 1.0  # of float16: below it, no scale makes gradients finite
 
@@ -70,10 +67,11 @@ class TokenTrainer(keras.Model):
     A model that has a method `softmax_inputs(x, training)`, returning tensors (B, T, D) and (V, D)
     whose product, the second one transposed, are the logits of its `call`, trains with
     `SmoothedCrossEntropy` without ever holding the logits of a whole batch (the fused loss). It
-    declares this by a class attribute, `softmax_inputs_of = call`. A subclass that overrides `call`
-    uses logits, unless it sets the attribute again.
+    declares this by a class attribute, `fused_loss = True`. That holds for the `call` of this class
+    and of its bases: a subclass that overrides `call` uses logits, unless it declares it again.
 
-    On backends other than TensorFlow, the training step is Keras' own.
+    It is a subclassed model: a functional one, of inputs and outputs, is refused. On backends other
+    than TensorFlow, the training step is Keras' own.
 
     Attributes:
         parallel_microbatches: Number of slices of a batch that are computed in parallel, if each
@@ -98,17 +96,36 @@ class TokenTrainer(keras.Model):
     """
 
     parallel_microbatches: int = 1
-    # The `call` whose logits are the product of `softmax_inputs`.
-    softmax_inputs_of: Callable[..., Nested] | None = None
+    # Whether the logits of `call` are the product of `softmax_inputs`.
+    fused_loss: bool = False
     # Set by `compile`.
     clip_norm: float | None = None
     accumulation_steps: int = 1
-    fused_loss: str | bool = "auto"
     rdrop: float = 0.0
+    _fused_loss_option: str | bool = "auto"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        keras_workarounds.make_functional(self, TokenTrainer, args, kwargs)
-        super().__init__(*args, **kwargs)
+        if args or {"inputs", "outputs"} & kwargs.keys():
+            # Keras would change the base classes of TokenTrainer, and so of all other models.
+            raise ValueError(
+                f"{type(self).__name__} cannot be made of inputs and outputs: create the layers in "
+                "__init__ and use them in call."
+            )
+        super().__init__(**kwargs)
+
+    @classmethod
+    def has_fused_loss(cls) -> bool:
+        """Returns whether `fused_loss` is set by the class that defines `call`, or by a later one.
+
+        A subclass that overrides `call`, or `decode` of a `Transformer`, and forgets to set it,
+        computes other logits than `softmax_inputs`.
+        """
+        for kind in cls.__mro__:
+            if "fused_loss" in vars(kind):
+                return bool(vars(kind)["fused_loss"])
+            if {"call", "decode"} & vars(kind).keys():
+                return False
+        return False
 
     def compile(
         self,
@@ -153,13 +170,12 @@ class TokenTrainer(keras.Model):
                 f"on {replicas} replicas: omit it."
             )
         args, kwargs = replace_names((args, kwargs))
-        if type(self).softmax_inputs_of is type(self).call:
+        if self.has_fused_loss():  # it returns logits
             refuse_probabilities((args, kwargs))
-        with keras_workarounds.wide_sums():
-            super().compile(*args, **kwargs)
+        super().compile(*args, **kwargs)
         self.clip_norm = clip_norm
         self.accumulation_steps = accumulation_steps
-        self.fused_loss = fused_loss
+        self._fused_loss_option = fused_loss
         self.rdrop = rdrop
         if IS_TENSORFLOW:
             keras_workarounds.release_graphs(self.optimizer)
@@ -186,7 +202,7 @@ class TokenTrainer(keras.Model):
         return config and config | {
             "clip_norm": self.clip_norm,
             "accumulation_steps": self.accumulation_steps,
-            "fused_loss": self.fused_loss,
+            "fused_loss": self._fused_loss_option,
             "rdrop": self.rdrop,
         }
 
@@ -198,9 +214,9 @@ class TokenTrainer(keras.Model):
     # Checks that Keras lacks.
 
     def check_arrays(self, x: Nested, y: Nested = None) -> None:
-        """Raises for invalid inputs and labels, since a compiled step cannot; for subclasses.
+        """Raises for invalid arrays of inputs and labels, since a compiled step cannot.
 
-        `fit`, `evaluate` and so on call it with their arguments: arrays, or a dataset as `x`.
+        A subclass may override it.
         """
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
@@ -209,14 +225,11 @@ class TokenTrainer(keras.Model):
         Several workers each read their rows of every batch of a dataset made by `make_dataset`.
 
         Raises:
-            ValueError: If `class_weight` is given, inputs or labels are invalid, or the model was
-                created outside the strategy's scope.
+            ValueError: If `class_weight` is given, or inputs or labels are invalid.
             WorkerLostError: If another worker no longer responds.
         """
         self._check_data(super().fit, x, *args, **kwargs)
         strategy = self.distribute_strategy if IS_TENSORFLOW else None
-        if strategy is not None:
-            check_scope(strategy, self.variables)
         if strategy is None or not is_multiworker(strategy):
             return super().fit(x, *args, **kwargs)
         if kwargs.get("validation_data") is not None:
@@ -227,36 +240,19 @@ class TokenTrainer(keras.Model):
             return history
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Evaluates the model: see `keras.Model.evaluate`, whose arguments it takes.
-
-        Raises:
-            ValueError: If inputs or labels are invalid.
-        """
+        """Evaluates the model: see `keras.Model.evaluate`, whose arguments it takes."""
         self._check_data(super().evaluate, x, *args, **kwargs)
         if IS_TENSORFLOW:
             x = distribute(self.distribute_strategy, x)
         return super().evaluate(x, *args, **kwargs)
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains on one batch: see `keras.Model.train_on_batch`, whose arguments it takes.
-
-        Raises:
-            ValueError: If `class_weight` is given, or inputs or labels are invalid.
-        """
+        """Trains on one batch: see `keras.Model.train_on_batch`, whose arguments it takes."""
         self._check_data(super().train_on_batch, *args, **kwargs)
         return super().train_on_batch(*args, **kwargs)
 
-    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluates one batch: see `keras.Model.test_on_batch`, whose arguments it takes.
-
-        Raises:
-            ValueError: If inputs or labels are invalid.
-        """
-        self._check_data(super().test_on_batch, *args, **kwargs)
-        return super().test_on_batch(*args, **kwargs)
-
     def _check_data(self, method, *args, **kwargs):
-        """Checks the data arguments of `fit`, `evaluate`, `train_on_batch` or `test_on_batch`."""
+        """Checks the arguments of `fit`, `evaluate` or `train_on_batch`."""
         given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
         if given.get("class_weight") is not None:
             raise ValueError(
@@ -269,11 +265,7 @@ class TokenTrainer(keras.Model):
             self.check_arrays(*validation[:2])
 
     def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
-        """Saves the model: see `keras.Model.save`, whose arguments it takes.
-
-        Raises:
-            ValueError: If the file is HDF5, from which Keras loads only functional models.
-        """
+        """Saves the model: see `keras.Model.save`, whose arguments it takes; not as HDF5."""
         if str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(
                 f"{filepath} is an HDF5 file, from which Keras could not load this model: use a "
@@ -281,14 +273,13 @@ class TokenTrainer(keras.Model):
             )
         super().save(filepath, *args, **kwargs)
 
-    if IS_TENSORFLOW:
-        _make_function = keras_workarounds.make_function
-        _maybe_symbolic_build = keras_workarounds.maybe_symbolic_build
+    if IS_TENSORFLOW:  # private methods of Keras, see keras_workarounds
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
-        if IS_TENSORFLOW and tf.inside_function():
-            keras_workarounds.build_before_tracing(self, super().__call__, *args, **kwargs)
-        return super().__call__(*args, **kwargs)
+        def _make_function(self, step_function):
+            return keras_workarounds.make_function(self, step_function)
+
+        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+            keras_workarounds.maybe_symbolic_build(self, iterator, data_batch)
 
     # A step.
 
@@ -313,7 +304,7 @@ class TokenTrainer(keras.Model):
         """Returns this replica's share of the gradients of the mean loss over all replicas."""
         all_tokens = None  # Keras weights all replicas alike
         if reason_against_slices(self, batch[1]) is None:
-            (all_tokens,) = sum_over_replicas([_count_tokens(*batch[1:])])
+            (all_tokens,) = sum_over_replicas([tf.reduce_sum(batch[2])])
         if self.accumulation_steps == 1:
             return self._compute_gradients(batch, all_tokens)
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
@@ -351,13 +342,9 @@ class TokenTrainer(keras.Model):
     def _split(self, batch):
         """Yields the parallel slices of a batch, each with the weight of its loss in the report."""
         metrics_fit = all(is_per_token(metric) for metric in self._compiled_metrics())
-        for batch_slice in split(batch, self.parallel_microbatches if metrics_fit else 1):
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_slice)
-            if reason_against_slices(self, y) is None:
-                yield x, y, sample_weight, _count_tokens(y, sample_weight)
-            else:  # as in Keras, its rows
-                rows = tf.shape(tf.nest.flatten(x)[0])[0]
-                yield x, y, sample_weight, tf.cast(rows, "float32")
+        slices = split(batch, self.parallel_microbatches if metrics_fit else 1)
+        for x, y, weights, *sample_weight in slices:
+            yield x, y, sample_weight[0] if sample_weight else None, tf.reduce_sum(weights)
 
     def _compute_plain_gradients(self, x, y, sample_weight, share):
         """Computes loss, logits and gradients as Keras does; see `fused_gradients`."""
@@ -387,10 +374,10 @@ class TokenTrainer(keras.Model):
 
     def _uses_fused_loss(self, sample_weight):
         """Decides whether to use the fused loss."""
-        if self.fused_loss is False:
+        if self._fused_loss_option is False:
             return False
         reason = reason_for_logits(self, sample_weight, self._compiled_metrics())
-        if reason and self.fused_loss is True:
+        if reason and self._fused_loss_option is True:
             raise ValueError(f'fused_loss=True is not possible: {reason}; try "auto".')
         # Metrics that could not be built ahead are built by logits, in a first trace.
         return not reason and all(getattr(group, "built", True) for group in self.metrics)
@@ -430,7 +417,10 @@ class TokenTrainer(keras.Model):
     # Checks of batches.
 
     def _unpack_batch(self, data):
-        """Returns (x, y) or (x, y, sample_weight), if they can be split as asked for."""
+        """Returns x, y, the weights of the labels and, if there are any, the sample weights.
+
+        If the loss is not a mean over target tokens, each row has the weight 1, as in Keras.
+        """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if y is None:
             raise ValueError(
@@ -438,10 +428,11 @@ class TokenTrainer(keras.Model):
                 "((source, target_in), target_out) from make_dataset, received only x."
             )
         self._check_slices(y)
-        with tf.name_scope(SCOPE):
-            x = tf.nest.map_structure(_set_rank_2, x) if hasattr(self, "input_signature") else x
-            y = y if reason_against_slices(self, y) else _set_rank_2(y)
-        return (x, y) if sample_weight is None else (x, y, sample_weight)
+        if reason_against_slices(self, y) is None:
+            weights = token_weights(y, sample_weight)
+        else:
+            weights = tf.ones(tf.shape(tf.nest.flatten(x)[0])[:1])
+        return (x, y, weights) if sample_weight is None else (x, y, weights, sample_weight)
 
     def _check_slices(self, y=None):
         """Raises if slices or R-Drop are asked for with a loss that they do not fit."""
@@ -457,16 +448,6 @@ class TokenTrainer(keras.Model):
                 f"{' and '.join(asked)} can only be used with one output and the loss "
                 f"SmoothedCrossEntropy with its default reduction, but {reason}."
             )
-
-
-def _count_tokens(y, sample_weight=None):
-    return tf.reduce_sum(token_weights(y, sample_weight))
-
-
-def _set_rank_2(ids):
-    """Sets the rank of ids to 2 if unknown: `Dataset.from_generator` may return such tensors."""
-    unknown = tf.is_tensor(ids) and ids.shape.rank is None
-    return tf.ensure_shape(ids, (None, None)) if unknown else ids
 
 
 def _clip_by_global_norm(gradients, max_norm):

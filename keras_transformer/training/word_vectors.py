@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from keras_transformer.special_ids import END, UNK
-from keras_transformer.tokenizers.pieces import SPACE
-from keras_transformer.tokenizers.vocabularies import INSIDE
+from keras_transformer.tokenizers.tokenizer import INSIDE, SPACE
 from keras_transformer.utils import Path, counted
 
 if TYPE_CHECKING:
@@ -98,8 +97,8 @@ def initialize_embeddings(
         )
     rows = np.stack([*vectors.values()])
     deviation = np.sqrt(np.mean(np.square(rows, dtype=np.float64)))
-    if not 0 < deviation < np.inf:
-        raise ValueError(f"{path} has only zero vectors, or values that are not finite.")
+    if not deviation:
+        raise ValueError(f"{path} has only zero vectors.")
     ids = np.array([words[word] for word in vectors])
     if not embedding.built:
         embedding.build()

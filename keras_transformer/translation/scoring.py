@@ -27,7 +27,7 @@ def log_prob(model: "Transformer", source: Tensor, target: Tensor) -> Tensor:
     Returns:
         float32 `(B,)`: the sum of the tokens' natural-log probabilities, END included.
     """
-    logits = model((source, _shift(target)))
+    logits = model.suppress(model((source, _shift(target))))
     gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
     return tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
 
@@ -48,7 +48,8 @@ def all_attention(
     """
     logits, scores = model((source, _shift(target)), return_attention_scores=True)
     stacks = {kind: tf.stack(layers, axis=1) for kind, layers in scores.items()}
-    return logits, {kind: tf.cast(weights, tf.float32) for kind, weights in stacks.items()}
+    weights = {kind: tf.cast(stack, tf.float32) for kind, stack in stacks.items()}
+    return model.suppress(logits), weights
 
 
 def rank_tokens(

@@ -19,7 +19,7 @@ from keras_transformer.special_ids import END, PAD
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.results import LEAST_LOG_PROB
 from keras_transformer.translation.scoring import log_prob, most_attended
-from keras_transformer.utils import SearchOutputs, Tensor
+from keras_transformer.utils import Hidden, SearchOutputs, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -65,19 +65,14 @@ class TextModel(tf.Module):
                     f"The {side} tokenizer has {tokenizer.vocabulary_size} ids, but the model was "
                     f"built for {size}: use the tokenizer it was trained with."
                 )
-        if not model.built:
-            model.build()
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.source_end = source_end
         if max_output_length is not None and max_output_length < 1:
             raise ValueError(f"max_output_length must be at least 1, received {max_output_length}.")
         self.max_output_length = min(max_output_length or model.max_length, model.max_length)
-        # Functions hide what TensorFlow would change: tf.saved_model.save traces a Keras model in
-        # its own way, and a dict would become a DictWrapper, which JSON cannot always hold.
         self.variables_to_save = [weight.value for weight in model.weights]
-        self._get_model = lambda: model
-        self._get_card = lambda: card or {}
+        self._model, self._card = Hidden(model), Hidden(card or {})
         self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
         self.compiled: Callable[..., Callable[..., Any]] = self._graphs
         self.serve = tf.function(self.translate_batch, input_signature=[TEXT], autograph=False)
@@ -85,12 +80,12 @@ class TextModel(tf.Module):
     @property
     def model(self) -> "Transformer":
         """The `Transformer`."""
-        return self._get_model()
+        return self._model.value
 
     @property
     def card(self) -> dict[str, Any]:
         """What an export's model card says of the training; `load` reads it from the run."""
-        return self._get_card()
+        return self._card.value
 
     @property
     def default_layer(self) -> int:

@@ -115,7 +115,6 @@ class Translator(TextModel):
         if model.dtype_policy.name == policy:
             return self
         twin = type(model).from_config(change_precision(model.get_config(), policy))
-        twin.build()
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
         limits = self.max_output_length, self.source_end

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.visualization import attention
+from keras_transformer.tools import attention
 from tests.support.command_line import refused, run, sentences_before_tensorflow
 
 

@@ -1,6 +1,7 @@
 """The pairs that a configuration names, and what a seed draws from them."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,15 +9,23 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data import corpora
 from keras_transformer.data.corpora import (
+    TrainingText,
     hash_texts,
     load_corpus,
     load_valid,
     sample_rows,
-    split_validation,
 )
 from keras_transformer.data.pairs import Pair
+from keras_transformer.data.text_files import decode
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
+
+
+def split_validation(pairs, fraction, seed):
+    """The pairs to train on, and those held out."""
+    blocks = [tuple([pair[side].encode() for pair in pairs] for side in (0, 1))]
+    text = TrainingText(SimpleNamespace(blocks=lambda: blocks), fraction, seed)
+    return [pair for block in text.blocks() for pair in decode(block)], text.valid
 
 
 def test_no_source_is_on_both_sides():

@@ -1,19 +1,17 @@
 """Mixes of corpora: each has its share of every pass, and no pair comes before its turn."""
 
 import collections
-import itertools
 
 import numpy as np
 import pytest
 
-from keras_transformer.data.batch_stream import BatchStream
-from keras_transformer.data.dataset import open_corpora, stream_dataset
-from keras_transformer.data.encoded_pairs import EncodedPairs, Sentences
+from keras_transformer.data.dataset import BatchStream, open_corpora, stream_dataset
+from keras_transformer.data.pairs import EncodedPairs
 from keras_transformer.data.planning import bucket_boundaries
-from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.data.prepare import prepare_corpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.presets import PrepareConfig
-from tests.support.numbered_pairs import batches_of
+from tests.support.numbered_pairs import batches_of, sentences_of
 from tests.support.reversed_text import write_corpus
 
 SIZES, WEIGHTS = [101, 17, 40], [1.0, 2.0, 0.3]
@@ -26,33 +24,29 @@ def corpus_of(size, first):
     lengths = np.random.default_rng(first).integers(1, 20, (2, size))
     return EncodedPairs(
         *(
-            Sentences.from_lists(
-                [[first + i] + [9] * (length - 1) for i, length in enumerate(side)]
-            )
+            sentences_of([[first + i] + [9] * (length - 1) for i, length in enumerate(side)])
             for side in lengths
         )
     )
 
 
-def stream_of(seed=6, samplers=None, **options):
+def stream_of(seed=6, **options):
     corpora = [corpus_of(size, 1000 * (i + 1)) for i, size in enumerate(SIZES)]
-    boundaries = np.array(bucket_boundaries(20))
-    return BatchStream(corpora, WEIGHTS, 77, 20, boundaries, seed, samplers, **options)
+    options |= dict(tokens_per_batch=77, max_length=20, boundaries=np.array(bucket_boundaries(20)))
+    return BatchStream(corpora, WEIGHTS, seed=seed, **options)
 
 
 def passes_of(stream, count):
     """The pairs of each pass, as (corpus, number)."""
     for number in range(count):
-        stream.position = (number, 0)
-        batches = itertools.islice(stream, stream.batches_in(number))
-        batches = batches_of(batches)
-        yield [divmod(row[0] - 1000, 1000) for source, _, _ in batches for row in source]
+        batches = [stream.batch(number, index) for index in range(stream.batches_in(number))]
+        yield [divmod(row[0] - 1000, 1000) for source, _, _ in batches for row in source.tolist()]
         assert stream.after((number, 0), len(batches)) == (number + 1, 0)
 
 
 def test_shares_are_exact_and_pairs_come_equally_often():
     counts = collections.Counter()
-    for found in passes_of(stream_of(repeat=True), 7):
+    for found in passes_of(stream_of(), 7):
         in_pass = collections.Counter(corpus for corpus, _ in found)
         assert [in_pass[corpus] for corpus in range(3)] == SHARES
         counts.update(found)
@@ -62,14 +56,14 @@ def test_shares_are_exact_and_pairs_come_equally_often():
 
 
 def test_passes_are_drawn_from_the_seed():
-    one, same, other = (list(passes_of(stream_of(seed, repeat=True), 3)) for seed in (6, 6, 7))
+    one, same, other = (list(passes_of(stream_of(seed), 3)) for seed in (6, 6, 7))
     assert one == same != other
     assert sorted(one[0]) != sorted(one[1])
 
 
 def test_sorted_where_nothing_is_drawn():
     """Each corpus from its beginning, and on from there."""
-    first, second = passes_of(stream_of(None, repeat=True), 2)
+    first, second = passes_of(stream_of(None), 2)
     assert sorted(first)[:48] == [(0, number) for number in range(48)]
     assert sorted(second)[:48] == [(0, number) for number in range(48, 96)]
 
@@ -91,38 +85,10 @@ def test_passes_may_have_different_numbers_of_batches():
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_corpus_without_a_pair_to_learn_from(size):
-    empty = EncodedPairs(Sentences.from_lists([[]] * size), Sentences.from_lists([[4]] * size))
+    empty = EncodedPairs(sentences_of([[]] * size), sentences_of([[4]] * size))
     with pytest.raises(ValueError, match=f"No sentence pairs remain .* kept 0 of {size} pairs"):
-        BatchStream([corpus_of(5, 1000), empty], [1, 1], 77, 20, np.array([20]))
-
-
-class Recorded:
-    """In place of samplers: records the keys, and keeps the pieces."""
-
-    def __init__(self):
-        self.keys = []
-        self.samplers = [self.sample] * 2
-
-    def sample(self, ids, lengths, keys):
-        self.keys += keys.tolist()
-        return ids, lengths
-
-
-def test_every_drawing_of_pieces_has_a_key_of_its_own():
-    """Pairs that come many times in a pass are cut in other ways each time."""
-    first, second = Recorded(), Recorded()
-    stream, other = (stream_of(samplers=recorded.samplers) for recorded in (first, second))
-    first.keys, second.keys = [], []  # without those that lengths are measured with
-    count = len(numbers_in(batches_of(stream)))
-    assert count == sum(SHARES) == len(set(first.keys)) / 2
-    batches_of(other)
-    assert first.keys == second.keys
-    batches_of(stream)
-    assert len(set(first.keys)) == len(first.keys) > 3 * count
-
-
-def numbers_in(batches):
-    return [row[0] for source, _, _ in batches for row in source]
+        sizes = dict(tokens_per_batch=77, max_length=20, boundaries=np.array([20]))
+        BatchStream([corpus_of(5, 1000), empty], [1, 1], **sizes)
 
 
 def test_corpora_of_other_vocabularies(tmp_path):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_transformer.data.prepared.prepared_corpus import PreparedCorpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.runs import run as run_module
 from keras_transformer.runs.run import Run
 from keras_transformer.serving.acceptance import structure

@@ -254,12 +254,15 @@ def test_what_keras_cannot_load_is_not_saved(kind, tmp_path):
 
 def model_with(**sublayers):
     """A model with other sublayers in its decoder, put in before they are built."""
-    model = kt.Transformer(20, 20, **SIZES)
-    (layer,) = model.decoder.layers
-    for name, sublayer in sublayers.items():
-        setattr(layer, name, sublayer)
-    model.build()
-    return model
+
+    class Layer(kt.DecoderLayer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            for name, sublayer in sublayers.items():
+                setattr(self, name, sublayer)
+
+    stack = type("Stack", (kt.Decoder,), {"layer_class": Layer})
+    return type("Model", (kt.Transformer,), {"decoder_class": stack})(20, 20, **SIZES)
 
 
 @pytest.mark.parametrize("name", ["self_attention", "cross_attention"])
@@ -278,7 +281,6 @@ def test_attention_with_a_call_of_its_own(name):
 
 def test_the_sublayer_before_is_forgotten():
     count = kt.Transformer(20, 20, **SIZES)
-    count.build()
     model = model_with(self_attention=DoubledAttention(2, 16), feed_forward=kt.FeedForward(32, 64))
     assert model.count_params() == count.count_params()
     layer = model.decoder.layers[0]

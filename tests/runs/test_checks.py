@@ -128,14 +128,6 @@ def mistakes_about_words(folder, text):
             "determines the size: leave out --source-vocabulary-size",
         ),
         (
-            [*apart, "--model-type", "wordpiece", "--subword-sampling", "0.1"],
-            "of type bpe or unigram, received 'wordpiece'",
-        ),
-        (
-            [*apart, "--source-vocabulary", vocabulary, "--subword-sampling", "0.1"],
-            "of type bpe or unigram, received 'wordpiece'",
-        ),
-        (
             [*apart, "--source-vectors", vectors],
             "of 2 numbers, but the embedding is 8 wide",
         ),

@@ -7,6 +7,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import TrainConfig
+from keras_transformer.runs.checks import check_training
 from keras_transformer.runs.configuration import from_yaml, read_values, to_yaml
 from keras_transformer.runs.run import Run
 from tests.support.paths import FIXTURES
@@ -40,7 +41,8 @@ def test_every_line_is_explained():
     fields = [field.name for field in dataclasses.fields(kt.TrainConfig)]
     fields += [field.name for field in dataclasses.fields(kt.ModelConfig)]
     named = {line.split(":")[0].strip() for line in lines if not line.startswith("#")}
-    assert set(fields) - named == {"parallel_microbatches", "imported"}, "the machine's, import's"
+    unwritten = {"parallel_microbatches", "imported", "subword_sampling"}
+    assert set(fields) - named == unwritten, "the machine's, import's, an earlier version's"
 
 
 def test_what_is_left_out_is_as_usual(tmp_path):
@@ -54,6 +56,15 @@ def test_what_is_left_out_is_as_usual(tmp_path):
 def test_a_run_of_the_first_version_is_read():
     config = Run(FIXTURES / "format-1" / "run").read_config()
     assert config.ema == 0.998 and config.start_from is None and config.freeze == ()
+
+
+def test_a_run_with_an_option_that_has_left_is_read(tmp_path):
+    """Subword sampling: the run translates, but is not trained further."""
+    (tmp_path / "config.yaml").write_text("format: 1\nsubword_sampling: 0.1\n")
+    config = Run(tmp_path).read_config()
+    assert config.subword_sampling == 0.1 and "\nsubword_sampling: 0.1" in to_yaml(config)
+    with pytest.raises(ValueError, match="train no longer has the option subword_sampling"):
+        check_training(config, Run(tmp_path / "new"))
 
 
 @pytest.mark.parametrize(

@@ -175,10 +175,9 @@ def test_again_and_again_and_after_the_end(whole, text, tmp_path):
         ({"repeat": True}, {"steps_per_epoch": 5, "epochs": 6}, {}),
         # Keras makes a new iterator when it has counted the batches of a pass, some epochs.
         ({}, {"steps_per_epoch": "a part of a pass", "epochs": 12}, {}),
-        ({"repeat": True, "subword_sampling": 0.3}, {"steps_per_epoch": 7}, {}),
         ({}, {}, {"steps_per_execution": 4}),
     ],
-    ids=["repeat", "several epochs a pass", "sampling", "steps per execution"],
+    ids=["repeat", "several epochs a pass", "steps per execution"],
 )
 def test_other_ways_to_fit(text, tmp_path, data, options, compiled):
     if options.get("steps_per_epoch") == "a part of a pass":

@@ -21,7 +21,7 @@ from keras_transformer.serving.acceptance.server_process import ServerProcess, r
 from keras_transformer.serving.exported_translator import ExportedTranslator, PersistentServer
 from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.versions import read_card
-from keras_transformer.visualization import attention
+from keras_transformer.tools import attention
 from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES

@@ -4,7 +4,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.dataset import make_dataset
+from keras_transformer.data.pairs import Sentences
 from keras_transformer.special_ids import END, PAD
+
+
+def sentences_of(rows):
+    """`Sentences` of lists of ids."""
+    ids = np.array([id for row in rows for id in row], np.int32)
+    return Sentences([(ids, np.cumsum([0, *map(len, rows)]))])
 
 
 def numbers(lines, end):

@@ -245,8 +245,8 @@ def compare(folder, output, patience=1.0):
         the numbers of equal rows; and for each search how many rows have a worse score.
     """
     import keras_transformer as kt
-    from keras_transformer.importers.importing import read_source
-    from keras_transformer.importers.vocabularies import rewrite
+    from keras_transformer.tools.importers.importing import read_source
+    from keras_transformer.tools.importers.vocabularies import rewrite
 
     folder = pathlib.Path(folder)
     answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))

@@ -16,9 +16,8 @@ from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import summarize_training
 from keras_transformer.runs.training_data import open_data
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.round_trip import MAX_LINES, describe_lost
-from keras_transformer.tokenizers.training import learn_vocabularies
-from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS
+from keras_transformer.tokenizers.saved import MAX_LINES, describe_lost
+from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, learn_vocabularies
 from keras_transformer.train import train
 from tests.support.paths import FIXTURES
 from tests.support.reversed_text import MODEL

@@ -141,7 +141,5 @@ def test_what_is_no_tokenizer(wrong, sentence, own):
 def test_what_only_some_tokenizers_can(own, translator, tmp_path):
     with pytest.raises(ValueError, match="The target tokenizer, a str, lacks __call__: pass"):
         kt.make_dataset([("one", "two")], own, "abc", 8)
-    with pytest.raises(ValueError, match="The source tokenizer, a Words, lacks sampler: pass a"):
-        kt.make_dataset([("one", "two")], own, own, 8, subword_sampling=0.1)
     with pytest.raises(ValueError, match="The source tokenizer, a Words, lacks save: pass a"):
         kt.export_ctranslate2(translator, tmp_path / "words")

@@ -134,33 +134,21 @@ def test_workers_in_the_order_of_their_numbers():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        ("workers", "TF_CONFIG is not JSON"),
-        ("[]", "TF_CONFIG has no cluster"),
-        ({"cluster": {"worker": ["a:1"]}}, "TF_CONFIG has no task"),
-        (
-            WORKERS | {"task": {"type": "evaluator", "index": 0}},
-            "must be 'chief' or 'worker', received 'evaluator'",
-        ),
-        (
-            WORKERS | {"task": {"type": "worker", "index": 2}},
-            "below 2, the number of addresses of type worker, received 2",
-        ),
-        (
-            WORKERS | {"task": {"type": "worker", "index": "1"}},
-            "addresses of type worker, received '1'",
-        ),
-        (
-            WORKERS | {"task": {"type": "chief", "index": 0}},
-            "below 0, the number of addresses of type chief, received 0",
-        ),
-        (WORKERS | {"cluster": {"worker": ["a", "b:2"]}}, "'a' is not the address of a worker"),
-        (WORKERS | {"cluster": {"worker": "a:1"}}, "worker must be a list of host:port"),
+        "workers",
+        "[]",
+        {"cluster": {"worker": ["a:1"]}},
+        WORKERS | {"task": {"type": "evaluator", "index": 0}},
+        WORKERS | {"task": {"type": "worker", "index": 2}},
+        WORKERS | {"task": {"type": "worker", "index": "1"}},
+        WORKERS | {"task": {"type": "chief", "index": 0}},
+        WORKERS | {"cluster": {"worker": ["a", "b:2"]}},
+        WORKERS | {"cluster": {"worker": "a:1"}},
     ],
 )
-def test_invalid_clusters(text, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_invalid_clusters(text):
+    with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster, with the addre"):
         cluster_of(text)
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.training import fused_loss
+from keras_transformer.training import gradients
 from keras_transformer.training.token_trainer import TokenTrainer
 from tests.training.test_token_trainer import batch, distance
 
@@ -69,14 +69,18 @@ def test_fused_loss_with_a_penalty_and_a_scaled_loss(precision):
     """Gradients that take two ways, penalties' shares and float16's scale all arrive."""
     penalty = keras.regularizers.L2(0.05)
 
+    class Penalized(kt.EncoderLayer):
+        def make_attention(self):
+            return kt.MultiHeadAttention(2, 8, kernel_regularizer=penalty, dtype=precision)
+
+    stack = type("Stack", (kt.Encoder,), {"layer_class": Penalized})
+
     def update(model_class):
+        model_class = type("Model", (model_class,), {"encoder_class": stack})
         keras.utils.set_random_seed(2)
         model = model_class(
             20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="all", dtype=precision
         )
-        attention = kt.MultiHeadAttention(2, 8, kernel_regularizer=penalty, dtype=precision)
-        model.encoder.layers[0].self_attention = attention
-        model.build()
         before = model.get_weights()
         model.target_embedding.embeddings.regularizer = penalty
         model.compile(keras.optimizers.SGD(0.3), kt.SmoothedCrossEntropy(0.1), jit_compile=False)
@@ -94,7 +98,7 @@ def test_fused_loss_with_a_penalty_and_a_scaled_loss(precision):
 def test_who_computes_the_loss():
     """What looks at the logits gets them; what does not spares them."""
     calls = []
-    original = fused_loss.fused_cross_entropy
+    original = gradients.fused_cross_entropy
 
     def counting(*args):
         calls.append(args)
@@ -102,7 +106,7 @@ def test_who_computes_the_loss():
 
     foreign = keras.metrics.SparseTopKCategoricalAccuracy(k=3, name="top")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_loss, "fused_cross_entropy", counting)
+        patch.setattr(gradients, "fused_cross_entropy", counting)
         fit_once()
         fused = len(calls)
         assert fused
@@ -117,7 +121,7 @@ def test_who_computes_the_loss():
 @pytest.mark.parametrize(
     "model_class, metrics, message",
     [
-        (OwnCall, [], "OwnCall.softmax_inputs_of is not its call"),
+        (OwnCall, [], "OwnCall does not declare fused_loss = True for its call"),
         (DoublesLoss, [], "DoublesLoss overrides compute_loss"),
         (kt.Transformer, ["sparse_categorical_accuracy"], "a metric needs logits"),
     ],
@@ -129,9 +133,9 @@ def test_a_fused_loss_that_is_asked_for_in_vain(model_class, metrics, message):
         model.fit(*batch(), batch_size=7, verbose=0)
 
 
-def test_a_subclass_says_which_call_its_softmax_inputs_are_of():
+def test_a_subclass_declares_the_fused_loss_of_its_call():
     class Declares(OwnCall):
-        softmax_inputs_of = OwnCall.call
+        fused_loss = True
 
     model = Declares(20, 20, 1, 16, 2, 32)
     model.compile("sgd", kt.SmoothedCrossEntropy(), fused_loss=True)

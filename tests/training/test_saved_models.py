@@ -25,7 +25,7 @@ def made(**options):
         (
             {"num_layers": 3, "norm": "pre"},
             {},
-            ["encoder/final_norm", "decoder/layers/decoder_layer_2"],
+            ["decoder/final_norm", "decoder/layers/decoder_layer_1/cross_attention", "more"],
         ),
         ({"norm": "pre"}, {}, ["encoder/final_norm", "decoder/final_norm"]),
         ({}, {"share_embeddings": "target"}, ["layers/dense"]),

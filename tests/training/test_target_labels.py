@@ -47,10 +47,6 @@ class Tagger(kt.TokenTrainer, keras.Model):
         return self.out(self.embedding(ids))
 
 
-class FunctionalTagger(kt.TokenTrainer):
-    pass
-
-
 def transformer(kind=kt.Transformer, loss=None, **options):
     keras.utils.set_random_seed(2)
     model = kind(V, V, num_layers=1, d_model=8, num_heads=2, d_ff=16, dropout=0.0)
@@ -77,10 +73,10 @@ def assert_same(some, others):
         np.testing.assert_allclose(step, other, atol=1e-6)
 
 
-def dataset(y, x=X, rank=2):
-    """One batch of unknown sizes; with `rank=None`, of unknown rank as well."""
-    ids, shape = tf.TensorSpec((None, None), tf.int32), rank and (None,) * np.ndim(y)
-    signature = ((ids, ids), tf.TensorSpec(shape, tf.int32))
+def dataset(y, x=X):
+    """One batch of unknown sizes."""
+    ids = tf.TensorSpec((None, None), tf.int32)
+    signature = ((ids, ids), tf.TensorSpec((None,) * np.ndim(y), tf.int32))
     data = tf.data.Dataset.from_generator(lambda: iter([(x, y)]), output_signature=signature)
     return data.apply(tf.data.experimental.assert_cardinality(1))
 
@@ -127,7 +123,6 @@ USES = {
     "evaluate": lambda model, y: model.evaluate(X, y, verbose=0),
     "validation": lambda model, y: model.fit(X, Y, validation_data=(X, y), verbose=0),
     "train_on_batch": lambda model, y: model.train_on_batch(X, y),
-    "test_on_batch": lambda model, y: model.test_on_batch(X, y),
 }
 
 
@@ -145,9 +140,10 @@ def test_labels_that_are_not_whole_numbers():
 
 @pytest.mark.parametrize("kind", [kt.Transformer, OwnCall])
 def test_datasets_of_labels_beyond_the_vocabulary(kind):
-    with pytest.raises(ValueError, match=SENTENCE):
+    message = r"labels that are not below the size of the vocabulary, .* = 25 is not in \[0, 20\)"
+    with pytest.raises(ValueError, match=message):
         transformer(kind).fit(dataset(BEYOND), shuffle=False, verbose=0)
-    with pytest.raises(ValueError, match=SENTENCE):
+    with pytest.raises(ValueError, match=message):
         transformer(kind).evaluate(dataset(BEYOND), verbose=0)
 
 
@@ -182,33 +178,14 @@ def test_shapes_of_arrays(y):
         error.match(shapes)
 
 
-@pytest.mark.parametrize(
-    "y, received",
-    [(IDS, r"\(5, 4\)"), (IDS[:, 1:2], r"\(5, 1\)")],
-    ids=["T + 1", "(B, 1)"],
-)
+@pytest.mark.parametrize("y", [IDS, IDS[:, 1:2]], ids=["T + 1", "(B, 1)"])
 @pytest.mark.parametrize("kind, xla", [(kt.Transformer, False), (OwnCall, True)])
-def test_shapes_of_datasets(kind, xla, y, received):
+def test_shapes_of_datasets(kind, xla, y):
     """Known only when the first batch is read."""
     model = transformer(kind, jit_compile=xla)
     for use in (lambda data: model.fit(data, shuffle=False, verbose=0), model.evaluate):
-        with pytest.raises(ValueError, match=rf"shape \(5, 3\), received shape {received}"):
+        with pytest.raises(ValueError, match="or not one for each position of the outputs"):
             use(dataset(y))
-
-
-def test_unknown_rank(expected):
-    """`Dataset.from_generator` without a signature knows no shapes at all."""
-    types = ((tf.int32, tf.int32), tf.int32)
-    unknown = tf.data.Dataset.from_generator(lambda: iter([(X, Y)]), output_types=types)
-    unknown = unknown.apply(tf.data.experimental.assert_cardinality(1))
-    for data in (dataset(Y, rank=None), unknown):
-        model = transformer()
-        before = model.evaluate(data, verbose=0, return_dict=True)
-        logs = model.fit(data, shuffle=False, verbose=0).history
-        assert logs["loss"][0] == pytest.approx(before["loss"])
-        assert logs["loss"][0] == pytest.approx(expected[0]["loss"])
-    with pytest.raises(ValueError, match=r"received shape \(5\)"):
-        transformer().evaluate(dataset(Y[:, 0], rank=None))
 
 
 def test_labels_that_are_not_arrays_of_numbers():
@@ -285,6 +262,15 @@ def test_other_losses_are_those_of_keras(make, xla):
     assert_same(*results)
 
 
+class Around(kt.TokenTrainer):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x, training=None):
+        return self.inner(x, training=training)
+
+
 class Penalty(keras.layers.Layer):
     def call(self, x):
         self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
@@ -296,7 +282,7 @@ def test_fewer_rows_than_slices(layer):
     """No slice is empty: a mean over no rows is NaN."""
     for option in ("accumulation_steps", "parallel_microbatches"):
         inputs = keras.Input((None, 8))
-        model = FunctionalTagger(inputs, keras.layers.Dense(V)(layer()(inputs)))
+        model = Around(keras.Model(inputs, keras.layers.Dense(V)(layer()(inputs))))
         steps = 4 if option == "accumulation_steps" else 1
         model.compile(
             "sgd", "smoothed_cross_entropy", metrics=["target_tokens"], accumulation_steps=steps

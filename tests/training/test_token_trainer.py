@@ -238,7 +238,7 @@ def test_compile_arguments_are_saved_with_the_model(tmp_path):
     model.fit(*batch(), batch_size=7, verbose=0, callbacks=callbacks)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert {name: getattr(loaded, name) for name in options} == options
+    assert {name: loaded.get_compile_config()[name] for name in options} == options
     assert loaded.parallel_microbatches == 1
     assert int(loaded.optimizer.iterations) == 1 and type(loaded.loss) is kt.SmoothedCrossEntropy
     one, other = (m.fit(*batch(), batch_size=7, verbose=0).history for m in (model, loaded))

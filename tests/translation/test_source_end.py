@@ -11,10 +11,10 @@ import keras_transformer as kt
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.checks import check_training
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.ctranslate2 import export_ctranslate2
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import export
 from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from keras_transformer.train import train
 from keras_transformer.translation.inspection import attention_maps
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2

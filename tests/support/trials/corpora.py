@@ -11,8 +11,8 @@ import tempfile
 import h5py
 import numpy as np
 
-from keras_transformer.data.prepared.prepare import prepare_corpus
-from keras_transformer.data.prepared.prepared_corpus import MANIFEST, describe_file
+from keras_transformer.data.prepare import prepare_corpus
+from keras_transformer.data.prepared_corpus import MANIFEST, describe_file
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.runs.checkpoints import _entries_checksum, file_checksum
 from tests.support.trials.trial import Trial

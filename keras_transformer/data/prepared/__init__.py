@@ -1,1 +1,0 @@
-"""Corpora of any size: prepared once, as memory-mapped ids in a directory."""

@@ -1,0 +1,1 @@
+"""Pictures, importers, the explorer and CTranslate2: no training and no serving needs them."""

@@ -1,1 +1,0 @@
-"""Pictures: attention maps, positional encodings, schedules, the curves of trainings."""
