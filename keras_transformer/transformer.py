@@ -192,10 +192,10 @@ class Transformer(TokenTrainer):
         stack |= {"activation": activation, "dtype": self.dtype_policy}
         if self.epsilon != EPSILON:  # passed only if needed: users' own classes may not accept it
             stack["epsilon"] = self.epsilon
-        embedding: Config = choose("d_model", "positions", "max_length", "dropout")
-        embedding |= choose("frequencies", "first_position") | {"dtype": self.dtype_policy}
         if self.positions in RELATIVE:
             stack |= choose("positions", "max_distance")
+        embedding: Config = choose("d_model", "positions", "max_length", "dropout")
+        embedding |= choose("frequencies", "first_position") | {"dtype": self.dtype_policy}
         self.target_embedding = PositionalEmbedding(
             self.target_vocabulary_size, **embedding, output_bias=self.output_bias
         )
@@ -402,10 +402,12 @@ class Transformer(TokenTrainer):
     # Saving.
 
     def get_config(self) -> Config:
+        sizes = {
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+        }
         config = super().get_config() | get_state(self) | {"format": FORMAT}
-        config["source_vocabulary_size"] = self.source_vocabulary_size
-        config["target_vocabulary_size"] = self.target_vocabulary_size
-        return config | dataclasses.asdict(self.config)
+        return config | sizes | dataclasses.asdict(self.config)
 
     @classmethod
     def from_config(cls, config: Config) -> Self:

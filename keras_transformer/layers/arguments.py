@@ -48,15 +48,10 @@ def check_ids(ids: Tensor, vocabulary_size: int) -> None:
         raise ValueError(f"Ids must be integers, received {wrong}: tokenize the text first.")
     if values.min() < 0 or values.max() >= vocabulary_size:
         wrong = values.min() if values.min() < 0 else values.max()
-        raise ValueError(wrong_id(f"{wrong:.0f}", vocabulary_size))
-
-
-def wrong_id(received: str, vocabulary_size: int) -> str:
-    """Returns the error about an id outside the vocabulary."""
-    return (
-        f"Ids must lie in 0 … {vocabulary_size - 1} (vocabulary_size={vocabulary_size}), received "
-        f"{received}: tokenize with the vocabulary that the model was built for."
-    )
+        raise ValueError(
+            f"Ids must lie in 0 … {vocabulary_size - 1} (vocabulary_size={vocabulary_size}), "
+            f"received {wrong:.0f}: tokenize with the vocabulary that the model was built for."
+        )
 
 
 def check_id_arrays(arrays: Any, vocabulary_sizes: Sequence[int]) -> None:

@@ -1,13 +1,12 @@
 """Decoding one position at a time, with keys and values of the previous positions cached.
 
-A full pass computes all positions at once; decoding only knows the next one. Keys and values, which
-a pass over the whole prefix would compute again and again, are cached in a state. The products of
-one position are small, and reading the weights from memory takes most of the time: so the kernels
-are concatenated and transposed once, before the loop.
+Keys and values, which a pass over the whole prefix would compute again and again, are cached in a
+state. The products of one position are small, and reading the weights from memory takes most of the
+time: so the kernels are concatenated and transposed once, before the loop.
 
-The classes here mirror those of the layers: `DecoderStep` is a `Decoder`, `LayerStep` a
-`DecoderLayer` and `AttentionStep` a `MultiHeadAttention`. They read the weights of the layers, and
-call any sublayer that computes something else: a subclass, or a quantized layer.
+`DecoderStep` mirrors a `Decoder`, `LayerStep` a `DecoderLayer` and `AttentionStep` a
+`MultiHeadAttention`. They read the weights of the layers, and call any sublayer that computes
+something else: a subclass, or a quantized layer.
 
 Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads, K width of a head.
 """

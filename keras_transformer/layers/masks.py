@@ -139,8 +139,6 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
     Returns:
         Tensor of shape `(B, 1, 1, S)`, which broadcasts to attention's `(B, H, T, S)`, or None.
 
-    Raises:
-        ValueError: If `mask` does not have two axes.
     """
     if mask is None:
         return None

@@ -223,7 +223,7 @@ class PositionalEmbedding(keras.layers.Layer):
         return self(x, reverse=True)
 
     def softmax_matrix(self) -> Tensor:
-        """Returns the matrix that `logits` multiplies by: `(D, V)` in the compute dtype."""
+        """Returns the matrix `(D, V)` of `logits`, in the compute dtype."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
     def softmax_bias(self) -> Tensor | None:

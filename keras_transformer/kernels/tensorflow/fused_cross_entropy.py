@@ -48,15 +48,14 @@ def fused_cross_entropy(
     Args:
         states: Float tensor `(P, N, D)`, P passes, 1 or 2; products are computed in its dtype.
         matrix: Float tensor `(V, D)`, preferably in the dtype of its variable.
-        labels: int32 `(N,)`, each below V.
-        weights: float32 `(N,)`; 0 for labels to ignore. They include any scale of the loss.
+        labels, weights: int32 `(N,)`, each below V; and float32 `(N,)`, 0 for labels to ignore.
         label_smoothing: ε.
         rdrop: α of R-Drop, above 0 with two passes.
 
     Returns:
         The sum of the weighted losses, a float32 scalar; its gradients with respect to states,
-        matrix (without the next) and the labels' rows of the matrix `(N, D)`, in the dtypes of
-        states and matrix; and `TokenPredictions` `(N,)` of the first pass. No tape sees any of it.
+        matrix (without the next) and the labels' rows of the matrix `(N, D)`; and
+        `TokenPredictions` `(N,)` of the first pass. No tape sees any of it.
     """
     states, matrix = tf.stop_gradient(states), tf.stop_gradient(matrix)
     states32, factor = tf.cast(states, tf.float32), tf.cast(matrix, states.dtype)

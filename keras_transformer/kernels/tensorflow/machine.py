@@ -1,11 +1,9 @@
 """Settings for this machine: the fastest precision, and threads.
 
 By default TensorFlow splits every operation among all cores, which synchronize after each of them.
-For the many small operations of a Transformer, that takes more time than anything but the products
-themselves. If there is enough parallel work (slices of a batch in training, several batches in
-translation), it is faster to run each operation on one core: measured with two cores, translating a
-test set takes about half the time, and training 0.84 to 0.98 of it; the larger the batch in
-relation to the model, the smaller the gain.
+With enough parallel work (slices of a batch in training, several batches in translation), it is
+faster to run each operation on one core: measured with two cores, translating a test set takes
+about half the time, and training 0.84 to 0.98 of it.
 """
 
 import functools
