@@ -27,11 +27,10 @@ _NAMES = {
     "layers.encoder": "Encoder EncoderLayer",
     "layers.feed_forward": "FeedForward",
     "layers.masks": "causal_mask combine key_mask padding_mask",
-    "layers.position_scheme": "Positions",
     "layers.positional_embedding": "PositionalEmbedding sinusoidal_encoding",
-    "layers.positions": "AlibiPositions BucketedPositions DisentangledPositions "
-    "RelativePositions RotaryPositions",
-    "presets": "PRESETS ExportConfig ModelConfig PrepareConfig SearchConfig TrainConfig get_preset",
+    "layers.positions": "BucketedPositions DisentangledPositions Positions RelativePositions "
+    "RotaryPositions",
+    "presets": "ExportConfig ModelConfig PRESETS PrepareConfig SearchConfig TrainConfig get_preset",
     "runs.averaging": "average_checkpoints",
     "runs.opening": "load",
     "runs.resume_training": "ResumeTraining",
@@ -45,8 +44,8 @@ _NAMES = {
     "tokenizers.tokenizer": "Tokenizer",
     "tokenizers.wordpiece": "WordPieceTokenizer",
     "tools.ctranslate2": "export_ctranslate2",
-    "tools.curves": "plot_history plot_learning_rate plot_position_encoding "
-    "plot_run plot_runs save_run_plot",
+    "tools.curves": "plot_history plot_learning_rate plot_position_encoding plot_run plot_runs "
+    "save_run_plot",
     "tools.importers.importing": "import_model",
     "tools.translation_plots": "plot_alignment plot_attention plot_token_probabilities",
     "training.distribution": "make_strategy",

@@ -25,12 +25,11 @@ from keras_transformer.layers.masks import causal_mask as causal_mask
 from keras_transformer.layers.masks import combine as combine
 from keras_transformer.layers.masks import key_mask as key_mask
 from keras_transformer.layers.masks import padding_mask as padding_mask
-from keras_transformer.layers.position_scheme import Positions as Positions
 from keras_transformer.layers.positional_embedding import PositionalEmbedding as PositionalEmbedding
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding as sinusoidal_encoding
-from keras_transformer.layers.positions import AlibiPositions as AlibiPositions
 from keras_transformer.layers.positions import BucketedPositions as BucketedPositions
 from keras_transformer.layers.positions import DisentangledPositions as DisentangledPositions
+from keras_transformer.layers.positions import Positions as Positions
 from keras_transformer.layers.positions import RelativePositions as RelativePositions
 from keras_transformer.layers.positions import RotaryPositions as RotaryPositions
 from keras_transformer.presets import PRESETS as PRESETS

@@ -13,9 +13,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.kernels.dense import Dense
+from keras_transformer.kernels.layers import Dense
+from keras_transformer.kernels.products import ANY_LOOP, XLA_LOOP
 from keras_transformer.layers import arguments, decoder_step
-from keras_transformer.layers.changes import CHANGES, KeepsChanges
+from keras_transformer.layers.composite import apply_state, get_state, split_state
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
@@ -29,6 +30,7 @@ from keras_transformer.presets.options import (
     RELATIVE,
     check_format,
     check_sharing,
+    check_value,
 )
 from keras_transformer.special_ids import SUPPRESSED
 from keras_transformer.training.keras_workarounds import check_left_over
@@ -47,13 +49,15 @@ from keras_transformer.utils import (
 )
 
 if IS_TENSORFLOW:
-    from keras_transformer.kernels.tensorflow.products import STEP_OPERATIONS
+    from keras_transformer.kernels.tensorflow.products import GRAPH_LOOP
 else:
-    STEP_OPERATIONS = None
+    GRAPH_LOOP = ANY_LOOP
+
+LOOPS = {"graph": GRAPH_LOOP, "xla": XLA_LOOP}  # the runtime of a decoding loop
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(KeepsChanges, TokenTrainer):
+class Transformer(TokenTrainer):
     """Encoder–decoder Transformer: `call` is `decode` of `encode` ("Attention Is All You Need").
 
     Args:
@@ -68,8 +72,7 @@ class Transformer(KeepsChanges, TokenTrainer):
         activation: Activation of the feed-forward networks.
         positions: Positional encoding: `"sinusoidal"` or `"learned"`, added to the embeddings;
             `"relative"`, `"bucketed"`, `"rotary"` or `"disentangled"`, relative positions in the
-            self-attention of encoder and decoder; `"alibi"`, in that of the decoder, with a
-            sinusoidal encoder; or `"none"`.
+            self-attention of encoder and decoder; or `"none"`.
         max_distance: Distance from which on all are treated alike, for `"relative"` (default 16),
             `"bucketed"` and `"disentangled"` (default 128).
         share_embeddings: `"none"`; `"target"`, the target embedding is also the output projection;
@@ -191,13 +194,8 @@ class Transformer(KeepsChanges, TokenTrainer):
             stack["epsilon"] = self.epsilon
         embedding: Config = choose("d_model", "positions", "max_length", "dropout")
         embedding |= choose("frequencies", "first_position") | {"dtype": self.dtype_policy}
-        encoder_positions: Config = {}  # arguments of self-attention
-        decoder_positions: Config = {}
         if self.positions in RELATIVE:
-            decoder_positions = choose("positions", "max_distance")
-            encoder_positions = decoder_positions
-        if self.positions == "alibi":  # the source is sinusoidal; the target has start=None
-            embedding["positions"], encoder_positions = "sinusoidal", {}
+            stack |= choose("positions", "max_distance")
         self.target_embedding = PositionalEmbedding(
             self.target_vocabulary_size, **embedding, output_bias=self.output_bias
         )
@@ -206,8 +204,8 @@ class Transformer(KeepsChanges, TokenTrainer):
         else:
             self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
         encoder_depth, decoder_depth = self.config.depths
-        self.encoder = self.encoder_class(encoder_depth, **stack, **encoder_positions)
-        self.decoder = self.decoder_class(decoder_depth, **stack, **decoder_positions)
+        self.encoder = self.encoder_class(encoder_depth, **stack)
+        self.decoder = self.decoder_class(decoder_depth, **stack)
         self.output_projection = None
         if self.share_embeddings == "none":
             self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
@@ -329,16 +327,21 @@ class Transformer(KeepsChanges, TokenTrainer):
         return self.make_step()(ids, position, state)
 
     def make_step(self, loop: str = "graph") -> Step:
-        """Returns a function that does the same as `step`, see `Decoder.make_step`."""
-        operations = STEP_OPERATIONS if loop == "graph" else None
-        decoder_step_fn = self.decoder.make_step(loop, operations)
+        """Returns a function that does the same as `step`, for a loop; see `Decoder.make_step`.
+
+        Args:
+            loop: Its runtime: `"graph"` (TensorFlow's executor) or `"xla"`.
+        """
+        check_value("loop", loop, tuple(LOOPS))
+        operations = LOOPS[loop]
+        decoder_step_fn = self.decoder.make_step(operations)
         project = decoder_step.make_logits(
-            self.target_embedding, self.output_projection, self._suppression(), loop
+            self.target_embedding, self.output_projection, self._suppression(), operations
         )
 
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
-            x = self._embed_target(ids, position)[:, 0]
+            x = self.target_embedding(ids, start=position)[:, 0]
             x, state = decoder_step_fn(x, position, state)
             return ops.cast(project(x), "float32"), state
 
@@ -363,16 +366,12 @@ class Transformer(KeepsChanges, TokenTrainer):
     def _decode(self, target, memory, source, training):
         arguments.check_rows(target=target, memory=memory, source=source)
         target = arguments.as_ids(target)
-        x = self._embed_target(target, 0, training)
+        x = self.target_embedding(target, training=training)
         # A target is padded at its end, which causality hides already. An all-True mask keeps
         # `step`, which has no padding mask, equal at every position.
         target_mask = ops.ones(ops.shape(target), dtype="bool")
         masks = target_mask, padding_mask(arguments.as_ids(source))
         return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
-
-    def _embed_target(self, ids, start, training=None):
-        start = None if self.positions == "alibi" else start
-        return self.target_embedding(ids, start=start, training=training)
 
     def _logits(self, x):
         """Returns logits, float32 `(..., V)`."""
@@ -400,26 +399,23 @@ class Transformer(KeepsChanges, TokenTrainer):
         self.check_arrays(x)
         return super().predict(x, *args, **kwargs)
 
-    # Saving. Besides its arguments, a configuration holds changes to layers: frozen, quantized,
-    # LoRA.
+    # Saving.
 
     def get_config(self) -> Config:
-        sizes = {
-            "source_vocabulary_size": self.source_vocabulary_size,
-            "target_vocabulary_size": self.target_vocabulary_size,
-        }
-        return super().get_config() | {"format": FORMAT} | sizes | dataclasses.asdict(self.config)
+        config = super().get_config() | get_state(self) | {"format": FORMAT}
+        config["source_vocabulary_size"] = self.source_vocabulary_size
+        config["target_vocabulary_size"] = self.target_vocabulary_size
+        return config | dataclasses.asdict(self.config)
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         config = dict(config)
         check_format("The model's file", config.pop("format", None))
-        if frozen := config.pop("frozen", None):  # earlier versions' key for frozen layers
-            paths = [name.replace(".", "/") for name in frozen]
-            config[CHANGES] = {"parts": {path: {"trainable": False} for path in paths}}
+        config, state = split_state(config)
         model = super().from_config(config)
         with contextlib.suppress(Exception):  # a subclass may take other inputs
             cls.build(model)  # unlike model.build(), this does not lock the model
+        apply_state(model, state)
         return model
 
     # Some positional encodings have no weights. A file names them, unless they are added to the

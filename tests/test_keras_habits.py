@@ -204,7 +204,7 @@ def test_keras_does_not_load_a_functional_model_of_a_layer_and_its_part(tmp_path
 MISTAKES = {
     "a dict": (
         lambda m: m.fit({"source": SOURCE, "target": TARGET}, Y),
-        r"must be a pair \(source, target\) of ids, received a dict of 'so",
+        r"must be a pair \(source, target\) of ids, received dict",
     ),
     "no labels": (lambda m: m.fit(X), "Labels are missing"),
     "no labels to evaluate by": (lambda m: m.evaluate(X), "Labels are missing"),

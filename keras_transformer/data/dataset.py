@@ -11,8 +11,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +32,7 @@ Batch: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 # Number of a pass and of a batch in it, from 0.
 Position: TypeAlias = tuple[int, int]
 
-SECONDS_TO_END = 0.3  # for TensorFlow's threads, when the interpreter exits
+SECONDS_TO_END = 0.3  # for TensorFlow's threads to leave Python
 
 logger = logging.getLogger(__name__)
 
@@ -86,25 +86,12 @@ def make_dataset(
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles already
     """
     check_value("seed", seed, FROM_0)
-    if not 0 <= shard[0] < shard[1]:
-        raise ValueError(
-            f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
-            "first has shard=(0, n)."
-        )
     max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
     corpora, weights = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
-    stream = BatchStream(
-        corpora,
-        weights,
-        tokens_per_batch=tokens_per_batch,
-        max_length=max_length,
-        boundaries=padded,
-        seed=seed if shuffle else None,
-        repeat=repeat,
-        shard=shard,
-        source_end=source_end,
-    )
-    return stream_dataset(stream)
+    options: dict[str, Any] = dict(max_length=max_length, boundaries=padded, source_end=source_end)
+    options |= dict(tokens_per_batch=tokens_per_batch, repeat=repeat, shard=shard)
+    order = seed if shuffle else None
+    return stream_dataset(BatchStream(corpora, weights, seed=order, **options))
 
 
 def _open_data(pairs, tokenizers, corpus):
@@ -206,6 +193,11 @@ class BatchStream:
         shard: tuple[int, int] = (0, 1),
         source_end: bool = True,
     ) -> None:
+        if not 0 <= shard[0] < shard[1]:
+            raise ValueError(
+                f"shard must be (i, n) with i from 0 to n - 1, received {shard}: of n workers, the "
+                "first has shard=(0, n)."
+            )
         self.boundaries = boundaries
         self.repeat = repeat
         self.shard = shard
@@ -307,7 +299,7 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
 
         def list_batches(number):
             first = tf.where(number == start[0], start[1], 0)
-            end = _call_python(stream.batches_in, [number], tf.int64, [])
+            end = _call_python(stream.batches_in, [number], tf.int64)
             return tf.data.Dataset.range(first, end).map(lambda index: (start, number, index))
 
         return tf.data.Dataset.range(start[0], tf.int64.max).flat_map(list_batches)
@@ -338,37 +330,48 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
     return dataset
 
 
-_calling, _called, _exiting = threading.Lock(), threading.Event(), threading.Event()
-
-
-def _call_python(function, arguments, dtypes, shape=None):
-    """Calls a function in a dataset's thread, unless the interpreter is about to exit."""
-
-    def call(*arguments):
-        with _calling:
-            _called.set()
-            if _exiting.is_set():
-                raise StopIteration
-            return function(*arguments)
-
-    results = tf.numpy_function(call, arguments, dtypes)
-    for result in tf.nest.flatten(results) if dtypes else ():
-        result.set_shape(shape)
-    return results
-
-
-@atexit.register
-def _end_calls() -> None:
-    """Ends the calls of Python by TensorFlow's threads when the interpreter exits.
+class _PythonCalls:
+    """Calls functions in the threads of datasets, until the interpreter exits.
 
     Python then gives these threads nothing more to run, while TensorFlow, when it frees an
     iterator, waits for its prefetching thread: the process would never end.
     """
-    _exiting.set()
-    with _calling:
-        pass
-    if _called.is_set():
-        time.sleep(SECONDS_TO_END)  # for a thread to hand over its batch
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._exiting = False
+        self._latest = -math.inf
+        atexit.register(self._end)
+
+    def __call__(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        dtypes: Any,
+        shape: Sequence[int | None] = (),
+    ) -> Any:
+        def call(*arguments):
+            with self._lock:
+                if self._exiting:
+                    raise StopIteration
+                try:
+                    return function(*arguments)
+                finally:
+                    self._latest = time.monotonic()
+
+        results = tf.numpy_function(call, arguments, dtypes)
+        for result in tf.nest.flatten(results) if dtypes else ():
+            result.set_shape(shape)
+        return results
+
+    def _end(self):
+        with self._lock:
+            self._exiting = True
+        if time.monotonic() - self._latest < SECONDS_TO_END:
+            time.sleep(SECONDS_TO_END)  # for a thread to hand over its batch
+
+
+_call_python = _PythonCalls()
 
 
 def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:

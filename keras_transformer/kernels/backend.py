@@ -22,11 +22,7 @@ def values_of(tensor: Tensor) -> np.ndarray | None:
 
 
 def require_tensorflow(feature: str) -> None:
-    """Checks that Keras uses the TensorFlow backend.
-
-    Args:
-        feature: The name of the feature that needs it.
-    """
+    """Checks that Keras uses the TensorFlow backend, which a feature needs."""
     if not IS_TENSORFLOW:
         raise ValueError(
             f"{feature} needs Keras' TensorFlow backend, this is {keras.backend.backend()}: set "

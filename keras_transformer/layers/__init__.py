@@ -6,18 +6,16 @@ from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import causal_mask, combine, key_mask, padding_mask
-from keras_transformer.layers.position_scheme import Positions
 from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
 from keras_transformer.layers.positions import (
-    AlibiPositions,
     BucketedPositions,
     DisentangledPositions,
+    Positions,
     RelativePositions,
     RotaryPositions,
 )
 
 __all__ = [
-    "AlibiPositions",
     "BucketedPositions",
     "Decoder",
     "DecoderLayer",

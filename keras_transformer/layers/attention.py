@@ -5,22 +5,20 @@ query and key head, K' width of a value head.
 """
 
 import inspect
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.kernels.dense import EinsumDense
-from keras_transformer.layers import arguments
-from keras_transformer.layers.changes import KeepsChanges
-from keras_transformer.layers.dot_product_attention import (
-    NO_BIAS,
-    PositionBias,
-    dot_product_attention,
-)
+from keras_transformer.kernels.layers import EinsumDense
+from keras_transformer.layers.arguments import check_sizes
+from keras_transformer.layers.composite import CompositeLayer
+from keras_transformer.layers.dot_product_attention import dot_product_attention
 from keras_transformer.layers.masks import join_masks
-from keras_transformer.layers.positions import Positions, make_positions
+from keras_transformer.layers.positions import PositionBias, Positions, make_positions
+from keras_transformer.presets.options import SHARE, check_value
 from keras_transformer.utils import (
     Config,
     Constraint,
@@ -32,12 +30,17 @@ from keras_transformer.utils import (
 )
 
 
-class AttendingLayer(KeepsChanges):
+class AttendingLayer(CompositeLayer):
     """Base of the layers that take masks and can return their attention weights."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        arguments.check_named_arguments(self)
+        kinds = {parameter.kind for parameter in inspect.signature(self.call).parameters.values()}
+        if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+            raise ValueError(
+                f"{type(self).__name__}.call takes *args or **kwargs, in which Keras cannot find "
+                "the masks: name the arguments of the method that it overrides."
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Nested:
         # Keras passes the masks attached to tensors by name, and would pass a mask twice if it was
@@ -59,17 +62,12 @@ class MultiHeadAttention(AttendingLayer):
     all keys), and it respects an explicit `query_mask`.
 
     The projections are the sublayers `query_dense`, `key_dense`, `value_dense` and `output_dense`,
-    as in Keras: LoRA and quantization of them apply to decoding too, and are saved. A subclass
-    with another kind of attention overrides `attend`, which training and step-by-step decoding
-    share.
+    as in Keras: LoRA and quantization of them apply to decoding too. A subclass with another kind
+    of attention overrides `attend`, which training and step-by-step decoding share.
 
-    These features of Keras' layer are not supported and raise an error:
-
-    - `attention_axes` other than 1, so inputs must have rank 3;
-    - `sliding_window`: pass an `attention_mask` instead;
-    - `flash_attention=True`: the weights are always computed in full;
-    - `use_gate`;
-    - an `output_shape` of several axes.
+    Not supported: `attention_axes` other than 1 (inputs have rank 3), `sliding_window` (pass an
+    `attention_mask` instead), `flash_attention=True`, `use_gate`, and an `output_shape` of several
+    axes.
 
     Args:
         num_heads: H.
@@ -81,14 +79,12 @@ class MultiHeadAttention(AttendingLayer):
         attention_axes, sliding_window, flash_attention, use_gate: Only Keras' defaults are allowed.
         kernel_initializer: Initializer of the kernels, each as one (inputs, outputs) matrix.
         bias_initializer: Initializer of the biases.
-        kernel_regularizer, bias_regularizer: Regularizers of the same.
+        kernel_regularizer, bias_regularizer, kernel_constraint, bias_constraint: Of the same.
         activity_regularizer: Regularizer of the output of each of the four projections.
-        kernel_constraint, bias_constraint: Constraints of kernels and biases.
         seed: Seed of the dropout.
         output_initializer: Initializer of the output kernel, if it differs from the others'.
-        positions: Scheme of relative positions: `"relative"`, `"bucketed"`, `"rotary"`,
-            `"disentangled"` or, for causal attention, `"alibi"`; a `Positions`, which several
-            attention layers may share; or None.
+        positions: Scheme of relative positions: `"relative"`, `"bucketed"`, `"rotary"` or
+            `"disentangled"`; a `Positions`; or None.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
 
     Call arguments:
@@ -96,8 +92,7 @@ class MultiHeadAttention(AttendingLayer):
         value: Tensor of shape `(B, S, D')`.
         key: Tensor of shape `(B, S, D'')`; defaults to `value`.
         query_mask: Boolean `(B, T)`; False rows attend to nothing.
-        value_mask: Boolean `(B, S)`, True = may be attended to.
-        key_mask: Boolean `(B, S)`, likewise.
+        value_mask, key_mask: Boolean `(B, S)`, True = may be attended to.
         attention_mask: Boolean `(B, T, S)`, or anything that broadcasts to `(B, H, T, S)`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether to apply dropout.
@@ -145,22 +140,19 @@ class MultiHeadAttention(AttendingLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        arguments.check_supported(
-            attention_axes=attention_axes,
-            sliding_window=sliding_window,
-            flash_attention=flash_attention,
-            use_gate=use_gate,
-        )
+        _check_supported("attention_axes", attention_axes, (None, 1, (1,), [1]))
+        _check_supported("sliding_window", sliding_window, (None,))
+        _check_supported("flash_attention", flash_attention, (None, False))
+        _check_supported("use_gate", use_gate, (False,))
         value_dim = key_dim if value_dim is None else value_dim
-        sizes = arguments.check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, received {dropout}.")
+        sizes = check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
+        check_value("dropout", dropout, SHARE)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.num_heads, self.key_dim, self.value_dim = sizes
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = arguments.parse_output_shape(output_shape)
+        self.output_dim = _parse_output_shape(output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.output_initializer = keras.initializers.get(
@@ -179,7 +171,7 @@ class MultiHeadAttention(AttendingLayer):
 
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
-        arguments.check_lengths(value_shape, key_shape)
+        _check_lengths(value_shape, key_shape)
         heads, value_dim = self.num_heads, self.value_dim
         self.query_dense = self._make_projection("query", query_shape, self.key_dim)
         self.key_dense = self._make_projection("key", key_shape, self.key_dim)
@@ -190,8 +182,8 @@ class MultiHeadAttention(AttendingLayer):
         self.output_dense.build((*query_shape[:-1], heads, value_dim))
         if self.positions:
             sizes = heads, self.key_dim, value_dim, query_shape[-1]
-            self.positions.prepare(*sizes, self.dtype_policy)
-        self.built = True
+            self.positions.prepare(*sizes, policy=self.dtype_policy)
+        self.finish_build()
 
     def call(
         self,
@@ -206,7 +198,6 @@ class MultiHeadAttention(AttendingLayer):
         training: bool | None = None,
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        arguments.check_lengths(value.shape, value.shape if key is None else key.shape)
         causal = (ops.shape(query)[1], ops.shape(value)[1]) if use_causal_mask else None
         mask = join_masks(query_mask, value_mask, key_mask, attention_mask, causal)
         query = self.query_dense(query)
@@ -215,7 +206,7 @@ class MultiHeadAttention(AttendingLayer):
         position_kwargs = {}  # an overridden `attend` without positions need not accept it
         if self.positions:
             lengths = ops.shape(query)[1], ops.shape(key)[1]
-            bias = self.positions.make_bias()(*lengths, 0)
+            bias = PositionBias(self.positions, *lengths)
             query, key = bias.rotate(query), bias.rotate(key)
             position_kwargs = {"position_bias": bias}
         output, weights = self.attend(
@@ -231,21 +222,12 @@ class MultiHeadAttention(AttendingLayer):
         value: Tensor,
         mask: Tensor | None = None,
         training: bool | None = None,
-        position_bias: PositionBias = NO_BIAS,
+        position_bias: PositionBias | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Attends with projected heads.
+        """Attends with projected heads, see `dot_product_attention`.
 
-        Args:
-            query: Tensor of shape `(B, T, H, K)`.
-            key: Tensor of shape `(B, S, H, K)`.
-            value: Tensor of shape `(B, S, H, K')`.
-            mask: Boolean, of a shape that broadcasts to `(B, H, T, S)`.
-            training: Whether to apply dropout.
-            position_bias: The bias of relative positions, its rotation already applied; passed
-                only if the layer has `positions`.
-
-        Returns:
-            Tensor of shape `(B, T, H, K')`; and the attention weights, shape `(B, H, T, S)`.
+        `position_bias`, the scheme of relative positions, has already rotated queries and keys; it
+        is passed only if the layer has `positions`.
         """
         dropout = self.dropout if training else 0.0
         return dot_product_attention(
@@ -260,7 +242,7 @@ class MultiHeadAttention(AttendingLayer):
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Shape:
-        arguments.check_lengths(value_shape, value_shape if key_shape is None else key_shape)
+        _check_lengths(value_shape, value_shape if key_shape is None else key_shape)
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def get_config(self) -> Config:
@@ -276,16 +258,8 @@ class MultiHeadAttention(AttendingLayer):
             "seed": self.seed,
             "output_initializer": keras.initializers.serialize(self.output_initializer),
             **{k: keras.saving.serialize_keras_object(v) for k, v in self.penalties.items()},
-            "positions": self.positions and self.positions.serialize_for(self),
+            "positions": self.positions and keras.saving.serialize_keras_object(self.positions),
         }
-
-    def load_own_variables(self, store: Any) -> None:
-        if len(store.keys()):
-            raise ValueError(
-                f"The weights of {self.name!r} are in the format of a version before 0.1.0, which "
-                "this version cannot read: train or convert with the version that wrote the file."
-            )
-        super().load_own_variables(store)
 
     def _make_projection(self, name, input_shape, width):
         """Builds the layer from `(B, T, D)` to heads `(B, T, H, width)`."""
@@ -306,4 +280,37 @@ class MultiHeadAttention(AttendingLayer):
             **self.penalties,
             dtype=self.dtype_policy,
             name=name,
+        )
+
+
+def _check_supported(name, value, supported):
+    if value not in supported:
+        raise ValueError(
+            f"kt.MultiHeadAttention does not support {name}, received {value!r}: omit it, or use "
+            "keras.layers.MultiHeadAttention."
+        )
+
+
+def _parse_output_shape(output_shape):
+    """Reads `output_shape` in Keras' notation: None, an int, or a tuple of one int."""
+    if output_shape is None:
+        return None
+    if isinstance(output_shape, numbers.Integral):
+        return int(output_shape)
+    if isinstance(output_shape, tuple | list) and len(output_shape) == 1:
+        return int(output_shape[0])
+    raise ValueError(
+        f"output_shape must be an int or a tuple of one int, received {output_shape!r}: to get "
+        "more axes, reshape the output."
+    )
+
+
+def _check_lengths(value_shape, key_shape):
+    """Checks that values and keys have the same length, as far as it is known."""
+    values, keys = tuple(value_shape[1:-1]), tuple(key_shape[1:-1])
+    known = None not in (*values, *keys)
+    if len(values) != len(keys) or (known and values != keys):
+        raise ValueError(
+            "the lengths of value and key must be equal, received shapes "
+            f"{tuple(value_shape)} and {tuple(key_shape)}."
         )

@@ -7,13 +7,12 @@ from typing import Any
 
 import keras
 
-from keras_transformer.kernels.products import AttentionOperations
+from keras_transformer.kernels.products import ANY_LOOP, LoopOperations
 from keras_transformer.layers import decoder_step
-from keras_transformer.layers.arguments import check_inherits_call, check_memory
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
-from keras_transformer.utils import Activation, Config, Nested, Shape, State, Step, Tensor
+from keras_transformer.utils import Activation, Config, Shape, State, Step, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -31,14 +30,14 @@ class DecoderLayer(ResidualBlock):
         activation: Activation of the feed-forward network.
         depth: Number of layers in the stack; sublayers of deep stacks have smaller initial outputs.
         cross_attention: Whether the layer attends to the encoder's output. Without, it is the layer
-            of a language model, called with `(x, x_mask)` alone.
+            of a language model, called with `x` and `x_mask=`.
         positions, max_distance: Scheme of relative positions of the self-attention, see
             `MultiHeadAttention`.
         epsilon: Added to the variance in layer normalization.
 
     Call arguments:
         x: Tensor of shape `(B, T, D)`. Position t sees positions 0 … t only.
-        memory: The encoder's output, shape `(B, S, D)`; left out without cross-attention.
+        memory: The encoder's output, shape `(B, S, D)`; None without cross-attention.
         x_mask: Boolean `(B, T)`, True = may be attended to; defaults to the mask that Keras
             attaches to `x`.
         memory_mask: Boolean `(B, S)`, likewise for `memory`.
@@ -75,37 +74,11 @@ class DecoderLayer(ResidualBlock):
         cross_attention: bool = True,
         **kwargs: Any,
     ) -> None:
-        # Set before the base class creates the sublayers.
-        self.num_sublayers = 3 if cross_attention else 2
-        super().__init__(d_model, num_heads, d_ff, dropout, norm, activation, depth, **kwargs)
-
-    def make_attention_sublayers(self) -> None:
-        self.self_attention = self.make_attention()
-        self.self_attention_norm = self.make_norm()
-        has_memory = self.num_sublayers == 3
-        self.cross_attention = self.make_attention() if has_memory else None
-        self.cross_attention_norm = self.make_norm() if has_memory else None
+        options = (norm, activation, depth, cross_attention)
+        super().__init__(d_model, num_heads, d_ff, dropout, *options, **kwargs)
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        memory_shape = x_shape if memory_shape is None else memory_shape
-        self.set_positions()
-        self.self_attention.build(x_shape, x_shape)
-        self.self_attention_norm.build(x_shape)
-        if self.cross_attention and self.cross_attention_norm:
-            if getattr(self.cross_attention, "positions", None):
-                raise ValueError(
-                    f"The cross-attention of {self.name!r} has positions, which are for "
-                    "self-attention: pass them to the layer, not to the attention that "
-                    "make_attention returns."
-                )
-            self.cross_attention.build(x_shape, memory_shape)
-            self.cross_attention_norm.build(x_shape)
-        self.feed_forward.build(x_shape)
-        self.feed_forward_norm.build(x_shape)
-        self.built = True
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
-        return super().__call__(*_insert_missing_memory(args, self.cross_attention), **kwargs)
+        self.build_sublayers(x_shape, memory_shape)
 
     def call(
         self,
@@ -117,7 +90,7 @@ class DecoderLayer(ResidualBlock):
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
-        check_memory(self, self.cross_attention, memory, x_mask)
+        _check_memory(self, memory)
         x_mask = mask if x_mask is None else x_mask
 
         def attend_self(y):
@@ -157,7 +130,7 @@ class Decoder(Stack):
 
     Pre-norm adds a final normalization.
 
-    Without cross-attention it is the decoder of a language model: called with `(x, x_mask)` alone;
+    Without cross-attention it is the decoder of a language model: called with `x` and `x_mask=`;
     decoding starts with `initial_state(batch_size)`.
 
     Args:
@@ -165,14 +138,14 @@ class Decoder(Stack):
         d_model, num_heads, d_ff, dropout, norm, activation: Arguments of each `DecoderLayer`.
         cross_attention: Whether the layers attend to the encoder's output.
         positions: Scheme of relative positions of the self-attention: `"relative"`, `"bucketed"`,
-            `"rotary"`, `"disentangled"`, `"alibi"` or a `Positions`. Positional encodings that an
-            embedding adds have no effect here. Cross-attention uses no positional information.
+            `"rotary"`, `"disentangled"` or a `Positions`. Positional encodings that an embedding
+            adds have no effect here. Cross-attention uses no positional information.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
         epsilon: Added to the variance in layer normalization.
 
     Call arguments:
         x: Embedded target, shape `(B, T, D)`.
-        memory: The encoder's output, shape `(B, S, D)`; left out without cross-attention.
+        memory: The encoder's output, shape `(B, S, D)`; None without cross-attention.
         x_mask: Boolean `(B, T)`, True = may be attended to; defaults to the mask that Keras
             attaches to `x`.
         memory_mask: Boolean `(B, S)`, likewise for `memory`.
@@ -221,17 +194,14 @@ class Decoder(Stack):
         cross_attention: bool = True,
         **kwargs: Any,
     ) -> None:
-        self.cross_attention = cross_attention
         # Passed only if needed: users' own layers may not accept it.
-        layer_kwargs = None if cross_attention else {"cross_attention": False}
+        layer_kwargs = {} if cross_attention else {"cross_attention": False}
         layer_args = d_model, num_heads, d_ff, dropout, norm, activation
         super().__init__(num_layers, *layer_args, layer_kwargs=layer_kwargs, **kwargs)
+        self.cross_attention = cross_attention
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        self.build_layers(x_shape, x_shape if memory_shape is None else memory_shape)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
-        return super().__call__(*_insert_missing_memory(args, self.cross_attention), **kwargs)
+        self.build_layers(x_shape, memory_shape)
 
     def call(
         self,
@@ -243,12 +213,12 @@ class Decoder(Stack):
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor | list[Tensor], ...]:
-        check_memory(self, self.cross_attention, memory, x_mask)
+        _check_memory(self, memory)
         x_mask = mask if x_mask is None else x_mask
-        inputs = (memory, x_mask, memory_mask) if self.cross_attention else (x_mask,)
+        options = {"return_attention_scores": True, "training": training}
         scores = []
         for layer in self.layers:
-            x, *weights = layer(x, *inputs, return_attention_scores=True, training=training)
+            x, *weights = layer(x, memory, x_mask, memory_mask, **options)
             scores.append(weights)
         x = self.apply_final_norm(x)
         return (x, *map(list, zip(*scores, strict=True))) if return_attention_scores else x
@@ -277,7 +247,7 @@ class Decoder(Stack):
             ValueError: If the memory is missing, or passed without cross-attention; or if this
                 layer or one of its sublayers overrides `call`, which `step` does not use.
         """
-        check_memory(self, self.cross_attention, memory)
+        _check_memory(self, memory)
         if batch_size is None and memory is None:
             raise ValueError("initial_state needs batch_size or memory, received neither.")
         if not self.built:
@@ -285,11 +255,11 @@ class Decoder(Stack):
             self.build((None, None, self.d_model), memory_shape)
         if memory_mask is None:
             memory_mask = getattr(memory, "_keras_mask", None)
-        check_inherits_call(self, Decoder)
+        _check_inherits_call(self, Decoder)
         for layer in self.layers:
-            check_inherits_call(layer, DecoderLayer)
+            _check_inherits_call(layer, DecoderLayer)
             for attention in filter(None, (layer.self_attention, layer.cross_attention)):
-                check_inherits_call(attention, MultiHeadAttention)
+                _check_inherits_call(attention, MultiHeadAttention)
         return decoder_step.initial_state(self, batch_size, length, memory, memory_mask)
 
     def step(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
@@ -306,22 +276,34 @@ class Decoder(Stack):
         """
         return self.make_step()(x, position, state)
 
-    def make_step(self, loop: str = "graph", operations: AttentionOperations | None = None) -> Step:
-        """Returns a function that does the same as `step`, for use in a loop.
-
-        Kernels are concatenated, cast and transposed once, now: the function uses the current
-        weights.
-
-        Args:
-            loop: The runtime of the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
-            operations: Operations of attention that are faster in that loop.
-        """
-        return decoder_step.DecoderStep(self, loop, operations or AttentionOperations())
+    def make_step(self, operations: LoopOperations = ANY_LOOP) -> Step:
+        """Returns a function that does the same as `step` with the current weights, for a loop."""
+        return decoder_step.DecoderStep(self, operations)
 
     def get_config(self) -> Config:
         return super().get_config() | {"cross_attention": self.cross_attention}
 
 
-def _insert_missing_memory(args, cross_attention):
-    """Returns positional arguments with None for the memory if they are `(x, x_mask)`."""
-    return args if cross_attention or len(args) < 2 else (args[0], None, *args[1:])
+def _check_memory(layer, memory):
+    """Checks that a decoder receives the encoder's output if and only if it has cross-attention."""
+    if layer.cross_attention and memory is None:
+        raise ValueError(
+            f"{layer.name!r} has cross-attention but received no memory: call it with (x, memory), "
+            "or create it with cross_attention=False."
+        )
+    if memory is not None and not layer.cross_attention:
+        raise ValueError(
+            f"{layer.name!r} has no cross-attention but received a memory: call it with "
+            "(x, x_mask=mask)."
+        )
+
+
+def _check_inherits_call(layer, base):
+    """Checks that a layer computes what `base.call` does, as step-by-step decoding assumes."""
+    if not isinstance(layer, base) or type(layer).call is not base.call:
+        method = "attend" if hasattr(base, "attend") else "make_attention"
+        raise ValueError(
+            f"{type(layer).__name__} ({layer.name!r}) does not use {base.__name__}.call, so it "
+            f"cannot be decoded step by step: override {method} of {base.__name__} instead, or "
+            "decode the whole prefix each time."
+        )

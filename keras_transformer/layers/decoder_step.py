@@ -21,19 +21,14 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.kernels.dense import Dense, EinsumDense, matrix_and_bias, projection
-from keras_transformer.kernels.layer_normalization import LayerNormalization
-from keras_transformer.kernels.products import AttentionOperations
+from keras_transformer.kernels.layers import Dense, EinsumDense, LayerNormalization, matrix_and_bias
+from keras_transformer.kernels.products import LoopOperations, Projection
 from keras_transformer.layers.arguments import nan_unless
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.dot_product_attention import (
-    NO_BIAS,
-    PositionBias,
-    attend_heads,
-    query_scale,
-)
+from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import key_mask
+from keras_transformer.layers.positions import PositionBias
 from keras_transformer.layers.stack import ResidualBlock, Stack
 from keras_transformer.utils import State, Tensor
 
@@ -47,11 +42,10 @@ def initial_state(
 ) -> State:
     """Returns the state at position 0, see `Decoder.initial_state`.
 
-    Returns:
-        Dict of `past`, for each layer empty keys and values `(B, H, 0, K)` that grow along axis 2
-        with every step, or of size t if `length` is given; with `length` also `past_positions`,
-        the numbers of the t positions, int32 `(B, t)`; with a memory, for each layer its keys and
-        values `(B, H, S, K)` as `memory`, and with a mask, that as `memory_mask`, `(B, 1, 1, S)`.
+    It is a dict of `past`, for each layer empty keys and values `(B, H, 0, K)` that grow along axis
+    2 with every step, or of size t if `length` is given; with `length` also `past_positions`, the
+    numbers of the t positions, int32 `(B, t)`; with a memory, for each layer its keys and values
+    `(B, H, S, K)` as `memory`, and with a mask, that as `memory_mask`, `(B, 1, 1, S)`.
     """
     state: dict[str, State] = {}
     if memory is not None:
@@ -81,31 +75,17 @@ def _project_memory(attention, memory):
 class DecoderStep:
     """Computes one position of a `Decoder`, with the weights that it has now.
 
-    Args:
-        decoder: A built `Decoder`.
-        loop: The runtime of the loop: `"graph"` (TensorFlow's executor) or `"xla"`.
-        operations: `multiply` and `softmax` of attention in that loop.
-
-    Call arguments:
-        x: The embedded token, shape `(B, D)`.
-        position: Its position, a Python int or a scalar integer tensor.
-        state: The state from `initial_state` or from the previous step.
-
-    Returns:
-        Tensor of shape `(B, D)`, and the next state.
+    It is called as `Decoder.step` is.
     """
 
-    def __init__(self, decoder: Stack, loop: str, operations: AttentionOperations) -> None:
+    def __init__(self, decoder: Stack, operations: LoopOperations) -> None:
         self.compute_dtype = decoder.compute_dtype
         self.apply_final_norm = decoder.apply_final_norm
-        self.layers = [LayerStep(layer, loop, operations) for layer in decoder.layers]
+        self.layers = [LayerStep(layer, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
-        # Layers may share a scheme of relative positions: each bias is computed once.
-        self.compute_bias = {
-            id(scheme): scheme.make_bias(operations.multiply, loop=True)
-            for scheme in self.schemes
-            if scheme
-        }
+        self.multiply = operations.multiply
+        # Layers may share a scheme of relative positions: its tables are computed once.
+        self.tables = {id(x): (x, x.make_tables(loop=True)) for x in self.schemes if x}
 
     def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         x = ops.cast(x, self.compute_dtype)
@@ -118,15 +98,14 @@ class DecoderStep:
         else:
             num_keys = num_keys + 1
         biases = {
-            key: compute_bias(1, num_keys, position)
-            for key, compute_bias in self.compute_bias.items()
+            key: PositionBias(scheme, 1, num_keys, position, tables, self.multiply)
+            for key, (scheme, tables) in self.tables.items()
         }
         past, memories = [], state.get("memory", [None] * len(self.layers))
         for layer, scheme, cached, memory in zip(
             self.layers, self.schemes, state["past"], memories, strict=True
         ):
-            bias = biases.get(id(scheme), NO_BIAS)
-            memory_mask = state.get("memory_mask")
+            bias, memory_mask = biases.get(id(scheme)), state.get("memory_mask")
             x, cached = layer.step(x, cached, append, past_mask, bias, memory, memory_mask)
             past.append(cached)
         return self.apply_final_norm(x), state | {"past": past}
@@ -135,15 +114,15 @@ class DecoderStep:
 class LayerStep:
     """One position of a `DecoderLayer`."""
 
-    def __init__(self, layer: ResidualBlock, loop: str, operations: AttentionOperations) -> None:
+    def __init__(self, layer: ResidualBlock, operations: LoopOperations) -> None:
         self.residual = layer.residual
-        self.self_attention = AttentionStep(layer.self_attention, loop, operations)
+        self.self_attention = AttentionStep(layer.self_attention, operations)
         self.self_attention_norm = _make_norm(layer.self_attention_norm)
         self.cross_attention = None
         if layer.cross_attention:
-            self.cross_attention = AttentionStep(layer.cross_attention, loop, operations, ["query"])
+            self.cross_attention = AttentionStep(layer.cross_attention, operations, ("query",))
             self.cross_attention_norm = _make_norm(layer.cross_attention_norm)
-        self.feed_forward = _make_feed_forward(layer.feed_forward, loop)
+        self.feed_forward = _make_feed_forward(layer.feed_forward, operations)
         self.feed_forward_norm = _make_norm(layer.feed_forward_norm)
 
     def step(
@@ -152,7 +131,7 @@ class LayerStep:
         past: tuple[Tensor, Tensor],
         append: Callable[[Tensor, Tensor], Tensor],
         past_mask: Tensor | None,
-        bias: PositionBias,
+        bias: PositionBias | None,
         memory: tuple[Tensor, Tensor] | None,
         memory_mask: Tensor | None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -163,9 +142,9 @@ class LayerStep:
             past: Cached keys and values of the self-attention, `(B, H, t, K)`.
             append: Function from cached and new keys or values `(B, H, 1, K)` to both.
             past_mask: Mask of the cached positions that are filled, `(B, 1, 1, t)`, or None.
-            bias: Position bias of the self-attention.
-            memory: Keys and values of the cross-attention, `(B, H, S, K)`, or None.
-            memory_mask: Its mask, `(B, 1, 1, S)`, or None.
+            bias: Position bias of the self-attention, or None.
+            memory, memory_mask: Keys and values of the cross-attention, `(B, H, S, K)`, or None;
+                and their mask, `(B, 1, 1, S)`, or None.
 
         Returns:
             Tensor of shape `(B, D)`, and keys and values with this position.
@@ -173,7 +152,8 @@ class LayerStep:
 
         def attend_self(y):
             query, key, value = self.self_attention.project(y)
-            query, key = _rotate_heads(bias, query), _rotate_heads(bias, key)
+            if bias:
+                query, key = bias.rotate(query), bias.rotate(key)
             key, value = append(past[0], key), append(past[1], value)
             return self.self_attention.attend(query, key, value, past_mask, bias), (key, value)
 
@@ -192,36 +172,28 @@ class LayerStep:
 
 
 class AttentionStep:
-    """One query of a `MultiHeadAttention`, with its projections as one matrix product.
-
-    Args:
-        attention: The layer.
-        loop, operations: See `DecoderStep`.
-        names: The projections to compute: `"query"`, `"key"` and `"value"`, or some of them.
-    """
+    """One query of a `MultiHeadAttention`, with those projections in `names` as one product."""
 
     def __init__(
         self,
         attention: MultiHeadAttention,
-        loop: str,
-        operations: AttentionOperations,
-        names: list[str] | None = None,
+        operations: LoopOperations,
+        names: tuple[str, ...] = ("query", "key", "value"),
     ) -> None:
-        names = names or ["query", "key", "value"]
         self.attention = attention
         self.operations = operations
         self.overrides_attend = type(attention).attend is not MultiHeadAttention.attend
         scale = 1.0 if self.overrides_attend else query_scale(attention.key_dim)
         self.scales = [scale if name == "query" else 1.0 for name in names]
         self.denses = [getattr(attention, f"{name}_dense") for name in names]
-        self.fused_projection: Callable[[Tensor], Tensor] | None = None
+        self.fused_projection: Projection | None = None
         if all(map(_is_plain, self.denses)):
             matrices, biases = zip(*map(matrix_and_bias, self.denses), strict=True)
-            self.fused_projection = projection(
-                self._concatenate(matrices), self._concatenate(biases), loop
+            self.fused_projection = operations.projection(
+                self._concatenate(matrices), self._concatenate(biases)
             )
             self.widths = [matrix.shape[1] for matrix in matrices]
-        self.output = make_projection(attention.output_dense, loop)
+        self.output = make_projection(attention.output_dense, operations)
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Projects `(B, D)` to heads `(B, H, 1, K)`, one tensor for each name."""
@@ -245,13 +217,13 @@ class AttentionStep:
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
-        bias: PositionBias = NO_BIAS,
+        bias: PositionBias | None = None,
     ) -> Tensor:
         """Attends from heads `(B, H, 1, K)` to `(B, H, t, K)`; returns the output `(B, D)`."""
         attention = self.attention
         if self.overrides_attend:
             query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            position_kwargs: dict[str, Any] = {} if bias is NO_BIAS else {"position_bias": bias}
+            position_kwargs: dict[str, Any] = {"position_bias": bias} if bias else {}
             x, _ = attention.attend(query, key, value, mask=mask, **position_kwargs)
         else:
             multiply, softmax = self.operations.multiply, self.operations.softmax
@@ -272,15 +244,15 @@ class AttentionStep:
 
 
 def make_logits(
-    embedding: keras.layers.Layer, dense: Dense | None, suppressed: Tensor | None, loop: str
-) -> Callable[[Tensor], Tensor]:
+    embedding: keras.layers.Layer,
+    dense: Dense | None,
+    suppressed: Tensor | None,
+    operations: LoopOperations,
+) -> Projection:
     """Returns a function from `(B, D)` to the logits of one position, `(B, V)`.
 
-    Args:
-        embedding: `PositionalEmbedding` that computes the logits unless `dense` does.
-        dense: The output projection, or None.
-        suppressed: What is added to all logits, float32 `(V,)`; or None.
-        loop: See `kernels.dense.projection`.
+    They are computed by `dense`, if there is one, or by the embedding; `suppressed`, float32
+    `(V,)`, is added.
     """
     if dense and not _is_plain(dense):
         return dense if suppressed is None else lambda x: ops.cast(dense(x), "float32") + suppressed
@@ -291,21 +263,12 @@ def make_logits(
     if suppressed is not None:  # by way of the bias, for one pass over the logits less
         suppressed = ops.cast(suppressed, matrix.dtype)
         bias = suppressed if bias is None else bias + suppressed
-    return projection(matrix, bias, loop)
+    return operations.projection(matrix, bias)
 
 
-def make_projection(dense: Dense | EinsumDense, loop: str) -> Callable[[Tensor], Tensor] | None:
-    """Returns a layer's `x ↦ x W + b` for a loop, without its activation.
-
-    Args:
-        dense: `Dense` or `EinsumDense`.
-        loop: See `kernels.dense.projection`.
-
-    Returns:
-        Function from `(B, D)` to `(B, D')`, with the axes of heads joined; None if the layer
-        computes something else.
-    """
-    return projection(*matrix_and_bias(dense), loop) if _is_plain(dense) else None
+def make_projection(dense: Dense | EinsumDense, operations: LoopOperations) -> Projection | None:
+    """Returns a layer's `x ↦ x W + b` without its activation; None if it computes anything else."""
+    return operations.projection(*matrix_and_bias(dense)) if _is_plain(dense) else None
 
 
 def _is_plain(dense):
@@ -313,11 +276,11 @@ def _is_plain(dense):
     return type(dense) in (Dense, EinsumDense) and dense.quantization_mode is None
 
 
-def _make_feed_forward(feed_forward, loop):
+def _make_feed_forward(feed_forward, operations):
     """Returns a function from `(B, D)` to `(B, D)`."""
     if type(feed_forward) is FeedForward:
-        inner = make_projection(feed_forward.inner, loop)
-        outer = make_projection(feed_forward.outer, loop)
+        inner = make_projection(feed_forward.inner, operations)
+        outer = make_projection(feed_forward.outer, operations)
         if inner and outer:
             return lambda x: outer(feed_forward.activation(inner(x)))
     return lambda x: ops.squeeze(feed_forward(ops.expand_dims(x, 1)), 1)
@@ -326,15 +289,6 @@ def _make_feed_forward(feed_forward, loop):
 def _make_norm(norm):
     """Returns a function from `(B, D)` to `(B, D)`."""
     return norm.as_function() if type(norm) is LayerNormalization else norm
-
-
-def _rotate_heads(bias, heads):
-    """Rotates heads `(B, H, 1, K)` as `(B, 1, H, K)`, which has the same memory layout."""
-    if bias.rotate is NO_BIAS.rotate:
-        return heads
-    batch, num_heads, _, width = ops.shape(heads)
-    rotated = bias.rotate(ops.reshape(heads, (batch, 1, num_heads, width)))
-    return ops.reshape(rotated, (batch, num_heads, 1, width))
 
 
 def _check_position(x, position, length):

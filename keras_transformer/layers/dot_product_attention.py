@@ -6,43 +6,17 @@ K' width of a value head.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels import products
-from keras_transformer.layers.arguments import check_heads, check_mask
 from keras_transformer.layers.masks import as_boolean
-from keras_transformer.utils import Tensor
+from keras_transformer.layers.positions import PositionBias
+from keras_transformer.utils import Tensor, counted
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
-
-
-def _return_first(x, *others):
-    return x
-
-
-class PositionBias(NamedTuple):
-    """Three functions by which a scheme of relative positions changes attention.
-
-    The defaults change nothing. For T queries and S keys:
-
-    - `rotate(heads)`: changes projected queries or keys `(B, T, H, K)`. Each key is rotated once;
-      decoding stores it rotated.
-    - `add_scores(scores, query, key)`: changes the scores, float32 `(B, H, T, S)`, before mask and
-      softmax, given the query `(B, H, T, K)` times 1/√K and the key `(B, H, S, K)`.
-    - `add_values(output, weights)`: changes the output `(B, H, T, K')`, given the weights
-      `(B, H, T, S)`, after dropout in training.
-    """
-
-    rotate: Callable[[Tensor], Tensor] = _return_first
-    add_scores: Callable[[Tensor, Tensor, Tensor], Tensor] = _return_first
-    add_values: Callable[[Tensor, Tensor], Tensor] = _return_first
-
-
-NO_BIAS = PositionBias()
 
 
 def dot_product_attention(
@@ -52,7 +26,7 @@ def dot_product_attention(
     mask: Tensor | None = None,
     dropout: float = 0.0,
     seed: int | keras.random.SeedGenerator | None = None,
-    position_bias: PositionBias = NO_BIAS,
+    position_bias: PositionBias | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Computes `softmax(QKᵀ/√K) V` ("Attention Is All You Need", equation 1) for every head.
 
@@ -66,7 +40,7 @@ def dot_product_attention(
         mask: Boolean, True = may attend, of a shape that broadcasts to `(B, H, T, S)`.
         dropout: Rate of dropout on the attention weights.
         seed: Int or `keras.random.SeedGenerator` for the dropout.
-        position_bias: How a scheme of relative positions changes scores and output.
+        position_bias: A scheme of relative positions, which changes scores and output.
 
     Returns:
         The output, shape `(B, T, H, K')`, and the weights before dropout, shape `(B, H, T, S)`,
@@ -106,18 +80,18 @@ def attend_heads(
     seed: int | keras.random.SeedGenerator | None = None,
     multiply: Callable[..., Tensor] = products.multiply,
     softmax: Callable[[Tensor], Tensor] = ops.softmax,
-    position_bias: PositionBias = NO_BIAS,
+    position_bias: PositionBias | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Computes `dot_product_attention` with the heads in front: query `(B, H, T, K)` and so on.
 
-    The query is already multiplied by `query_scale`. `multiply` and `softmax` may be replaced by
-    functions that are faster in the caller's loop.
+    The query is already multiplied by `query_scale`.
     """
-    check_heads(query, key, value)
+    _check_heads(query, key, value)
     scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
-    scores = position_bias.add_scores(scores, query, key)
+    if position_bias:
+        scores = position_bias.add_scores(scores, query, key)
     if mask is not None:
-        check_mask(mask, scores)
+        _check_mask(mask, scores)
         mask = as_boolean(mask)
         scores = ops.where(mask, scores, MASKED_SCORE)
     # With a single key its weight is 1, and Keras warns of a softmax over one entry.
@@ -126,4 +100,34 @@ def attend_heads(
         weights = ops.where(mask, weights, 0.0)  # a row without keys attends to nothing
     weights = ops.cast(weights, value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
-    return position_bias.add_values(multiply(kept, value), kept), weights
+    output = multiply(kept, value)
+    return (position_bias.add_values(output, kept) if position_bias else output), weights
+
+
+def _check_heads(query, key, value):
+    """Checks that the shapes of heads `(B, H, T, K)` match, as far as they are known."""
+    if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
+        raise ValueError(
+            "There must be one value for each key, received "
+            f"{counted(key.shape[2], 'key')} and {counted(value.shape[2], 'value')}."
+        )
+    sizes = {x.shape[0] for x in (query, key, value)} - {None}
+    if len(sizes) > 1:
+        raise ValueError(
+            "query, key and value must have the same batch size, received "
+            f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]}."
+        )
+
+
+def _check_mask(mask, scores):
+    """Checks that a mask broadcasts to scores `(B, H, T, S)`, as far as shapes are known."""
+    expected = tuple(scores.shape)
+    given = tuple(mask.shape)
+    pairs = zip(reversed(given), reversed(expected), strict=False)
+    fits = all(None in pair or pair[0] in (1, pair[1]) for pair in pairs)
+    if len(given) > 4 or not fits:
+        raise ValueError(
+            f"The attention mask has shape {given}, which does not broadcast to {expected} = "
+            "(batch, heads, queries, keys): pass (batch, queries, keys) to the layer, with size 1 "
+            "for a shared axis."
+        )

@@ -5,7 +5,6 @@ Shapes: B batch, S source length, D d_model, H heads.
 
 import keras
 
-from keras_transformer.layers.arguments import check_encoder_mask
 from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
 from keras_transformer.utils import Shape, Tensor
@@ -50,20 +49,8 @@ class EncoderLayer(ResidualBlock):
     (2, 10, 512)
     """
 
-    num_sublayers = 2
-    bidirectional = True
-
-    def make_attention_sublayers(self) -> None:
-        self.self_attention = self.make_attention()
-        self.self_attention_norm = self.make_norm()
-
     def build(self, x_shape: Shape) -> None:
-        self.set_positions()
-        self.self_attention.build(x_shape, x_shape)
-        self.self_attention_norm.build(x_shape)
-        self.feed_forward.build(x_shape)
-        self.feed_forward_norm.build(x_shape)
-        self.built = True
+        self.build_sublayers(x_shape)
 
     def call(
         self,
@@ -73,17 +60,14 @@ class EncoderLayer(ResidualBlock):
         training: bool | None = None,
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        attention_mask, value_mask = mask, None
-        if mask is not None and len(mask.shape) != 3:
-            check_encoder_mask(mask, x)
-            attention_mask, value_mask = None, mask
+        of_pairs = mask is not None and len(mask.shape) == 3
 
         def attend(y):
             return self.self_attention(
                 y,
                 y,
-                value_mask=value_mask,
-                attention_mask=attention_mask,
+                value_mask=None if of_pairs else mask,
+                attention_mask=mask if of_pairs else None,
                 use_causal_mask=use_causal_mask,
                 return_attention_scores=True,
                 training=training,

@@ -7,14 +7,13 @@ from typing import Any
 
 import keras
 
-from keras_transformer.kernels.dense import Dense
-from keras_transformer.kernels.dropout import Dropout
-from keras_transformer.layers.changes import KeepsChanges
+from keras_transformer.kernels.layers import Dense, Dropout
+from keras_transformer.layers.composite import CompositeLayer
 from keras_transformer.utils import Activation, Config, Initializer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(KeepsChanges):
+class FeedForward(CompositeLayer):
     """Transforms each position separately: `max(0, xW₁ + b₁)W₂ + b₂`.
 
     "Attention Is All You Need", §3.3, equation 2.
@@ -73,7 +72,7 @@ class FeedForward(KeepsChanges):
     def build(self, x_shape: Shape) -> None:
         self.inner.build((*x_shape[:-1], self.d_model))
         self.outer.build((*x_shape[:-1], self.d_ff))
-        self.built = True
+        self.finish_build()
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         return self.outer(self.dropout_layer(self.inner(x), training=training))

@@ -4,6 +4,16 @@ Everywhere in this package a mask is boolean and **True means "may attend"**. Th
 place where masks are made.
 
 Shapes: B batch, S number of keys, T number of queries.
+
+Example:
+
+>>> mask = padding_mask(np.array([[5, 6, 0]]))
+>>> mask
+array([[True, True, False]])
+>>> causal_mask(3)
+array([[True, False, False], [True, True, False], [True, True, True]])
+>>> combine(key_mask(mask), causal_mask(3)).shape
+(1, 1, 3, 3)
 """
 
 import functools
@@ -12,7 +22,6 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.layers.arguments import check_padding_mask
 from keras_transformer.special_ids import PAD
 from keras_transformer.utils import Tensor
 
@@ -25,11 +34,6 @@ def padding_mask(ids: Tensor) -> Tensor:
 
     Returns:
         Boolean tensor of shape `(B, S)`: False where `ids` is `PAD`.
-
-    Example:
-
-    >>> padding_mask(np.array([[5, 6, 0]]))
-    array([[True, True, False]])
     """
     return ops.not_equal(ids, PAD)
 
@@ -43,11 +47,6 @@ def causal_mask(num_queries: int | Tensor, num_keys: int | Tensor | None = None)
 
     Returns:
         Boolean tensor of shape `(T, S)`, lower-triangular.
-
-    Example:
-
-    >>> causal_mask(3)
-    array([[True, False, False], [True, True, False], [True, True, True]])
     """
     num_keys = num_queries if num_keys is None else num_keys
     queries = ops.arange(num_queries, dtype="int32")
@@ -68,12 +67,6 @@ def combine(*masks: Tensor | None) -> Tensor | None:
     Raises:
         ValueError: If the shapes do not broadcast together, as far as they are known, or a mask
             holds numbers that `as_boolean` does not accept.
-
-    Example:
-
-    >>> ids = np.array([[5, 6, 0]])
-    >>> combine(key_mask(padding_mask(ids)), causal_mask(3)).shape
-    (1, 1, 3, 3)
     """
     given = [as_boolean(mask) for mask in masks if mask is not None]
     return functools.reduce(_combine_two, given) if given else None
@@ -82,12 +75,7 @@ def combine(*masks: Tensor | None) -> Tensor | None:
 def as_boolean(mask: Tensor) -> Tensor:
     """Reads a mask as Keras does: integers count as True where they are not zero.
 
-    Args:
-        mask: Booleans or integers; or floats, if their values are known and each is 0 or 1.
-            Others may be additive masks, 0 and -1e9, which mean the opposite.
-
-    Returns:
-        Boolean tensor of the same shape.
+    Floats must be known to be 0 or 1: others may be additive masks, which mean the opposite.
     """
     mask = mask if isinstance(mask, keras.KerasTensor) else ops.convert_to_tensor(mask)
     if keras.backend.is_float_dtype(mask.dtype):
@@ -118,20 +106,16 @@ def join_masks(
     attention_mask: Tensor | None,
     causal: tuple[int | Tensor, int | Tensor] | None = None,
 ) -> Tensor | None:
-    """Combines the masks that an attention layer is called with.
+    """Combines the masks of attention to one that broadcasts to `(B, H, T, S)`, or None.
 
     Args:
         query_mask: Boolean `(B, T)`, or None like all of them.
-        value_mask: Boolean `(B, S)`.
-        key_mask: Boolean `(B, S)`.
+        value_mask, key_mask: Boolean `(B, S)`.
         attention_mask: Boolean `(B, T, S)`, or anything that broadcasts to `(B, H, T, S)`.
         causal: (T, S) to hide the future.
-
-    Returns:
-        Boolean tensor that broadcasts to `(B, H, T, S)`, or None if no mask was given.
     """
     for given in (query_mask, value_mask, key_mask):
-        check_padding_mask(given)
+        _check_padding_mask(given)
     if query_mask is not None:
         query_mask = ops.expand_dims(query_mask, -1)  # (B, T, 1)
     if value_mask is not None:
@@ -157,22 +141,21 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
 
     Raises:
         ValueError: If `mask` does not have two axes.
-
-    Example:
-
-    >>> key_mask(padding_mask(np.array([[5, 6, 0]]))).shape
-    (1, 1, 1, 3)
     """
     if mask is None:
         return None
-    check_padding_mask(mask)
+    _check_padding_mask(mask)
     return ops.expand_dims(ops.expand_dims(mask, 1), 1)
 
 
 def without_mask(x: Tensor) -> Tensor:
-    """Returns a tensor without the mask that Keras attaches to it.
-
-    Keras would pass that mask to every layer called with `x`, in addition to the masks passed by
-    name.
-    """
+    """Returns a tensor without its mask, which Keras would pass to every layer called with it."""
     return ops.copy(x)
+
+
+def _check_padding_mask(mask):
+    if mask is not None and len(mask.shape) != 2:
+        raise ValueError(
+            f"A padding mask must have shape (batch, length), received {tuple(mask.shape)}: pass "
+            "padding_mask(ids), or the attention_mask of an attention layer."
+        )

@@ -12,10 +12,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.kernels.dense import projection
-from keras_transformer.kernels.dropout import Dropout
+from keras_transformer.kernels.layers import Dropout
+from keras_transformer.kernels.products import project
 from keras_transformer.layers.arguments import IDS_SCOPE, as_ids, check_ids, check_sizes, nan_unless
-from keras_transformer.layers.changes import KeepsChanges
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.presets.options import (
     ABSOLUTE,
@@ -80,7 +79,7 @@ def sinusoidal_encoding(
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEmbedding(KeepsChanges):
+class PositionalEmbedding(keras.layers.Layer):
     """Embeds token ids, scales them by √D and adds positional encodings.
 
     The embedding can also serve as the output projection (`logits`): "Attention Is All You Need",
@@ -90,8 +89,8 @@ class PositionalEmbedding(KeepsChanges):
         vocabulary_size: V, number of ids.
         d_model: D, width of the model.
         positions: `"sinusoidal"` (§3.5; any length) or `"learned"` (at most `max_length`); or any
-            of `"none"`, `"relative"`, `"bucketed"`, `"rotary"`, `"disentangled"` and `"alibi"`,
-            which add nothing here.
+            of `"none"`, `"relative"`, `"bucketed"`, `"rotary"` and `"disentangled"`, which add
+            nothing here.
         max_length: Number of learned positions; not needed for others.
         dropout: Rate of dropout on the sum (§5.4).
         frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
@@ -100,7 +99,7 @@ class PositionalEmbedding(KeepsChanges):
 
     Call arguments:
         ids: Token ids, shape `(B, T)`, any integer dtype; 0 is padding.
-        start: Position of the first id, an int or a scalar integer tensor; None adds no positions.
+        start: Position of the first id, an int or a scalar integer tensor.
         training: Whether to apply dropout.
         reverse: Whether to map `(..., D)` to logits `(..., V)` instead, as in
             `keras.layers.ReversibleEmbedding`; see `logits`.
@@ -156,8 +155,6 @@ class PositionalEmbedding(KeepsChanges):
         self.first_position = first_position
         self.has_output_bias = output_bias
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
-        # `Model.quantize` asks sublayers only, and warns of a layer that cannot be quantized.
-        self.dropout_layer.quantize = self.quantize
 
     def build(self, ids_shape: Shape | None = None) -> None:
         # With this deviation the scaled embedding has unit variance, like the positional encoding,
@@ -190,14 +187,14 @@ class PositionalEmbedding(KeepsChanges):
     def call(
         self,
         ids: Tensor,
-        start: int | Tensor | None = 0,
+        start: int | Tensor = 0,
         training: bool | None = None,
         reverse: bool = False,
     ) -> Tensor:
         if reverse:
             self._check_width(ids)
-            project = projection(self.softmax_matrix(), self.softmax_bias())
-            return project(ops.cast(ids, self.compute_dtype))
+            x = ops.cast(ids, self.compute_dtype)
+            return project(x, self.softmax_matrix(), self.softmax_bias())
         ids = as_ids(ids)
         check_ids(ids, self.vocabulary_size)
         rows = ops.cast(ids, "int32")
@@ -211,24 +208,15 @@ class PositionalEmbedding(KeepsChanges):
         # For an invalid id, XLA takes some other row, and a GPU zeros: make that NaN.
         scale = math.sqrt(self.d_model) + nan_unless(ops.less(rows, self.vocabulary_size))
         x = ops.cast(x, "float32") * ops.expand_dims(scale, -1)
-        if self.positions in ABSOLUTE and start is not None:
+        if self.positions in ABSOLUTE:
             x = x + self._encode_positions(rows, start)
         return self.dropout_layer(ops.cast(x, self.compute_dtype), training=training)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Projects onto the vocabulary by the transposed embedding (§3.4), plus `output_bias`.
+        """Projects `(..., D)` to logits `(..., V)` by the transposed embedding (§3.4).
 
-        This calls the layer, so it works in functional models, where embedding and logits share
-        their weights in saved models too.
-
-        Args:
-            x: Tensor of shape `(..., D)`.
-
-        Returns:
-            Tensor of shape `(..., V)` in the compute dtype.
-
-        Raises:
-            ValueError: If `x` has another width.
+        `output_bias` is added. This calls the layer, so it works in functional models, where
+        embedding and logits share their weights in saved models too.
         """
         if len(x.shape) == 2:  # the rank of ids, for which Keras would compute a mask
             return ops.squeeze(self(ops.expand_dims(x, 1), reverse=True), 1)
@@ -248,19 +236,9 @@ class PositionalEmbedding(KeepsChanges):
     def compute_output_shape(self, ids_shape: Shape, reverse: bool = False) -> Shape:
         return (*ids_shape[:-1], self.vocabulary_size) if reverse else (*ids_shape, self.d_model)
 
-    def compute_output_spec(
-        self,
-        ids: Tensor,
-        start: int | Tensor | None = 0,
-        training: bool | None = None,
-        reverse: bool = False,
-    ) -> keras.KerasTensor:
-        if reverse:
-            self._check_width(ids)
-        else:
-            check_ids(ids, self.vocabulary_size)
-        shape = self.compute_output_shape(ids.shape, reverse)
-        return keras.KerasTensor(shape, self.compute_dtype)
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> keras.KerasTensor:
+        # Traces call, whose output depends on `reverse`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> Config:
         return super().get_config() | {
@@ -304,7 +282,6 @@ class PositionalEmbedding(KeepsChanges):
         return x + ops.expand_dims(nan_unless(valid), -1)
 
     def _check_width(self, x):
-        """Checks that logits can be computed from a tensor."""
         if len(x.shape) == 2 or x.shape[-1] != self.d_model:
             raise ValueError(
                 f"Logits need a tensor (batch, length, d_model={self.d_model}), received "

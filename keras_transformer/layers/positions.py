@@ -2,7 +2,14 @@
 
 All of them are for self-attention; in cross-attention, query and key positions are unrelated.
 
-Shapes: see `position_scheme.py`.
+Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
+K' width of a value head, D width of the model, R = T + S - 1 distances from a key to a query.
+
+Example:
+
+>>> x = np.ones((2, 10, 512))
+>>> for scheme in RelativePositions, BucketedPositions, RotaryPositions, DisentangledPositions:
+...     assert MultiHeadAttention(8, 64, positions=scheme())(x, x).shape == x.shape
 """
 
 import math
@@ -14,18 +21,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels import products
-from keras_transformer.kernels.dense import EinsumDense
+from keras_transformer.kernels.layers import EinsumDense
 from keras_transformer.layers.arguments import check_sizes
-from keras_transformer.layers.changes import Shareable, deserialize_shared
-from keras_transformer.layers.dot_product_attention import PositionBias, query_scale
-from keras_transformer.layers.position_scheme import (
-    ComputeBias,
-    Positions,
-    count_distances,
-    distances,
-    distances_to_keys,
-    keys_to_distances,
-)
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.presets.options import (
     MAX_DISTANCES,
@@ -37,6 +34,123 @@ from keras_transformer.presets.options import (
 from keras_transformer.utils import Config, Shape, Tensor
 
 
+class PositionBias:
+    """A scheme of relative positions, for certain queries and keys: what attention adds.
+
+    `lengths` are T and S, and `start` is the position of the first query, each an int or a scalar
+    integer tensor; the first key is at position 0. In a decoding `loop`, there is one query.
+    """
+
+    def __init__(
+        self,
+        scheme: "Positions",
+        num_queries: int | Tensor,
+        num_keys: int | Tensor,
+        start: int | Tensor = 0,
+        tables: Any = None,
+        multiply: Callable[..., Tensor] = products.multiply,
+    ) -> None:
+        self.scheme = scheme
+        self.lengths = num_queries, num_keys
+        self.start = start
+        self.loop = tables is not None
+        self.tables = tables if self.loop else scheme.make_tables(loop=False)
+        self.multiply = multiply
+        self.rows = scheme.look_up(self)
+
+    def rotate(self, heads: Tensor) -> Tensor:
+        return self.scheme.rotate(heads, self)
+
+    def add_scores(self, scores: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return self.scheme.add_scores(scores, query, key, self)
+
+    def add_values(self, output: Tensor, weights: Tensor) -> Tensor:
+        return self.scheme.add_values(output, weights, self)
+
+
+class Positions(keras.layers.Layer):
+    """Base of the schemes of relative positions.
+
+    Instead of adding an encoding to the embeddings ("Attention Is All You Need", §3.5), they change
+    the scores `(B, H, T, S)` of attention. A scheme is a layer because it may have weights; it is
+    not called. Your own scheme overrides `rotate`, `add_scores` or `add_values`, and `build_for` if
+    it has weights. Pass it to `MultiHeadAttention(positions=…)`, or to `Encoder` or `Decoder`,
+    whose layers share it; another layer that is given the same one makes a copy.
+
+    Example:
+
+    >>> class LowerDistantScores(Positions):
+    ...     def add_scores(self, scores, query, key, at):
+    ...         queries = ops.arange(at.lengths[0]) + at.start
+    ...         distance = ops.abs(queries[:, None] - ops.arange(at.lengths[1]))
+    ...         return scores - ops.cast(distance, "float32")
+    >>> attention, x = MultiHeadAttention(2, 8, positions=LowerDistantScores()), np.ones((1, 5, 16))
+    >>> attention(x, x).shape
+    (1, 5, 16)
+    """
+
+    taken = False
+    built: bool
+
+    def rotate(self, heads: Tensor, at: PositionBias) -> Tensor:
+        """Changes projected queries or keys, `(B, T, H, K)`; `(B, H, 1, K)` if `at.loop`."""
+        return heads
+
+    def add_scores(self, scores: Tensor, query: Tensor, key: Tensor, at: PositionBias) -> Tensor:
+        """Changes the scores, float32 `(B, H, T, S)`, before mask and softmax.
+
+        They are the products of the query `(B, H, T, K)` times 1/√K and the key `(B, H, S, K)`.
+        """
+        return scores
+
+    def add_values(self, output: Tensor, weights: Tensor, at: PositionBias) -> Tensor:
+        """Changes the output `(B, H, T, K')`, given the weights `(B, H, T, S)` after dropout."""
+        return output
+
+    def make_tables(self, loop: bool) -> Any:
+        """Returns what depends on the weights only; in a loop it is computed once, before it."""
+        return ()
+
+    def look_up(self, at: PositionBias) -> Any:
+        """Returns `at.rows`: what layers with the same scheme share, given `at.tables`."""
+        return None
+
+    def take(self) -> "Positions":
+        """Returns the scheme for one layer: a copy if another layer has it already.
+
+        Keras would save the weights of both with the first layer only.
+        """
+        if self.taken:
+            return type(self).from_config(self.get_config()).take()
+        self.taken = True
+        return self
+
+    def for_layer(self) -> "Positions":
+        """Returns the scheme of one layer of a stack: this one, or one with its own weights.
+
+        Called once for each layer before any is built. A subclass of a scheme with its own weights
+        overrides it if it takes other arguments.
+        """
+        return self
+
+    def prepare(self, *sizes: Any, policy: keras.DTypePolicy) -> None:
+        """Builds the scheme for an attention layer, unless another layer has built it already."""
+        if not self.built:
+            self.dtype_policy = policy
+            self.build_for(*sizes)
+            self.built = True
+
+    def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
+        """Creates the weights for attention with H heads, K, K' and queries of width D."""
+
+    def add_table(self, name: str, shape: Shape, initializer: Any) -> keras.Variable:
+        """Adds a weight that Keras never casts automatically."""
+        return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
+
+    def get_config(self) -> Config:
+        return super().get_config()  # without this method Keras would guess from the arguments
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RelativePositions(Positions):
     """Adds a vector for each distance to keys and values (Shaw et al., 2018, §3.1 and §3.2).
@@ -46,16 +160,6 @@ class RelativePositions(Positions):
 
     Args:
         max_distance: k; larger distances are clipped to it.
-
-    Raises:
-        ValueError: If `max_distance` is not positive.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=RelativePositions(max_distance=16))
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x).shape
-    (2, 10, 512)
     """
 
     def __init__(self, max_distance: int = MAX_DISTANCES["relative"], **kwargs: Any) -> None:
@@ -71,32 +175,27 @@ class RelativePositions(Positions):
         self.key_table = self.add_table("relative_keys", (rows, key_dim), "glorot_uniform")
         self.value_table = self.add_table("relative_values", (rows, value_dim), "glorot_uniform")
 
-    def make_bias(
-        self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
-    ) -> ComputeBias:
-        tables = [ops.cast(x, self.compute_dtype) for x in (self.key_table, self.value_table)]
+    def make_tables(self, loop: bool) -> list[Tensor]:
+        return [ops.cast(x, self.compute_dtype) for x in (self.key_table, self.value_table)]
 
-        def compute_bias(num_queries, num_keys, start):
-            lengths = num_queries, num_keys
-            count = count_distances(*lengths)
-            index = ops.clip(distances(*lengths, start), -self.max_distance, self.max_distance)
-            index = index + self.max_distance
-            keys, values = (ops.take(x, index, axis=0) for x in tables)  # (R, K)
+    def look_up(self, at: PositionBias) -> list[Tensor]:
+        """Returns the vectors `(R, K)` and `(R, K')` of the distances."""
+        index = ops.clip(distances(*at.lengths, at.start), -self.max_distance, self.max_distance)
+        return [ops.take(table, index + self.max_distance, axis=0) for table in at.tables]
 
-            def add_scores(scores, query, key):
-                *batch, width = ops.shape(query)
-                product = multiply(ops.reshape(query, (1, -1, width)), keys[None], transpose_y=True)
-                product = ops.reshape(product, (*batch, count))  # (B, H, T, R)
-                return scores + ops.cast(distances_to_keys(product, *lengths), "float32")
+    def add_scores(self, scores: Tensor, query: Tensor, key: Tensor, at: PositionBias) -> Tensor:
+        keys, _ = at.rows
+        *batch, width = ops.shape(query)
+        product = at.multiply(ops.reshape(query, (1, -1, width)), keys[None], transpose_y=True)
+        product = ops.reshape(product, (*batch, count_distances(*at.lengths)))  # (B, H, T, R)
+        return scores + ops.cast(distances_to_keys(product, *at.lengths), "float32")
 
-            def add_values(output, weights):
-                rows = math.prod(ops.shape(output)[:-1])
-                weights = ops.reshape(keys_to_distances(weights, *lengths), (1, rows, count))
-                return output + ops.reshape(multiply(weights, values[None]), ops.shape(output))
-
-            return PositionBias(add_scores=add_scores, add_values=add_values)
-
-        return compute_bias
+    def add_values(self, output: Tensor, weights: Tensor, at: PositionBias) -> Tensor:
+        _, values = at.rows
+        rows = math.prod(ops.shape(output)[:-1])
+        weights = keys_to_distances(weights, *at.lengths)
+        weights = ops.reshape(weights, (1, rows, count_distances(*at.lengths)))
+        return output + ops.reshape(at.multiply(weights, values[None]), ops.shape(output))
 
     def get_config(self) -> Config:
         return super().get_config() | {"max_distance": self.max_distance}
@@ -120,13 +219,6 @@ class BucketedPositions(Positions):
     Raises:
         ValueError: If there are too few buckets, or `max_distance` is one of the distances with
             their own bucket.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=BucketedPositions(bidirectional=False))
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x, use_causal_mask=True).shape
-    (2, 10, 512)
     """
 
     def __init__(
@@ -146,20 +238,18 @@ class BucketedPositions(Positions):
         initializer = keras.initializers.RandomNormal(stddev=0.02)
         self.biases = self.add_table("biases", (self.num_buckets, num_heads), initializer)
 
-    def make_bias(
-        self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
-    ) -> ComputeBias:
-        biases = ops.take(ops.cast(self.biases, "float32"), self.buckets, axis=0)
-        biases = ops.transpose(biases)  # (H, 2 max_distance + 1)
+    def make_tables(self, loop: bool) -> Tensor:
+        """Returns the bias of each distance, `(H, 2 max_distance + 1)`."""
+        return ops.transpose(ops.take(ops.cast(self.biases, "float32"), self.buckets, axis=0))
 
-        def compute_bias(num_queries, num_keys, start):
-            index = distances(num_queries, num_keys, start)
-            index = ops.clip(index, -self.max_distance, self.max_distance) + self.max_distance
-            bias = ops.expand_dims(ops.take(biases, index, axis=1), 1)  # (H, 1, R)
-            bias = distances_to_keys(bias, num_queries, num_keys)  # (H, T, S)
-            return PositionBias(add_scores=lambda scores, query, key: scores + bias)
+    def look_up(self, at: PositionBias) -> Tensor:
+        """Returns the bias of each pair, `(H, T, S)`."""
+        index = ops.clip(distances(*at.lengths, at.start), -self.max_distance, self.max_distance)
+        biases = ops.take(at.tables, index + self.max_distance, axis=1)  # (H, R)
+        return distances_to_keys(ops.expand_dims(biases, 1), *at.lengths)
 
-        return compute_bias
+    def add_scores(self, scores: Tensor, query: Tensor, key: Tensor, at: PositionBias) -> Tensor:
+        return scores + at.rows
 
     def get_config(self) -> Config:
         return super().get_config() | {
@@ -170,14 +260,7 @@ class BucketedPositions(Positions):
 
 
 def buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
-    """Returns the bucket of each distance, key minus query.
-
-    Args:
-        num_buckets, max_distance, bidirectional: See `BucketedPositions`.
-
-    Returns:
-        int32 `(2 max_distance + 1,)`, for the distances -max_distance … max_distance.
-    """
+    """Returns the buckets of the distances -max_distance … max_distance, key minus query, int32."""
     directions = 2 if bidirectional else 1
     per_direction, remainder = divmod(num_buckets, directions)
     exact = per_direction // 2  # number of distances with their own bucket
@@ -213,13 +296,6 @@ class RotaryPositions(Positions):
 
     Raises:
         ValueError: If the width of a head is odd.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=RotaryPositions())
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x).shape
-    (2, 10, 512)
     """
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
@@ -228,24 +304,17 @@ class RotaryPositions(Positions):
         quarter_turn = np.kron(np.eye(key_dim // 2), [[0, 1], [-1, 0]])
         self.quarter_turn = quarter_turn.astype("float32")
 
-    def make_bias(
-        self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
-    ) -> ComputeBias:
-        def compute_bias(num_queries, num_keys, start):
-            # In a loop, all layers share those of the one position.
-            angles = self._compute_angles(1, start) if loop else None
+    def look_up(self, at: PositionBias) -> list[Tensor] | None:
+        """Returns the angles, see `_compute_angles`, if queries and keys have the same ones."""
+        return self._compute_angles(1, at.start) if at.loop else None
 
-            def rotate(heads):
-                shape, x = ops.shape(heads), ops.cast(heads, "float32")
-                cosines, sines = angles or self._compute_angles(shape[1], start)
-                # A matrix product, since swapping entries takes six times as long.
-                turned = multiply(ops.reshape(x, (-1, shape[-1])), self.quarter_turn)
-                x = x * cosines + ops.reshape(turned, shape) * sines
-                return ops.cast(x, heads.dtype)
-
-            return PositionBias(rotate=rotate)
-
-        return compute_bias
+    def rotate(self, heads: Tensor, at: PositionBias) -> Tensor:
+        shape, x = ops.shape(heads), ops.cast(heads, "float32")
+        cosines, sines = at.rows or self._compute_angles(shape[1], at.start)
+        # A matrix product, since swapping entries takes six times as long.
+        turned = at.multiply(ops.reshape(x, (-1, shape[-1])), self.quarter_turn)
+        x = x * cosines + ops.reshape(turned, shape) * sines
+        return ops.cast(x, heads.dtype)
 
     def _compute_angles(self, length, start):
         """Returns cosines and sines `(T, 1, K)`, float32, each twice for the entries of a pair."""
@@ -270,36 +339,27 @@ class DisentangledPositions(Positions):
 
     Args:
         max_distance: k; larger distances are clipped to it.
-        table: The `table` of another scheme, to share it.
+        table: The `table` of the other layers of a stack.
 
     Raises:
         ValueError: If `max_distance` is not positive.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=DisentangledPositions(max_distance=64))
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x).shape
-    (2, 10, 512)
     """
 
     def __init__(
         self,
         max_distance: int = MAX_DISTANCES["disentangled"],
-        table: keras.layers.Layer | Config | None = None,
+        table: "DistanceTable | None" = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         (self.max_distance,) = check_sizes(max_distance=max_distance)
-        table = deserialize_shared(table) if isinstance(table, dict) else table
-        self.table: Any = table or DistanceTable(dtype=self.dtype_policy)
+        self.table = table or DistanceTable(dtype=self.dtype_policy)
 
     def for_layer(self) -> "DisentangledPositions":
         options = {"dtype": self.dtype_policy, "trainable": self.trainable}
         return type(self)(self.max_distance, self.table, **options)
 
     def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
-        self.table.users += 1
         if not self.table.built:
             self.table.dtype_policy = self.dtype_policy
             self.table.build((2 * self.max_distance, width))
@@ -316,43 +376,36 @@ class DisentangledPositions(Positions):
         for dense in (self.key_dense, self.query_dense):
             dense.build((None, None, width))
 
-    def make_bias(
-        self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
-    ) -> ComputeBias:
+    def make_tables(self, loop: bool) -> Any:
+        """Returns the table `(2k, D)`; in a loop, its projections `(H, 2k, K)`."""
         table = ops.cast(self.table.distances, self.compute_dtype)
-        projected_table = self._project(table) if loop else None
+        return self._project(table) if loop else table
 
-        def compute_bias(num_queries, num_keys, start):
-            lengths = num_queries, num_keys
-            index = self.max_distance - distances(*lengths, start)
-            index = ops.clip(index, 0, 2 * self.max_distance - 1)
-            if loop:
-                rows = [ops.take(x, index, axis=1) for x in projected_table]
-            else:  # only a few of the distances occur
-                rows = self._project(ops.take(table, index, axis=0))
-            position_keys, position_queries = rows  # (H, R, K)
+    def look_up(self, at: PositionBias) -> list[Tensor]:
+        """Returns keys and queries `(H, R, K)` of the distances."""
+        index = self.max_distance - distances(*at.lengths, at.start)
+        index = ops.clip(index, 0, 2 * self.max_distance - 1)
+        if at.loop:
+            return [ops.take(x, index, axis=1) for x in at.tables]
+        return self._project(ops.take(at.tables, index, axis=0))  # only a few of them occur
 
-            def add_scores(scores, query, key):
-                product = _multiply_heads(query, position_keys, multiply)
-                content_to_position = distances_to_keys(product, *lengths)
-                if isinstance(num_queries, int) and num_queries == 1:
-                    product = ops.cast(key, "float32") * ops.cast(position_queries, "float32")
-                    position_to_content = ops.expand_dims(ops.sum(product, axis=-1), 2)
-                else:
-                    product = _multiply_heads(key, ops.flip(position_queries, axis=1), multiply)
-                    product = distances_to_keys(product, *reversed(lengths))  # (B, H, S, T)
-                    position_to_content = ops.transpose(product, (0, 1, 3, 2))
-                for term in (content_to_position, position_to_content):
-                    scores = scores + ops.cast(term, "float32")
-                return scores / math.sqrt(3)
-
-            return PositionBias(add_scores=add_scores)
-
-        return compute_bias
+    def add_scores(self, scores: Tensor, query: Tensor, key: Tensor, at: PositionBias) -> Tensor:
+        position_keys, position_queries = at.rows
+        product = _multiply_heads(query, position_keys, at.multiply)
+        content_to_position = distances_to_keys(product, *at.lengths)
+        if at.loop:
+            product = ops.cast(key, "float32") * ops.cast(position_queries, "float32")
+            position_to_content = ops.expand_dims(ops.sum(product, axis=-1), 2)
+        else:
+            product = _multiply_heads(key, ops.flip(position_queries, axis=1), at.multiply)
+            product = distances_to_keys(product, *reversed(at.lengths))  # (B, H, S, T)
+            position_to_content = ops.transpose(product, (0, 1, 3, 2))
+        for term in (content_to_position, position_to_content):
+            scores = scores + ops.cast(term, "float32")
+        return scores / math.sqrt(3)
 
     def get_config(self) -> Config:
-        table = self.table.serialize_for(self) if self.table.users > 1 else None
-        return super().get_config() | {"max_distance": self.max_distance, "table": table}
+        return super().get_config() | {"max_distance": self.max_distance}
 
     def _project(self, rows):
         """Projects rows `(R, D)` of the table to keys and, times 1/√K, queries `(H, R, K)`."""
@@ -360,11 +413,11 @@ class DisentangledPositions(Positions):
             ops.transpose(dense(rows[None])[0], (1, 0, 2))
             for dense in (self.key_dense, self.query_dense)
         )
-        return keys, queries * ops.cast(query_scale(queries.shape[-1]), queries.dtype)
+        return keys, queries * ops.cast(1.0 / math.sqrt(queries.shape[-1]), queries.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DistanceTable(Shareable):
+class DistanceTable(keras.layers.Layer):
     """The vectors `(2k, D)` of the distances."""
 
     def build(self, table_shape: Shape) -> None:
@@ -386,50 +439,11 @@ def _multiply_heads(x, rows, multiply):
     return ops.transpose(product, (1, 0, 2, 3))
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class AlibiPositions(Positions):
-    """Lowers scores in proportion to the distance (Press et al., 2022, §3).
-
-    It subtracts `m_h · |i - j|`, with slopes m_h = 2^(-8h/H) for h = 1 … H; if H is not a power of
-    two, those of the next lower power and then every other one of the next higher, as in the
-    authors' code. For causal attention only: an encoder could not distinguish a sentence from its
-    reverse. The scheme has no weights and no maximum distance.
-
-    Example:
-
-    >>> attention = MultiHeadAttention(8, 64, positions=AlibiPositions())
-    >>> x = np.ones((2, 10, 512))
-    >>> attention(x, x, use_causal_mask=True).shape
-    (2, 10, 512)
-    """
-
-    def build_for(self, num_heads: int, key_dim: int, value_dim: int, width: int | None) -> None:
-        self.slopes = np.array(slopes(num_heads), "float32").reshape(-1, 1, 1)
-
-    def make_bias(
-        self, multiply: Callable[..., Tensor] = products.multiply, loop: bool = False
-    ) -> ComputeBias:
-        def compute_bias(num_queries, num_keys, start):
-            distance = ops.cast(distances(num_queries, num_keys, start), "float32")
-            bias = distances_to_keys(-self.slopes * ops.abs(distance), num_queries, num_keys)
-            return PositionBias(add_scores=lambda scores, query, key: scores + bias)
-
-        return compute_bias
-
-
-def slopes(num_heads: int) -> list[float]:
-    """Returns m_h of each head, steepest first if H is a power of two."""
-    power = 2 ** math.floor(math.log2(num_heads))
-    exact = [2 ** (-8 * head / power) for head in range(1, power + 1)]
-    return exact if power == num_heads else [*exact, *slopes(2 * power)[0::2]][:num_heads]
-
-
 CLASSES: dict[str, type[Positions]] = {
     "relative": RelativePositions,
     "bucketed": BucketedPositions,
     "rotary": RotaryPositions,
     "disentangled": DisentangledPositions,
-    "alibi": AlibiPositions,
 }
 
 
@@ -439,37 +453,91 @@ def make_positions(
     bidirectional: bool | None = None,
     **kwargs: Any,
 ) -> Positions | None:
-    """Creates a scheme from its name.
+    """Returns the scheme of a name, or a given one; None if it does not change attention.
 
     Args:
-        positions: One of `presets.POSITIONS`; or a `Positions`, which is returned, or its
-            configuration.
+        positions: One of `presets.POSITIONS`; or a `Positions`, or its configuration.
         max_distance: Largest distance, for schemes that have one.
         bidirectional: Whether the attention is bidirectional rather than causal, if known.
         **kwargs: Arguments of every layer, such as `dtype`.
-
-    Returns:
-        A `Positions`; None if `positions` does not change attention.
     """
-    scheme: Any = deserialize_shared(positions) if isinstance(positions, dict) else positions
+    scheme: Any = positions
+    if isinstance(positions, dict):
+        scheme = keras.saving.deserialize_keras_object(positions)
     if scheme is None or isinstance(scheme, Positions):
         if max_distance is not None:
             raise ValueError(
                 f"max_distance={max_distance} needs positions given by name, received {scheme!r}: "
                 "pass a name, or pass max_distance to the class of the scheme."
             )
-        return scheme
+        return scheme and scheme.take()
     check_positions(scheme, max_distance)
     if scheme not in RELATIVE:
         return None
-    if scheme == "alibi" and bidirectional:
-        raise ValueError(
-            'positions="alibi" is for causal attention: with it, bidirectional attention could not '
-            "distinguish a sentence from its reverse. Pass it to a Decoder, or pass an "
-            "AlibiPositions to attention with a causal mask."
-        )
     if scheme in MAX_DISTANCES and max_distance is not None:
         kwargs["max_distance"] = max_distance
     if scheme == "bucketed":
         kwargs["bidirectional"] = bidirectional is not False
-    return CLASSES[scheme](**kwargs)
+    return CLASSES[scheme](**kwargs).take()
+
+
+# Arithmetic with distances.
+
+
+def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | Tensor:
+    """Returns R, the number of distances that occur; 0 without queries and keys."""
+    return _at_least_0(num_queries + num_keys - 1)
+
+
+def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Tensor = 0) -> Tensor:
+    """Returns all distances that occur, of key minus query: -(start + T - 1) … S - 1 - start."""
+    last = ops.cast(start, "int32") + (num_queries - 1)
+    return ops.arange(count_distances(num_queries, num_keys), dtype="int32") - last
+
+
+def distances_to_keys(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """Rearranges values by distance `(..., T, R)` or `(..., 1, R)` to values by key `(..., T, S)`.
+
+    For query t and key s, it is the entry s - t + T - 1 of row t. Each row is shifted by one more
+    (Huang et al., 2018, "Music Transformer", §3.4.1), which needs no lookup.
+    """
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, rows, _ = ops.shape(x)
+    width = count_distances(num_queries, num_keys)
+    if isinstance(rows, int) and rows == 1:
+        x = ops.broadcast_to(x, (*batch, num_queries, width))
+    x = ops.reshape(_pad_last(x, 0, 1), (*batch, num_queries * (width + 1)))
+    first = _at_least_0(num_queries - 1)
+    x = ops.reshape(x[..., first : first + num_queries * width], (*batch, num_queries, width))
+    return x[..., :num_keys]
+
+
+def keys_to_distances(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """Rearranges values by key `(..., T, S)` to values by distance `(..., T, R)`, 0 elsewhere."""
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, _, _ = ops.shape(x)
+    width, first = count_distances(num_queries, num_keys), _at_least_0(num_queries - 1)
+    if _is_symbolic(width):  # JAX cannot flatten this product of sizes
+        index = ops.arange(num_queries)[:, None] + ops.arange(width)
+        index = ops.broadcast_to(index, (*batch, num_queries, width))
+        return ops.take_along_axis(_pad_last(x, first, first), index, axis=-1)
+    x = ops.reshape(_pad_last(x, 0, first), (*batch, num_queries * width))
+    x = _pad_last(x, first, num_queries - first)
+    return ops.reshape(x, (*batch, num_queries, width + 1))[..., :-1]
+
+
+def _at_least_0(size):
+    if _is_symbolic(size):  # at least 2
+        return size
+    return max(size, 0) if isinstance(size, int) else ops.maximum(size, 0)
+
+
+def _is_symbolic(size):
+    """Returns whether a size is unknown while JAX traces: neither an int nor a tensor."""
+    return not isinstance(size, int) and not hasattr(size, "dtype")
+
+
+def _pad_last(x, before, after):
+    return ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(before, after)])

@@ -5,13 +5,12 @@ from typing import Any
 
 import keras
 
-from keras_transformer.kernels.dropout import Dropout
-from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.kernels.layers import Dropout, LayerNormalization
 from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.attention import AttendingLayer, MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions import Positions, make_positions
-from keras_transformer.presets.options import EPSILON
+from keras_transformer.presets.options import EPSILON, check_value
 from keras_transformer.utils import Activation, Config, Nested, Shape, Tensor
 
 
@@ -23,29 +22,12 @@ class ResidualBlock(AttendingLayer):
     then it can be saved and loaded. For an experiment, a sublayer may also be assigned before the
     layer is built; Keras raises an error afterwards.
 
-    Args:
-        d_model: D, width of the model.
-        num_heads: H, which must divide D.
-        d_ff: F, inner width of the feed-forward network.
-        dropout: Rate of dropout on the output of each sublayer (§5.4).
-        norm: `"post"`, `LayerNorm(x + Dropout(Sublayer(x)))` as in the paper (§3.1), or `"pre"`,
-            `x + Dropout(Sublayer(LayerNorm(x)))`.
-        activation: Activation of the feed-forward network.
-        depth: Number of layers in the stack: the deeper the stack, the smaller the initial outputs
-            of the sublayers.
-        positions: Scheme of relative positions of the self-attention, see `MultiHeadAttention`.
-            Positional encodings that an embedding adds have no effect here.
-        max_distance: Largest distance of a scheme that is given by name, if it has one.
-        epsilon: Added to the variance in layer normalization.
-
-    Raises:
-        ValueError: If a size is not a positive integer, `num_heads` does not divide `d_model`,
-            `norm` is unknown, or `positions` are not valid for the layer.
+    For the arguments, see `EncoderLayer` and `DecoderLayer`. `norm="post"` is
+    `LayerNorm(x + Dropout(Sublayer(x)))` as in the paper (§3.1); `"pre"` is
+    `x + Dropout(Sublayer(LayerNorm(x)))`.
     """
 
-    num_sublayers: int  # set by the subclass
     bidirectional = True  # whether self-attention sees later positions
-    self_attention: keras.layers.Layer
 
     def __init__(
         self,
@@ -56,14 +38,14 @@ class ResidualBlock(AttendingLayer):
         norm: str = "post",
         activation: Activation = "relu",
         depth: int = 1,
+        cross_attention: bool = False,
         positions: str | Positions | None = None,
         max_distance: int | None = None,
         epsilon: float = EPSILON,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if norm not in ("post", "pre"):
-            raise ValueError(f'norm must be "post" or "pre", received {norm!r}.')
+        check_value("norm", norm, ("post", "pre"))
         sizes = {"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff, "depth": depth}
         d_model, num_heads, d_ff, depth = check_sizes(**sizes)
         if d_model % num_heads:
@@ -83,16 +65,41 @@ class ResidualBlock(AttendingLayer):
         self.positions = make_positions(
             positions, max_distance, self.bidirectional, dtype=self.dtype_policy
         )
-        self.make_attention_sublayers()
+        self.num_sublayers = 3 if cross_attention else 2
+        self.self_attention = self.make_attention()
+        self.self_attention_norm = self.make_norm()
+        self.cross_attention = self.make_attention() if cross_attention else None
+        self.cross_attention_norm = self.make_norm() if cross_attention else None
         self.activation = keras.activations.get(activation)
         self.feed_forward = self.make_feed_forward()
         self.feed_forward_norm = self.make_norm()
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
         self._created = self._sublayer_ids()
 
-    def make_attention_sublayers(self) -> None:
-        """Creates the sublayers before the feed-forward network."""
-        raise NotImplementedError
+    def build_sublayers(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        """Builds the layer; Keras expects `build` to have the arguments of `call`."""
+        if self.positions:
+            if not isinstance(self.self_attention, MultiHeadAttention):
+                raise ValueError(
+                    f"{type(self.self_attention).__name__} does not accept "
+                    f"{type(self.positions).__name__}: return a kt.MultiHeadAttention from "
+                    "make_attention, or omit positions."
+                )
+            self.self_attention.positions = self.positions
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        if self.cross_attention and self.cross_attention_norm:
+            if getattr(self.cross_attention, "positions", None):
+                raise ValueError(
+                    f"The cross-attention of {self.name!r} has positions, which are for "
+                    "self-attention: pass them to the layer, not to the attention that "
+                    "make_attention returns."
+                )
+            self.cross_attention.build(x_shape, memory_shape or x_shape)
+            self.cross_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+        self.finish_build()
 
     def make_attention(self) -> MultiHeadAttention:
         """Returns a `MultiHeadAttention` whose heads divide the width of the model."""
@@ -115,21 +122,6 @@ class ResidualBlock(AttendingLayer):
         """Returns a layer normalization."""
         return LayerNormalization(self.epsilon, dtype=self.dtype_policy)
 
-    def set_positions(self) -> None:
-        """Passes the scheme of relative positions to self-attention, before that is built.
-
-        Raises:
-            ValueError: If self-attention is not a `MultiHeadAttention`, which accepts a scheme.
-        """
-        if self.positions:
-            if not isinstance(self.self_attention, MultiHeadAttention):
-                raise ValueError(
-                    f"{type(self.self_attention).__name__} does not accept "
-                    f"{type(self.positions).__name__}: return a kt.MultiHeadAttention from "
-                    "make_attention, or omit positions."
-                )
-            self.self_attention.positions = self.positions
-
     def residual(
         self,
         x: Tensor,
@@ -142,12 +134,9 @@ class ResidualBlock(AttendingLayer):
         Args:
             x: Tensor of shape `(..., D)`.
             norm: The layer normalization that belongs to the sublayer, or an equal function.
-            sublayer: Function from `x` to its output and a second result: attention weights, or
-                cached keys and values.
+            sublayer: Function from `x` to its output and a second result, which is returned too:
+                attention weights, or cached keys and values.
             training: Whether to apply dropout.
-
-        Returns:
-            Tensor of shape `(..., D)`, and the second result of the sublayer.
         """
         output, extra = sublayer(norm(x) if self.norm == "pre" else x)
         x = x + self.dropout_layer(output, training=training)
@@ -173,7 +162,7 @@ class ResidualBlock(AttendingLayer):
             "norm": self.norm,
             "activation": keras.activations.serialize(self.activation),
             "depth": self.depth,
-            "positions": self.positions and self.positions.serialize_for(self),
+            "positions": self.positions and keras.saving.serialize_keras_object(self.positions),
             "epsilon": self.epsilon,
         }
 
@@ -201,20 +190,10 @@ class ResidualBlock(AttendingLayer):
 
 
 class Stack(AttendingLayer):
-    """Base of `Encoder` and `Decoder`: a stack of N layers with the same arguments.
+    """Base of `Encoder` and `Decoder`, which have the arguments: a stack of N layers.
 
-    Args:
-        num_layers: N.
-        d_model, num_heads, d_ff, dropout, norm, activation: Arguments of each layer.
-        layer_kwargs: Other arguments of each layer, by name.
-        positions: Scheme of relative positions of the self-attention: its name or a `Positions`.
-            The layers share it, except for weights that belong to one layer, see
-            `Positions.for_layer`.
-        max_distance: Largest distance of a scheme that is given by name, if it has one.
-        epsilon: Added to the variance in layer normalization.
-
-    Raises:
-        ValueError: If `num_layers` is not positive, or an argument of the layers is out of range.
+    `layer_kwargs` are other arguments of each layer. The layers share a scheme of relative
+    positions, except for weights that belong to one layer, see `Positions.for_layer`.
     """
 
     layer_class: type[ResidualBlock]  # set by the subclass
@@ -238,10 +217,8 @@ class Stack(AttendingLayer):
         bidirectional = self.layer_class.bidirectional
         scheme = make_positions(positions, max_distance, bidirectional, dtype=self.dtype_policy)
         if scheme and not isinstance(positions, str):
-            scheme.users += 1
-            positions = scheme
-        # In a function, so that Keras does not track it: the layers below hold the weights.
-        self._positions = lambda: positions
+            positions = keras.saving.serialize_keras_object(scheme)
+        self._get_positions = lambda: positions  # hidden from Keras, which would wrap a dict
         self.max_distance = max_distance
         self.epsilon = epsilon
         (self.num_layers,) = check_sizes(num_layers=num_layers)
@@ -257,25 +234,28 @@ class Stack(AttendingLayer):
                 activation,
                 depth=self.num_layers,
                 **layer_kwargs or {},
-                **({"positions": scheme.for_layer()} if scheme else {}),
                 **optional,
                 dtype=self.dtype_policy,
             )
             for _ in range(self.num_layers)
         ]
+        if scheme:
+            for layer in self.layers:
+                layer.positions = scheme.for_layer()
         self.supports_masking = True
         self.d_model = self.layers[0].d_model
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: self.d_model})
         # Pre-norm leaves the residual stream unnormalized, so it is normalized once at the end.
         self.final_norm = self.layers[0].make_norm() if norm == "pre" else None
 
-    def build_layers(self, *shapes: Shape) -> None:
+    def build_layers(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         """Builds every layer for inputs of these shapes."""
+        shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
         for layer in self.layers:
             layer.build(*shapes)
         if self.final_norm:
-            self.final_norm.build(shapes[0])
-        self.built = True
+            self.final_norm.build(x_shape)
+        self.finish_build()
 
     def apply_final_norm(self, x: Tensor) -> Tensor:
         """Normalizes the output of the last layer if the layers are pre-norm."""
@@ -287,13 +267,10 @@ class Stack(AttendingLayer):
     def get_config(self) -> Config:
         first = self.layers[0].get_config()
         names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
-        positions = self._positions()
-        if isinstance(positions, Positions):
-            positions = positions.serialize_for(self)
         return (
             super().get_config()
             | {"num_layers": self.num_layers}
-            | {"positions": positions, "max_distance": self.max_distance}
+            | {"positions": self._get_positions(), "max_distance": self.max_distance}
             | {"epsilon": self.epsilon}
             | {name: first[name] for name in names}
         )

@@ -29,6 +29,7 @@ from keras_transformer.presets.options import (
     ModelConfig,
     Range,
     check_fields,
+    check_sampling,
     check_validation,
     check_vocabularies,
     option,
@@ -135,13 +136,9 @@ class TrainConfig:
     )
     log_file: str | None = option(None, "file that progress lines are appended to")
 
-    imported: Imported | None = dataclasses.field(  # not an option of the command line
-        default=None, metadata={"help": "origin", "section": "imported model", "hidden": True}
-    )
-
-    subword_sampling: float = dataclasses.field(  # of runs of earlier versions
-        default=0.0, metadata={"help": "alpha of subword sampling in training", "hidden": True}
-    )
+    # Not options of the command line; the latter was one of earlier versions.
+    imported: Imported | None = option(None, "origin", section="imported model", hidden=True)
+    subword_sampling: float = option(0.0, "alpha of subword sampling in training", hidden=True)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -256,31 +253,16 @@ class PrepareConfig:
     lowercase: bool = _copy_train_field("lowercase")
     nfkc: bool = _copy_train_field("nfkc")
     joint_vocabulary: bool = option(True, "one for both sides; share_embeddings=all needs it")
-    subword_sampling: float = option(
-        0.0, "sample segmentations: BPE-dropout, or alpha of a unigram model", SHARE
-    )
+    subword_sampling: float = option(0.0, "BPE-dropout, or alpha of unigram sampling", SHARE)
     samples: int = option(1, "times to write each pair, each time with new segmentations", COUNT)
     seed: int = option(1, "seed of the sample and of the held-out pairs", SEED)
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_validation(self)
-        self._check_sampling()
+        check_sampling(self)
         if self.vocabularies is None:
             check_vocabularies(self, self.joint_vocabulary, "--no-joint-vocabulary")
-
-    def _check_sampling(self) -> None:
-        """Raises if segmentations cannot be sampled, or the same one would be written again."""
-        if not self.subword_sampling:
-            if self.samples > 1:
-                raise ValueError("samples needs --subword-sampling: all would be the same.")
-            return
-        is_given = bool(self.source_vocabulary or self.target_vocabulary)
-        if is_given or self.model_type not in ("bpe", "unigram"):
-            raise ValueError(
-                "subword_sampling needs a vocabulary of type bpe or unigram, received "
-                f"{'wordpiece' if is_given else self.model_type!r}."
-            )
 
 
 @dataclasses.dataclass(frozen=True)

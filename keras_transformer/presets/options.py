@@ -20,9 +20,8 @@ UNLIMITED_TYPES = ("char", "word")  # a vocabulary may hold every character or w
 
 # Positional encodings.
 ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings
-RELATIVE = ("relative", "bucketed", "rotary", "disentangled", "alibi")  # computed by attention
+RELATIVE = ("relative", "bucketed", "rotary", "disentangled")  # computed by attention
 POSITIONS = (*ABSOLUTE, "none", *RELATIVE)
-SINUSOIDAL = ("sinusoidal", "alibi")  # with sines and cosines, "alibi" in the encoder only
 FREQUENCIES = ("transformer", "tensor2tensor")  # of the sines
 # Default max_distance of the schemes that have one; larger distances are clipped.
 MAX_DISTANCES = {"relative": 16, "bucketed": 128, "disentangled": 128}
@@ -58,13 +57,15 @@ def option(
     help: str,
     allowed: Range | tuple[str, ...] | None = None,
     section: str | None = None,
+    hidden: bool = False,
 ) -> Any:
-    """Makes a dataclass field that is an option of the command line.
+    """Makes a dataclass field that is an option of the command line, unless it is hidden.
 
     None is always allowed. `section` is the title of the section that starts with this field, in
-    `--help` and in `config.yaml`.
+    `--help` and in `config.yaml`. A hidden one is in `config.yaml` only, and there unless it has
+    its default.
     """
-    metadata = {"help": help, "allowed": allowed, "section": section}
+    metadata = {"help": help, "allowed": allowed, "section": section, "hidden": hidden}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -148,6 +149,20 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
         )
 
 
+def check_sampling(config: Any) -> None:
+    """Checks the sampled segmentations of a preparation."""
+    if not config.subword_sampling:
+        if config.samples > 1:
+            raise ValueError("samples needs --subword-sampling: all would be the same.")
+        return
+    is_given = bool(config.source_vocabulary or config.target_vocabulary)
+    if is_given or config.model_type not in ("bpe", "unigram"):
+        raise ValueError(
+            "subword_sampling needs a vocabulary of type bpe or unigram, received "
+            f"{'wordpiece' if is_given else config.model_type!r}."
+        )
+
+
 def check_vocabularies(config: Any, joint: bool, separate: str) -> None:
     """Checks that the options of both vocabularies are valid and consistent.
 
@@ -198,7 +213,7 @@ def check_positions(
     check_value("positions", positions, POSITIONS)
     if max_distance is not None:
         _check_max_distance(positions, max_distance)
-    if d_model and d_model % 2 and positions in SINUSOIDAL:
+    if d_model and d_model % 2 and positions == "sinusoidal":
         raise ValueError(
             f"d_model must be even for positions={positions!r}, received {d_model}: choose an even "
             "d_model or other positions."
@@ -211,10 +226,10 @@ def check_sinusoids(positions: str, frequencies: str, first_position: int) -> No
     """Checks the options of sinusoidal positions."""
     check_value("frequencies", frequencies, FREQUENCIES)
     check_value("first_position", first_position, BIT)
-    if positions not in SINUSOIDAL and (frequencies != FREQUENCIES[0] or first_position):
+    if positions != "sinusoidal" and (frequencies != FREQUENCIES[0] or first_position):
         raise ValueError(
-            f"frequencies and first_position need positions to be one of {', '.join(SINUSOIDAL)}, "
-            f"received positions={positions!r}: leave them out."
+            "frequencies and first_position need positions='sinusoidal', received "
+            f"positions={positions!r}: leave them out."
         )
 
 

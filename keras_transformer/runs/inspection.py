@@ -18,7 +18,7 @@ MAX_BYTES = {CONFIG: 1 << 20, METADATA: 1 << 16}
 
 # This package's classes that a file may name, whether or not they have been imported.
 CLASSES = """
-AlibiPositions BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
+BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
 Dropout EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy EMAAdam
 MultiHeadAttention Perplexity PositionalEmbedding RelativePositions RotaryPositions
 SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt
@@ -50,8 +50,8 @@ softmax softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish 
 threshold""".split()
 _KERAS = {
     "": "DTypePolicy FloatDTypePolicy",
-    "dtype_policies": """DTypePolicy DTypePolicyMap FloatDTypePolicy QuantizedDTypePolicy
-        QuantizedFloat8DTypePolicy""",
+    "dtype_policies": """DTypePolicy DTypePolicyMap FloatDTypePolicy Int4DTypePolicy
+        QuantizedDTypePolicy QuantizedFloat8DTypePolicy""",
     "initializers": """Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal
         LecunUniform Ones Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling
         Zeros""",

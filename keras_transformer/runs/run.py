@@ -146,11 +146,10 @@ class Run(os.PathLike[str]):
         config = self.read_config()
         recipe = _convert_tuples(dataclasses.asdict(config))
         imported = recipe.pop("imported")
-        if not recipe["subword_sampling"]:
-            del recipe["subword_sampling"]
+        left = () if config.subword_sampling else ("subword_sampling",)
         local = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
         # The card reads the architecture from the model.
-        for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *local, *MACHINE_FIELDS):
+        for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *left, *local, *MACHINE_FIELDS):
             del recipe[field]
         scores = {"metrics": {}} | self.read_scores()
         scores.pop(FILES, None)

@@ -32,7 +32,7 @@ PAGE = "MODEL.md"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 PAYS = {  # when to choose a computation
     "float32": "for every processor; on one with bfloat16 units, bfloat16 is faster",
-    "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX), elsewhere slower",
+    "bfloat16": "for processors with bfloat16 units (AVX512-BF16, AMX); elsewhere slow and inexact",
 }
 BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm")  # that the signature beam fixes
 DIGITS = 4  # after the point, of numbers in examples

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.decoding.sampling import sample
-from keras_transformer.kernels.tensorflow.products import select_matmul_at_runtime
 from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import check_value
 from keras_transformer.serving.signatures import DEFAULT, SIGNATURES, Functions, check_names
@@ -133,10 +132,7 @@ class ServedTranslator(tf.Module):
             with tf.control_dependencies(_check_rows(inputs, tensors)):
                 tensors = [tf.identity(tensor) for tensor in tensors]
             with self.weights.in_use():
-                computation = self._config.computation
-                results = select_matmul_at_runtime(
-                    lambda: compute(*tensors), computation, tensors[0]
-                )
+                results = compute(*tensors)
             return {
                 key: tf.ensure_shape(results[key], shape, name=key)
                 for key, (shape, _) in outputs.items()

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.layers.composite import change_precision
 from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.special_ids import END, PAD
 from keras_transformer.translation.results import Hypothesis, check_n_best, sample_seed
@@ -113,7 +114,7 @@ class Translator(TextModel):
         model = self.model
         if model.dtype_policy.name == policy:
             return self
-        twin = type(model).from_config(model.get_config() | {"dtype": policy})
+        twin = type(model).from_config(change_precision(model.get_config(), policy))
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
         limits = self.max_output_length, self.source_end

@@ -59,6 +59,6 @@ def test_trainings_of_positions(tmp_path):
     for length in LENGTHS:
         assert {len(word) for word in (folder / f"{length}.tsv").read_text().split()} == {length}
     none, new = tmp_path / "none", tmp_path / "run"
-    for options in (copying(none, new, "alibi"), training(none, new, multi30k("rotary", "2"))):
+    for options in (copying(none, new, "bucketed"), training(none, new, multi30k("rotary", "2"))):
         result = run("train", *options)
         assert result.returncode == 2 and "cannot be read" in result.stderr.decode()

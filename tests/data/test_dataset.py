@@ -187,6 +187,9 @@ def test_unfit_boundaries(boundaries):
     assert len(dataset_of(random_pairs(5), 200, boundaries=np.array([10, 200]))) >= 1
 
 
+TOKENIZERS = "source_tokenizer", "target_tokenizer"
+
+
 def test_pairs_of_any_kind():
     """Any iterable of them, gone through once; nothing is read where a corpus is given as well."""
     pairs = random_pairs(40)
@@ -211,7 +214,10 @@ def test_pairs_of_any_kind():
         (dict(pairs=[("1", "2")]), "The source tokenizer, a NoneType, lacks __call__"),
         (dict(corpus="/nowhere"), "/nowhere"),
         (dict(pairs=[("1", "2")], seed=-1), "seed must be at least 0, received -1"),
-        (dict(pairs=[("1", "2")], shard=(2, 2)), "shard must be .i, n. with i from 0 to n - 1"),
+        (
+            dict(pairs=[("1", "2")], **dict.fromkeys(TOKENIZERS, numbers), shard=(2, 2)),
+            "shard must be .i, n. with i from 0 to n - 1",
+        ),
         (dict(pairs=[("1", "2")], tokens_per_batch=0), "tokens_per_batch must be at least 1"),
         (dict(corpus=[]), "A mix must have at least one corpus, and weights above 0"),
         (dict(corpus=[("a", 1), ("b", 0.0)]), "and weights above 0, received weights 1, 0"),

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.kernels.dropout import Dropout
+from keras_transformer.kernels.layers import Dropout
 
 LARGE = np.ones((64, 50, 300), "float32")
 

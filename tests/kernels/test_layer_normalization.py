@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.kernels.layer_normalization import LayerNormalization
+from keras_transformer.kernels.layers import LayerNormalization
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.normal(2, 3, (4, 5, 16)).astype("float32")

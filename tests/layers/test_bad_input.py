@@ -89,11 +89,11 @@ CALLS = {
     ),
     "encoder mask": (
         lambda: run("Encoder", MEMORY, mask(3, 5)),
-        r"encoder's mask must .* received \(3, 5\)",
+        OF_MASK,
     ),
     "encoder mask of queries and keys without a batch": (
         lambda: run("EncoderLayer", MEMORY, mask(6, 6)),
-        r"received \(6, 6\) for inputs \(3, 6, 8\)",
+        OF_MASK,
     ),
     "decoder memory_mask": (
         lambda: run("DecoderLayer", X, MEMORY, memory_mask=mask(3, 4)),
@@ -122,23 +122,23 @@ CALLS = {
     ),
     "one sentence instead of two": (
         lambda: run("Transformer", SOURCE[:2]),
-        "must be a pair .* received one tensor",
+        "must be a pair .* received EagerTensor",
     ),
     "source and target one after the other": (
         lambda: run("Transformer", SOURCE, TARGET),
-        "received two separate tensors",
+        "must be a pair .* received EagerTensor",
     ),
     "a dict": (
         lambda: run("Transformer", {"source": SOURCE, "target": TARGET}),
-        "received a dict of 'source', 'target'",
+        "must be a pair .* received dict",
     ),
     "three tensors": (
         lambda: run("Transformer", (SOURCE, TARGET, TARGET)),
-        "received a tuple of 3",
+        "received tuple of 3",
     ),
     "one source for several targets": (
         lambda: run("Transformer", (SOURCE[:1], TARGET)),
-        "source, target must have the same number of rows, received 1, 3",
+        "must have the same number of rows, received 3, 1, 1",
     ),
     "memory of other sentences": (
         lambda: build("Transformer").decode(TARGET, np.ones((1, 6, 8), "float32"), SOURCE),

@@ -50,7 +50,6 @@ MODELS = {
             "bucketed": {},
             "rotary": {},
             "disentangled": {"max_distance": 2},
-            "alibi": {},
         }.items()
     },
     "compiled": {"share_embeddings": "all", "num_layers": 1},

@@ -227,15 +227,12 @@ def test_int8_stays_near(name):
     assert 0 < np.abs(after - before).mean() < 0.05 * np.std(before)
 
 
-def test_embeddings_are_not_quantized_which_keras_says():
-    """Keras asks layers without sublayers only."""
+def test_embeddings_are_not_quantized():
     ids = keras.Input((None,), dtype="int32")
     embedding = kt.PositionalEmbedding(20, 8)
     model = keras.Model(ids, kt.FeedForward(8, 16)(embedding(ids)))
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="does not have a `quantize` method"):
         model.quantize("int8")
-    expected = "Layer PositionalEmbedding does not have a `quantize` method implemented."
-    assert [str(one.message) for one in warned].count(expected) == 1
     assert embedding.embeddings.dtype == "float32" and not hasattr(embedding, "enable_lora")
     with pytest.raises(NotImplementedError, match="PositionalEmbedding"):
         embedding.quantize("int8")
@@ -248,7 +245,7 @@ def test_what_keras_cannot_load_is_not_saved(kind, tmp_path):
     model = keras.Sequential([keras.Input((3, 8)), layer])
     layer.inner.quantize(config=kind([], None, group_size=4))
     for attempt in (layer.get_config, lambda: model.save(tmp_path / "model.keras")):
-        with pytest.raises(ValueError, match="(GPTQ|AWQ), .* quantize it after loading"):
+        with pytest.raises(ValueError, match=r"cannot be loaded: .* quantize it\s+after loading"):
             attempt()
 
 

@@ -8,9 +8,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.layers import positions as positions_module
-from keras_transformer.layers.dot_product_attention import PositionBias
-from keras_transformer.layers.position_scheme import distances
-from keras_transformer.layers.positions import buckets, slopes
+from keras_transformer.layers.positions import PositionBias, Positions, buckets, distances
 from tests.support import position_oracle
 from tests.support.layer_harness import TOLERANCES, assert_close, normal
 
@@ -27,7 +25,6 @@ SCHEMES = {
     "bucketed, causal": lambda: kt.BucketedPositions(8, 6, bidirectional=False),
     "rotary": kt.RotaryPositions,
     "disentangled": lambda: kt.DisentangledPositions(3),
-    "alibi": kt.AlibiPositions,
 }
 schemes = pytest.mark.parametrize("name", SCHEMES)
 
@@ -64,26 +61,29 @@ def test_half_precision(name, policy):
 
 
 def removed(positions, monkeypatch):
-    monkeypatch.setattr(positions, "make_bias", lambda *_: lambda *_: PositionBias())
+    for name in ("rotate", "add_scores", "add_values"):
+        monkeypatch.setattr(positions, name, getattr(Positions(), name))
 
 
 def sign_flipped(positions, monkeypatch):
     if isinstance(positions, kt.RotaryPositions):
         monkeypatch.setattr(positions, "quarter_turn", -positions.quarter_turn)
     monkeypatch.setattr(positions_module, "distances", lambda *a: -distances(*a))
-    if isinstance(positions, kt.AlibiPositions):
-        monkeypatch.setattr(positions, "slopes", -positions.slopes)
 
 
 def shifted_by_one(positions, monkeypatch):
-    relate = positions.make_bias()
+    look_up, rotate, starts = positions.look_up, positions.rotate, iter((1, 0))
 
-    def shifted(num_queries, num_keys, start):
-        right, wrong = (relate(num_queries, num_keys, first) for first in (start, start + 1))
-        rotations = iter((wrong.rotate, right.rotate))  # of queries, then of keys
-        return wrong._replace(rotate=lambda heads: next(rotations)(heads))
+    def shifted(at):
+        at.start = 1
+        return look_up(at)
 
-    monkeypatch.setattr(positions, "make_bias", lambda *_: shifted)
+    def rotate_queries_only(heads, at):
+        at.start = next(starts)  # queries, then keys
+        return rotate(heads, at)
+
+    monkeypatch.setattr(positions, "look_up", shifted)
+    monkeypatch.setattr(positions, "rotate", rotate_queries_only)
 
 
 @pytest.mark.parametrize("mutate", [removed, sign_flipped, shifted_by_one])
@@ -102,7 +102,7 @@ def test_a_pass_over_some_queries(name):
     positions = SCHEMES[name]()
     layer = attention(positions)
     heads = [dense(X) for dense in (layer.query_dense, layer.key_dense, layer.value_dense)]
-    whole = positions.make_bias()(9, 9, 0)
+    whole = PositionBias(positions, 9, 9)
     rotated = [whole.rotate(heads[0]), whole.rotate(heads[1]), heads[2]]
     expected, _ = layer.attend(*rotated, position_bias=whole)
 
@@ -110,14 +110,14 @@ def test_a_pass_over_some_queries(name):
 
     @tf.function(input_signature=[some, some, some, tf.TensorSpec([], "int32")])
     def attend(query, key, value, start):
-        bias = positions.make_bias()(tf.shape(query)[1], tf.shape(key)[1], start)
+        bias = PositionBias(positions, tf.shape(query)[1], tf.shape(key)[1], start)
         return layer.attend(bias.rotate(query), key, value, position_bias=bias)[0]
 
     keys = rotated[1], rotated[2]
     for start in (0, 4, 8):
         assert_close(attend(heads[0][:, start:], *keys, start), expected[:, start:])
-        for loop in (False, True):
-            bias = positions.make_bias(loop=loop)(1, 9, tf.constant(start))
+        for tables in (None, positions.make_tables(loop=True)):
+            bias = PositionBias(positions, 1, 9, tf.constant(start), tables)
             query = bias.rotate(heads[0][:, start : start + 1])
             output, _ = layer.attend(query, *keys, position_bias=bias)
             assert_close(output, expected[:, start : start + 1])
@@ -157,12 +157,6 @@ class ToldOfTheMemory(kt.DecoderLayer):
         return kt.MultiHeadAttention(2, 4, positions="rotary")
 
 
-def shared_by_others():
-    shared = kt.RelativePositions(3)
-    for heads in (2, 4):
-        kt.MultiHeadAttention(heads, 4, positions=shared).build((None, 3, 8), (None, 3, 8))
-
-
 MISTAKES = {
     "scheme": (lambda: kt.MultiHeadAttention(2, 4, positions="rope"), "one of sinusoidal, learned"),
     "no name": (lambda: kt.Encoder(1, 8, 2, 16, positions=3), "one of sinusoidal, .* received 3"),
@@ -187,11 +181,6 @@ MISTAKES = {
         lambda: kt.BucketedPositions(32, 8),
         "max_distance must be more than 8",
     ),
-    "encoder": (
-        lambda: kt.Encoder(1, 8, 2, 16, positions="alibi"),
-        "is for causal attention",
-    ),
-    "other sizes": (shared_by_others, "was built for attention with 2 heads, .* received 4 heads"),
     "Keras' attention": (
         lambda: KerasAttention(8, 2, 16, positions="relative").build((1, 3, 8)),
         "MultiHeadAttention does not accept RelativePositions",
@@ -226,7 +215,7 @@ def test_buckets_equal_keras_hub(bidirectional):
 
 def rotation(width, policy="float32"):
     positions = kt.RotaryPositions()
-    positions.prepare(1, width, width, width, keras.DTypePolicy(policy))
+    positions.prepare(1, width, width, width, policy=keras.DTypePolicy(policy))
     return positions
 
 
@@ -235,13 +224,13 @@ def test_rotation_equals_keras_hub():
     heads = normal(2, 500, 3, 16)
     halves = np.concatenate([np.arange(0, 16, 2), np.arange(1, 16, 2)])
     theirs = keras_nlp.layers.RotaryEmbedding()(heads[..., halves])
-    ours = rotation(16).make_bias()(500, 500, 0).rotate(heads)
+    ours = PositionBias(rotation(16), 500, 500).rotate(heads)
     assert_close(np.array(ours)[..., halves], theirs, 1e-4)  # theirs rounds angles as they come
 
 
 def test_rotation_is_exact_at_any_position():
     """Angles are float32 in every precision, and as exact far away as near."""
-    rotate = rotation(4, "mixed_bfloat16").make_bias()(3, 3, 9_998).rotate
+    rotate = PositionBias(rotation(4, "mixed_bfloat16"), 3, 3, 9_998).rotate
     heads = normal(1, 3, 1, 4)
     turns = (np.arange(9_998, 10_001)[:, None] / [1, 100]).astype("float64")
     points = heads[0, :, 0, 0::2] + 1j * heads[0, :, 0, 1::2]
@@ -251,19 +240,12 @@ def test_rotation_is_exact_at_any_position():
     assert rotate(tf.cast(heads, "bfloat16")).dtype == "bfloat16"
 
 
-def test_slopes():
-    np.testing.assert_allclose(slopes(8), [2.0**-i for i in range(1, 9)])
-    # As the authors' code has them: those of 4 heads, then every other one of 8.
-    np.testing.assert_allclose(slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
-    assert len(set(slopes(12))) == 12
-
-
 @keras.saving.register_keras_serializable(package="tests")
 class HalvedRelative(kt.RelativePositions):
     """A scheme of one's own."""
 
-    def make_bias(self, *args, **kwargs):
-        return lambda num_queries, num_keys, start: PositionBias()
+    def add_values(self, output, weights, at):
+        return output
 
 
 @pytest.mark.parametrize("scheme", [kt.RelativePositions, kt.DisentangledPositions])

@@ -96,7 +96,7 @@ def test_decoder_without_a_memory_is_a_causal_encoder(name, norm):
     decoder, encoder = build(name, norm), build(name.replace("Decoder", "Encoder")[:-6], norm)
     encoder.set_weights(decoder.get_weights())
     expected, weights = encoder(X, X_MASK, use_causal_mask=True, return_attention_scores=True)
-    output, of_self = decoder(X, X_MASK, return_attention_scores=True)
+    output, of_self = decoder(X, x_mask=X_MASK, return_attention_scores=True)
     assert_close((output, of_self), (expected, weights), 1e-6)
     assert_close(decoder(X), encoder(X, use_causal_mask=True), 1e-6)
     assert np.abs(np.array(decoder(X)) - np.array(encoder(X))).max() > 0.1
@@ -136,7 +136,7 @@ def test_dropout_drops_every_sublayer(name, norm):
     expected = arrays["x"].astype("float64")
     if norm == "post":
         names = ["self_attention_norm", "cross_attention_norm", "feed_forward_norm"]
-        for norm_layer in [getattr(layer, n) for n in names if hasattr(layer, n)]:
+        for norm_layer in filter(None, [getattr(layer, n) for n in names]):
             expected = oracle.layer_norm(norm_layer, expected)
     assert_close(layer(**arrays, training=True), expected)
     assert np.abs(np.array(layer(**arrays)) - expected).max() > 0.1

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import keras
 import pytest
 
 import keras_transformer as kt
@@ -42,14 +41,3 @@ def test_a_model_of_before_is_refused():
     del config["format"]
     with pytest.raises(ValueError, match="must have format 1, received format 0"):
         kt.Transformer.from_config(config)
-
-
-def test_attention_of_before_is_refused(tmp_path):
-    """Its weights were its own, not those of projections."""
-    attention = kt.MultiHeadAttention(2, 4)
-    attention.build((None, None, 8), (None, None, 8))
-    older = keras.Sequential([keras.layers.Dense(3, name="multi_head_attention")])
-    older.build((None, 8))
-    store = {str(number): weight for number, weight in enumerate(older.get_weights())}
-    with pytest.raises(ValueError, match="a version before 0.1.0"):
-        attention.load_own_variables(store)

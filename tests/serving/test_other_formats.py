@@ -67,7 +67,7 @@ MODELS = {
     "classifier": classifier,
     "Transformer": transformer,
     "with options": lambda: transformer(
-        positions="alibi", share_embeddings="all", norm="pre", output_bias=True, suppress_ids=True
+        positions="rotary", share_embeddings="all", norm="pre", output_bias=True, suppress_ids=True
     ),
 }
 POSITIONS = ("learned", "relative", "bucketed", "rotary", "disentangled")

@@ -131,18 +131,9 @@ def disentangled(positions, head, query, key):
     return scores / math.sqrt(3 * query.shape[1]), np.zeros((*scores.shape, 1))
 
 
-def alibi(positions, head, query, key):
-    """Press et al., §3, for eight heads: slopes 1/2, 1/4 … 1/256."""
-    scores = query @ key.T / math.sqrt(query.shape[1])
-    for i, j in pairs(query, key):
-        scores[i, j] -= 0.5 ** (head + 1) * abs(i - j)
-    return scores, np.zeros((*scores.shape, 1))
-
-
 SCHEMES = {
     "RelativePositions": relative,
     "BucketedPositions": bucketed,
     "RotaryPositions": rotary,
     "DisentangledPositions": disentangled,
-    "AlibiPositions": alibi,
 }

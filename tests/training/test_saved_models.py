@@ -147,24 +147,7 @@ def test_the_frozen_stay_and_the_rest_learns(fused):
 
 def test_nothing_frozen_leaves_no_trace():
     model = kt.Transformer(20, 20, num_layers=1, d_model=8, num_heads=2, d_ff=16)
-    assert "changes" not in model.get_config()
+    assert "frozen" not in model.get_config()
     model.build()
     model.trainable = False
     assert not kt.Transformer.from_config(model.get_config()).trainable_variables
-
-
-def test_only_layers_are_frozen():
-    """Whatever a file names: of the class itself, every model would have it."""
-    config = frozen_model().get_config()
-    del config["changes"]
-    with pytest.raises(ValueError, match="changes '__class__', which is not one of its layers"):
-        kt.Transformer.from_config(config | {"frozen": ["__class__"]})
-
-
-@pytest.mark.parametrize("share", ["target", "all"])
-def test_what_earlier_versions_froze_stays_frozen(share):
-    config = frozen_model(share).get_config()
-    del config["changes"]
-    config["frozen"] = ["decoder", "source_embedding.embeddings", "target_embedding.embeddings"]
-    model = kt.Transformer.from_config(config)
-    assert [v.path for v in model.trainable_variables] == [v.path for v in model.encoder.weights]

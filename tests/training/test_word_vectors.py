@@ -174,7 +174,7 @@ def learn(model):
 
 @pytest.mark.parametrize("fused, share", [(True, "target"), (False, "none")])
 def test_frozen_vectors_stay_and_positions_learn(fused, share):
-    """By the fused loss too; files: tests/layers/test_changes.py."""
+    """By the fused loss too."""
     sides = ("source", "target")[: 1 + (share == "none")]
     model = frozen_model(sides, share, fused_loss=fused)
     frozen = [getattr(model, f"{side}_embedding").embeddings for side in sides]

@@ -173,15 +173,8 @@ def _add_rdrop(logits, totals, softmax, rdrop):
     """Returns the divergences of two passes, and their softmaxes plus R-Drop's gradient over α/2.
 
     The gradient of `α/2·(KL(p‖q) + KL(q‖p))` with respect to the logits of p is
-    `α/2·(p·(log p − log q − KL(p‖q)) + p − q)`.
-
-    Args:
-        logits, softmax: Those of the second pass after those of the first, `(2·C, V)`.
-        totals: The logarithms of the softmaxes' denominators, `(2·C,)`.
-        rdrop: α.
-
-    Returns:
-        KL(p‖q) and KL(q‖p), `(2·C,)`; and a list of two tensors `(C, V)`.
+    `α/2·(p·(log p − log q − KL(p‖q)) + p − q)`. Logits, softmax and `totals`, the logarithms of the
+    softmaxes' denominators, are those of the second pass after those of the first, `(2·C, V)`.
     """
     (first, second), (p, q) = tf.split(logits, 2), tf.split(softmax, 2)
     total, other_total = tf.split(totals, 2)

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.kernels import available_cores
-from keras_transformer.kernels.products import is_exact, multiply
+from keras_transformer.kernels.products import multiply
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +31,10 @@ SLOW_RATIO = 1.05
 
 @functools.cache
 def slowdown(policy: str) -> float:
-    """Measures the time of a product in another precision, as a multiple of that in float32.
+    """Measures the time of a product with a dtype policy, as a multiple of that in float32.
 
     It takes a tenth of a second, once. It starts TensorFlow's threads, so call `configure_threads`
     before.
-
-    Args:
-        policy: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
-
-    Returns:
-        float, 1.0 for float32.
     """
     dtype = keras.dtype_policies.get(policy).compute_dtype
     if dtype == "float32":
@@ -54,21 +48,16 @@ def slowdown(policy: str) -> float:
 
 def fastest_precision() -> str:
     """Returns `"mixed_bfloat16"` if it is clearly faster on this machine, else `"float32"`."""
-    # Products that are computed in float32 and rounded (`multiply`) are always slower.
-    faster = is_exact("bfloat16") and slowdown("mixed_bfloat16") < FAST_RATIO
-    return "mixed_bfloat16" if faster else "float32"
+    return "mixed_bfloat16" if slowdown("mixed_bfloat16") < FAST_RATIO else "float32"
 
 
 def choose_precision(precision: str | None, wanted: str = "float32") -> str:
-    """Chooses the precision to compute in.
+    """Chooses the dtype policy to compute with.
 
     Args:
         precision: `"auto"` (the fastest on this machine), `None` (`wanted`, or float32 if `wanted`
             is slow), or a policy's name, which is used, with a warning if it is slow.
         wanted: With `None`, the policy that the model was trained in.
-
-    Returns:
-        `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
     """
     if precision == "auto":
         return fastest_precision()
@@ -82,7 +71,8 @@ def choose_precision(precision: str | None, wanted: str = "float32") -> str:
 @functools.cache  # once for each policy
 def _warn_slow(precision):
     logger.warning(
-        "Products in %s take %.1f times as long as in float32 on this machine: float32 is faster; "
+        "Products in %s take %.1f times as long as in float32 on this machine, and are less exact "
+        "on processors without instructions for them: float32 is faster; "
         '"auto" selects the fastest precision.',
         precision,
         slowdown(precision),

@@ -5,20 +5,25 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.kernels.dense import projection
+from keras_transformer.kernels.products import graph_projection, project, xla_projection
 
 RANDOM = np.random.default_rng(0)
 
 
 # Few and many rows, and a kernel that is much wider than high; in XLA's loops, x has two axes.
 SHAPES = [((5,), 4), ((20,), 4), ((3,), 60)]
-CASES = [(loop, *shape) for loop in (None, "graph", "xla") for shape in SHAPES]
-CASES += [(None, (2, 5), 4), ("graph", (2, 5), 4)]
+WAYS = {
+    "at once": lambda kernel, bias=None: lambda x: project(x, kernel, bias),
+    "graph": graph_projection,
+    "xla": xla_projection,
+}
+CASES = [(way, *shape) for way in WAYS for shape in SHAPES]
+CASES += [("at once", (2, 5), 4), ("graph", (2, 5), 4)]
 
 
-@pytest.mark.parametrize("loop, leading, width", CASES)
+@pytest.mark.parametrize("way, leading, width", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_is_the_product_and_the_bias(loop, leading, width, dtype):
+def test_is_the_product_and_the_bias(way, leading, width, dtype):
     x, kernel, bias = (RANDOM.normal(size=size) for size in ((*leading, 6), (6, width), (width,)))
     if dtype == "bfloat16":  # what the rounded numbers give, before their product is rounded
         x, kernel, bias = (
@@ -26,11 +31,11 @@ def test_is_the_product_and_the_bias(loop, leading, width, dtype):
         )
     tensors = [ops.convert_to_tensor(array, dtype=dtype) for array in (x, kernel, bias)]
 
-    @tf.function(jit_compile=loop == "xla")
-    def project(x, *weights):
-        return projection(*weights, loop=loop)(x)
+    @tf.function(jit_compile=way == "xla")
+    def run(x, *weights):
+        return WAYS[way](*weights)(x)
 
-    found, without_bias = project(*tensors), project(*tensors[:2])
+    found, without_bias = run(*tensors), run(*tensors[:2])
     tolerance = dict(rtol=1e-5, atol=1e-5) if dtype == "float32" else dict(rtol=1e-2, atol=3e-2)
     assert keras.backend.standardize_dtype(found.dtype) == dtype
     np.testing.assert_allclose(
@@ -53,7 +58,7 @@ def test_gradients(leading, width, jit_compile):
     def gradients(*given):
         with tf.GradientTape() as tape:
             tape.watch(given)
-            y = projection(*given[1:])(given[0])
+            y = project(*given)
         return tape.gradient(y, given, upstream)
 
     found = gradients(*(tf.constant(array) for array in (x, kernel, bias)))
@@ -70,13 +75,8 @@ def test_gradient_of_a_gradient():
         outer.watch(kernel)
         with tf.GradientTape() as inner:
             inner.watch(x)
-            loss = tf.reduce_sum(projection(kernel)(x) ** 2)
+            loss = tf.reduce_sum(project(x, kernel) ** 2)
         penalty = tf.reduce_sum(inner.gradient(loss, x) ** 2)
     square = kernel @ tf.transpose(kernel)
     expected = 8 * tf.transpose(x) @ x @ square @ kernel + 8 * square @ tf.transpose(x) @ x @ kernel
     np.testing.assert_allclose(outer.gradient(penalty, kernel), expected, rtol=1e-3)
-
-
-def test_unknown_loop():
-    with pytest.raises(ValueError, match='loop must be None, "graph" or "xla", received \'gpu\''):
-        projection(np.ones([2, 2]), loop="gpu")
