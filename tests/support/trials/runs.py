@@ -93,7 +93,7 @@ RUNS = {
         NAMES,
     ),
     "Sequential": Trial("another Keras model", config(other_model), NAMES),
-    "no object": Trial("a list as configuration", config(lambda m: [m]), "expected the Transf"),
+    "no object": Trial("a list as configuration", config(lambda m: [m]), "no JSON object"),
     "d_model": Trial("d_model 10⁹", argument(d_model=10**9), "expected an integer from 1"),
     "num_layers": Trial("num_layers 10⁶", argument(num_layers=10**6), "expected an integer"),
     "max_length": Trial("max_length 10¹²", argument(max_length=10**12), "expected an integer"),
