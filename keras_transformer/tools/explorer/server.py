@@ -19,13 +19,7 @@ from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
 from keras_transformer.runs.opening import Opened
-from keras_transformer.tools.explorer.models import ModelInMemory
-from keras_transformer.tools.explorer.questions import (
-    QUESTIONS,
-    InvalidRequest,
-    Model,
-    answer,
-)
+from keras_transformer.tools.explorer.questions import ExploredRun, InvalidRequest
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")  # of this machine, in a browser's requests
@@ -77,31 +71,22 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def open_explorer(opened: Opened, listening: socket.socket) -> "ExplorerServer":
-    """Creates the server of a model's page.
-
-    Args:
-        opened: A run.
-        listening: What `listen` returned.
-
-    Returns:
-        `ExplorerServer`, which `run` starts.
-    """
-    return ExplorerServer(ModelInMemory(opened), listening)
+    """Creates the server of a run's page, which `run` starts; `listening` is from `listen`."""
+    return ExplorerServer(ExploredRun(opened), listening)
 
 
 class ExplorerServer:
     """A page for one model: served by `run`, or by a thread within `with`.
 
     Args:
-        model: The model; it is closed with the server.
+        model: The model that answers.
         listening: What `listen` returned.
 
     Attributes:
         address: Of the page, with its token.
     """
 
-    def __init__(self, model: Model, listening: socket.socket) -> None:
-        self._model = model
+    def __init__(self, model: ExploredRun, listening: socket.socket) -> None:
         port = listening.getsockname()[1]
         token = secrets.token_urlsafe(16)
         self.address = f"http://{LOOPBACK}:{port}/{token}/"
@@ -118,10 +103,7 @@ class ExplorerServer:
         """
         if browser:  # in a thread, since a browser in the terminal blocks
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
-        try:
-            self._server.serve_forever()
-        finally:
-            self._model.close()
+        self._server.serve_forever()
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self.run, args=(False,))
@@ -157,7 +139,7 @@ class PageApplication:
         hosts: Allowed values of the header Host, with the port.
     """
 
-    def __init__(self, model: Model, token: str, hosts: Collection[str]) -> None:
+    def __init__(self, model: ExploredRun, token: str, hosts: Collection[str]) -> None:
         self._model = model
         self._token = token
         self._hosts = frozenset(hosts)
@@ -192,7 +174,7 @@ class PageApplication:
         if not slash:  # the page's files have relative addresses
             return redirect(f"/{token}/", 308)
         kind, _, question = name.partition("/")
-        if kind == "ask" and question in QUESTIONS:
+        if kind == "ask" and question in self._model.questions:
             return self._answer(request, question)
         return self._file(request, name or FIRST_FILE)
 
@@ -212,7 +194,7 @@ class PageApplication:
         except (OSError, RecursionError) as error:  # cut off, or nested too deep
             raise BadRequest("The request cannot be read as JSON.") from error
         try:
-            return _json(answer(self._model, question, asked))
+            return _json(self._model.answer(question, asked))
         except InvalidRequest as error:
             raise BadRequest(str(error)) from error
 

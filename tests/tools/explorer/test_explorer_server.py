@@ -153,13 +153,10 @@ def test_a_model_that_fails_is_status_500_and_one_line_in_the_log(tmp_path, capl
 class Failing:
     """A model with a mistake in it."""
 
-    name = "failing"
+    questions = ("explore",)
 
-    def ask(self, signature, inputs):
+    def answer(self, question, request):
         raise TypeError("two\nlines")
-
-    def close(self):
-        pass
 
 
 def test_an_unexpected_error_is_one_line_too(caplog):
