@@ -61,6 +61,11 @@ def split_state(config: Config) -> tuple[Config, SublayerState]:
     """Splits the entries of `get_state` from a configuration."""
     config = dict(config)
     changes = config.pop("changes", {"parts": {}})["parts"]  # of earlier versions
+    if any(change.keys() - {"trainable"} for change in changes.values()):
+        raise ValueError(
+            "The file has quantized or LoRA layers of an earlier version: load it with that "
+            "version, and save the model before quantizing it, or with its LoRA merged."
+        )
     frozen = [path for path, change in changes.items() if not change.get("trainable", True)]
     frozen = config.pop("frozen", frozen)
     policy = keras.dtype_policies.get(config.get("dtype"))

@@ -299,3 +299,11 @@ def test_a_step_of_a_sublayer_put_in_is_its_pass():
     for position in range(TARGET.shape[1]):
         found, state = model.step(TARGET[:, position], position, state)
         assert_close(found, expected[:, position])
+
+
+def test_what_an_earlier_version_has_saved_is_refused():
+    """Its weights would be read for those of a layer that is neither quantized nor has LoRA."""
+    config = kt.FeedForward(8, 16).get_config()
+    config["changes"] = {"parts": {"inner": {"lora_rank": 2}}}
+    with pytest.raises(ValueError, match="quantized or LoRA layers of an earlier version"):
+        kt.FeedForward.from_config(config)
