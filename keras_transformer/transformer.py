@@ -156,7 +156,9 @@ class Transformer(TokenTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        activation = keras.activations.get(activation)
+        function = keras.activations.get(activation)
+        if not isinstance(activation, str):  # `serialize` would import TensorFlow
+            activation = keras.activations.serialize(function)
         self.config = ModelConfig(
             num_layers=num_layers,
             d_model=d_model,
@@ -164,7 +166,7 @@ class Transformer(TokenTrainer):
             d_ff=d_ff,
             dropout=dropout,
             norm=norm,
-            activation=keras.activations.serialize(activation),
+            activation=activation,
             positions=positions,
             share_embeddings=share_embeddings,
             max_length=max_length,
@@ -181,7 +183,7 @@ class Transformer(TokenTrainer):
         self.__dict__.update(vars(self.config))
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
-        self._create_layers(activation)
+        self._create_layers(function)
         self._build_layers()
 
     def _create_layers(self, activation):

@@ -5,6 +5,13 @@ other in one call of `dataclasses.replace`. Files are checked by the functions t
 field of `TrainConfig`, `PrepareConfig`, `SearchConfig` and `ExportConfig` is an option of the
 command line; its help text is `metadata["help"]` of the field. `PRESETS` maps the values of
 `--preset` to configurations.
+
+Example:
+
+>>> config = dataclasses.replace(get_preset("tiny"), model=ModelConfig(d_model=64))
+>>> isinstance(config, TrainConfig)
+True
+>>> beam, served = SearchConfig(beam_size=5), ExportConfig(precision="int8")
 """
 
 import dataclasses

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from keras_transformer.presets import resolve_search
 from keras_transformer.presets.options import check_precision
 from keras_transformer.runs.run import CONFIG, MODEL, Run, check_not_foreign
-from keras_transformer.serving.versions import find_exported_search, read_card, version_dir
+from keras_transformer.serving.versions import (
+    find_exported_search,
+    read_card,
+    version_dir,
+    versions,
+)
 from keras_transformer.tokenizers import saved
 from keras_transformer.translation.sentence_batches import as_bytes
 from keras_transformer.utils import Path, describe_corruption
@@ -182,6 +187,8 @@ def _find_version(path):
     try:
         return version_dir(path)
     except ValueError:
+        if versions(path):  # the highest one is broken
+            raise
         check_not_foreign(path)
         raise ValueError(
             f"{path} is neither a run directory, with {MODEL}, nor a SavedModel, with "

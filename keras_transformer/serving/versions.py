@@ -184,7 +184,7 @@ def find_exported_search(directory: Path, beam_size: int) -> SearchConfig:
     try:
         card = read_card(directory)
         length = card.get("max_output_length")  # earlier cards lack it
-        if beam_size == 1:
+        if beam_size == 1 or "beam" not in card["signatures"]:
             return dataclasses.replace(GREEDY, max_output_length=length)
         beam = card["signatures"]["beam"]
         names = [name for name in BEAM_OPTIONS if name in beam or name != "length_norm"]  # likewise

@@ -366,6 +366,5 @@ def test_unknown_ids_in_a_dataset():
     model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
     x = np.full((2, 3), 29), np.full((2, 3), 5)
     data = tf.data.Dataset.from_tensors((x, np.full((2, 3), 5)))
-    message = r"Ids must lie in 0 … 9 \(vocabulary_size=10\), received 29"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"ids outside the vocabulary .*29 is not in \[0, 10\)"):
         model.fit(data, shuffle=False, verbose=0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.presets import check_frozen_vectors
+from keras_transformer.presets import ModelConfig, TrainConfig
 from keras_transformer.training.word_vectors import check_vectors, read_vectors
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
@@ -194,4 +194,7 @@ def test_frozen_vectors_stay_and_positions_learn(fused, share):
 )
 def test_the_softmax_is_not_frozen(side, share, apart):
     with pytest.raises(ValueError, match=f"freeze the softmax.* --share-embeddings {apart}"):
-        check_frozen_vectors(side, share)
+        TrainConfig(
+            **{f"{side}_vectors": "vectors.vec", "freeze_vectors": True},
+            model=ModelConfig(share_embeddings=share),
+        )
