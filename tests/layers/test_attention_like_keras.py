@@ -236,12 +236,10 @@ def test_keys_and_values_of_different_lengths():
     layer = kt.MultiHeadAttention(2, 3)
     key = normal(B, 5, 12)
     for _ in ("to be built", "built"):
-        with pytest.raises(
-            ValueError, match="one value for each key, received 5 keys and 6 values"
-        ):
+        with pytest.raises(ValueError, match="one value for each key|must be equal"):
             layer(QUERY, VALUE, key)
         layer(QUERY, VALUE, normal(B, 6, 12))
-    with pytest.raises(ValueError, match="one value for each key"):
+    with pytest.raises(ValueError, match="must be equal"):
         layer.compute_output_shape(QUERY.shape, VALUE.shape, key.shape)
     assert layer.compute_output_shape((3, 4, 8), (3, None, 10), (3, 5, 12)) == (3, 4, 8)
 
