@@ -12,13 +12,13 @@ import time
 
 import numpy as np
 import pytest
-from tests.visualization.explorer.conftest import HOSTILE, serving
-from tests.visualization.explorer.test_explorer_server import ask
 
 from keras_transformer.runs.run import Run
 from keras_transformer.tools.explorer.questions import MISSING
 from tests.support.browser import every, focused, one, open_browser, press, texts, until, write
 from tests.support.paths import FIXTURES
+from tests.tools.explorer.conftest import HOSTILE, serving
+from tests.tools.explorer.test_explorer_server import ask
 
 TEXT = "one two three"
 EXPORT = FIXTURES / "format-1" / "export" / "1"  # of serving_default alone

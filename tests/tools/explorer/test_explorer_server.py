@@ -12,13 +12,13 @@ import urllib.parse
 
 import numpy as np
 import pytest
-from tests.visualization.explorer.conftest import serving
 
 from keras_transformer.presets import SearchConfig
 from keras_transformer.tools.explorer.server import ExplorerServer, listen
 from tests.support import child_process
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
+from tests.tools.explorer.conftest import serving
 
 BEAM = SearchConfig(beam_size=3)
 EXPORT = FIXTURES / "format-1" / "export" / "1"
