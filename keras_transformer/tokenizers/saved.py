@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import sentencepiece
 
 from keras_transformer.special_ids import UNK
-from keras_transformer.tokenizers.checks import MAX_BYTES, SPECIAL
-from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, parse_sentencepiece
+from keras_transformer.tokenizers.vocabularies import (
+    MAX_BYTES,
+    SPACES_AND_CONTROLS,
+    SPECIAL,
+    parse_sentencepiece,
+)
 from keras_transformer.utils import Path, counted, read_bytes
 
 if TYPE_CHECKING:
@@ -79,27 +83,24 @@ def write(folder: Path, tokenizers: Sequence[Any]) -> None:
         tokenizer.save(os.path.join(folder, side + kind))
 
 
-def open_model(model: bytes) -> "Saved":
-    """Creates the tokenizer of a serialized vocabulary."""
-    return _get_class(file_extension(model))(model)
-
-
 def load(folder: Path) -> "tuple[Saved, Saved]":
     """Loads the source and the target tokenizer: one object if they are equal."""
-    source, target = (
-        _get_class(os.path.splitext(path)[1]).load(path) for path in require_paths(folder)
-    )
+    paths = require_paths(folder)
+    source, target = (open_model(read_bytes(path, MAX_BYTES), path) for path in paths)
     return source, source if source.model == target.model else target
 
 
-def _get_class(kind: str) -> "type[Saved]":
-    if kind == WORDPIECE:
-        from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
-
-        return WordPieceTokenizer
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
-
-    return SubwordTokenizer
+def open_model(model: bytes, path: Path | None = None) -> "Saved":
+    """Creates the tokenizer of a serialized vocabulary; `path` is that of its file, for errors."""
+    kind: type[Saved]
+    if file_extension(model) == WORDPIECE:
+        from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as kind
+    else:
+        from keras_transformer.tokenizers.subword import SubwordTokenizer as kind
+    try:
+        return kind(model)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}" if path else str(error)) from error
 
 
 def describe_lost(model: bytes, lines: Sequence[str]) -> str:
