@@ -10,6 +10,8 @@ import numpy as np
 
 from keras_transformer.utils import Pairs, counted
 
+# Sources and as many targets, UTF-8.
+Block: TypeAlias = tuple[list[bytes], list[bytes]]
 # Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
 # one ends, (N + 1,) integers. Memory-mapped or not.
 Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -52,30 +54,20 @@ def read_sides(pairs: Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
     return sides
 
 
-class Fingerprint:
-    """Computes the number of pairs, and a hash of them in their order."""
-
-    def __init__(self) -> None:
-        self._pairs = 0
-        self._digest = hashlib.sha256()
-
-    def add(self, sources: Sequence[bytes], targets: Sequence[bytes]) -> None:
-        """Adds some pairs, in UTF-8."""
-        self._pairs += len(sources)
-        rows = map(b"\t".join, zip(sources, targets, strict=True))
-        self._digest.update(b"".join(row + b"\n" for row in rows))
-
-    def value(self) -> dict[str, int | str]:
-        """Returns `pairs`, a count, and `sha256`, of lines of source, tab and target."""
-        return {"pairs": self._pairs, "sha256": self._digest.hexdigest()}
-
-
 def fingerprint(pairs: Pairs) -> dict[str, int | str]:
-    """Returns the fingerprint of a list of pairs; see `Fingerprint.value`."""
-    sides = ([pair[side].encode(errors="replace") for pair in pairs] for side in (0, 1))
-    result = Fingerprint()
-    result.add(*sides)
-    return result.value()
+    """Returns the fingerprint of a list of pairs; see `fingerprint_blocks`."""
+    source, target = ([pair[side].encode(errors="replace") for pair in pairs] for side in (0, 1))
+    return fingerprint_blocks([(source, target)])
+
+
+def fingerprint_blocks(blocks: Iterable[Block]) -> dict[str, int | str]:
+    """Returns `pairs`, a count, and `sha256`, of lines of source, tab and target."""
+    count, digest = 0, hashlib.sha256()
+    for sources, targets in blocks:
+        count += len(sources)
+        rows = map(b"\t".join, zip(sources, targets, strict=True))
+        digest.update(b"".join(row + b"\n" for row in rows))
+    return {"pairs": count, "sha256": digest.hexdigest()}
 
 
 class Sentences:

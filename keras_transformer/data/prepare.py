@@ -20,8 +20,7 @@ import numpy as np
 import sentencepiece
 
 from keras_transformer import __version__
-from keras_transformer.data.corpora import TrainingText, sample_rows
-from keras_transformer.data.pairs import Pair, fingerprint
+from keras_transformer.data.pairs import Block, Pair, fingerprint
 from keras_transformer.data.prepared_corpus import (
     FORMAT,
     MANIFEST,
@@ -30,7 +29,13 @@ from keras_transformer.data.prepared_corpus import (
     describe_file,
     read_manifest,
 )
-from keras_transformer.data.text_files import Block, ParallelText, decode, read_pairs
+from keras_transformer.data.text_files import (
+    ParallelText,
+    TrainingText,
+    decode,
+    read_pairs,
+    sample_rows,
+)
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces

@@ -14,7 +14,7 @@ import sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data import prepare as module
-from keras_transformer.data.corpora import load_corpus, sample_rows
+from keras_transformer.data.text_files import load_corpus, sample_rows
 from tests.support import child_process
 from tests.support.made_up_text import write_text
 
