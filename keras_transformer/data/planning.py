@@ -27,9 +27,6 @@ class BatchPlan:
     splits: np.ndarray
     order: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.order)
-
     def batch(self, index: int) -> np.ndarray:
         """Returns the numbers of kept pairs in the batch whose turn is `index`, `(B,)`."""
         number = self.order[index]
@@ -71,6 +68,8 @@ class BatchPlanner:
         self.boundaries = boundaries
         self.seed = seed
         self._counts = counts
+        # A pass over one corpus has the same pairs each time.
+        self.has_constant_length = len(counts) == 1
         self._first = np.cumsum([0, *counts])
         self._shares = divide_by_weights(len(kept), weights)
         # The bucket of a sentence by its number of ids; END is added to them.
@@ -82,11 +81,6 @@ class BatchPlanner:
             self._keys[start : start + CHUNK] = sorting_keys(
                 buckets[pairs.source.lengths[rows]], buckets[pairs.target.lengths[rows]]
             )
-
-    @property
-    def has_constant_length(self) -> bool:
-        """Whether all passes have the same length: those over one corpus have the same pairs."""
-        return len(self._counts) == 1
 
     def plan(self, number: int) -> BatchPlan:
         """Plans the pass of a number, from 0 on."""

@@ -15,11 +15,11 @@ import numpy as np
 
 from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.pairs import Pair, fingerprint
-from keras_transformer.data.prepare import prepare_corpus
 from keras_transformer.data.prepared_corpus import (
     MANIFEST,
     VALID,
     PreparedCorpus,
+    prepare_corpus,
     read_manifest,
 )
 from keras_transformer.data.text_files import (

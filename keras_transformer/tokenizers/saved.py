@@ -4,10 +4,12 @@ TensorFlow is loaded only when one is opened as a tokenizer.
 """
 
 import collections
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import sentencepiece
 
 from keras_transformer.special_ids import UNK
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 
     Saved: TypeAlias = SubwordTokenizer | WordPieceTokenizer
+
+# The ids of lines one after the other, (I,), and their lengths, (N,).
+EncodedLines: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 SIDES = ("source", "target")
 SUBWORD, WORDPIECE = ".spm", ".wordpiece"
@@ -101,6 +106,39 @@ def open_model(model: bytes, path: Path | None = None) -> "Saved":
         return kind(model)
     except ValueError as error:
         raise ValueError(f"{path}: {error}" if path else str(error)) from error
+
+
+def make_encoder(
+    model: bytes, subword_sampling: float = 0.0
+) -> tuple[Callable[[Sequence[bytes]], EncodedLines], int]:
+    """Returns a function from lines to ids, for whole corpora, and the size of the vocabulary.
+
+    The ids are those of the operation that is served. For most types, the sentencepiece package
+    returns the same in less time. But a unigram model adds up scores, and between segmentations
+    that are equally probable, such as `0 000` and `000 0`, rounding decides, which differs between
+    the two; and no package matches the operation for WordPiece.
+
+    With `subword_sampling`, segmentations are sampled: it is the probability that BPE-dropout skips
+    a merge, or the exponent of the probabilities of a unigram model. The samples differ each time:
+    a seed of sentencepiece holds in one process only.
+    """
+    if not subword_sampling and model_type(model) in ("unigram", "wordpiece"):
+        tokenizer = open_model(model)
+
+        def encode_as_served(lines):
+            ragged = tokenizer(lines)
+            return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
+
+        return encode_as_served, tokenizer.vocabulary_size
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    sampling = {"enable_sampling": True, "alpha": subword_sampling, "nbest_size": -1}
+
+    def encode(lines):
+        rows = processor.encode(lines, num_threads=1, **(sampling if subword_sampling else {}))
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+
+    return encode, processor.vocab_size()
 
 
 def describe_lost(model: bytes, lines: Sequence[str]) -> str:
