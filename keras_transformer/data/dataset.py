@@ -154,20 +154,8 @@ def _check_lengths(tokens_per_batch, max_length, boundaries):
 class BatchStream:
     """The batches of one corpus or a mix of several, pass after pass, in random access.
 
-    A pass depends on the seed and its number alone, in any process.
-
-    Args:
-        corpora: `EncodedPairs`, one or several.
-        weights: Positive numbers, the relative share of each corpus in a pass.
-        tokens_per_batch: Budget: rows × padded length of the longer side.
-        max_length: Pairs with a side longer than this, including END, or with an empty side are
-            dropped, which is logged.
-        boundaries: Ascending lengths that batches are padded to.
-        seed: Non-negative int; None for pairs and batches in the order of their lengths.
-        repeat: Whether an iteration never ends, instead of after `batches_per_pass` batches.
-        shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
-            one row of PAD.
-        source_end: Whether END is appended to sources.
+    A pass depends on the seed and its number alone, in any process. The arguments are those of
+    `make_dataset`; without a seed, pairs and batches stay in the order of their lengths.
 
     Attributes:
         position: (pass, index): where the next iteration over a dataset starts. One that returns
@@ -328,11 +316,9 @@ class _PythonCalls:
     iterator, waits for its prefetching thread: the process would never end.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._exiting = False
-        self._latest = -math.inf
-        atexit.register(self._end)
+    _lock = threading.Lock()
+    _exiting = False
+    _latest = -math.inf  # time of the latest call, in seconds
 
     def __call__(
         self,
@@ -355,7 +341,8 @@ class _PythonCalls:
             result.set_shape(shape)
         return results
 
-    def _end(self):
+    def end(self) -> None:
+        """Lets the threads of datasets run no more Python."""
         with self._lock:
             self._exiting = True
         if time.monotonic() - self._latest < SECONDS_TO_END:
@@ -363,3 +350,4 @@ class _PythonCalls:
 
 
 _call_python = _PythonCalls()
+atexit.register(_call_python.end)

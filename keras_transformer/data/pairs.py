@@ -76,14 +76,8 @@ def fingerprint_blocks(blocks: Iterable[Block]) -> dict[str, int | str]:
 class Sentences:
     """The sentences of one side of a corpus, as ids without START and END.
 
-    Their lengths are in memory; ids and offsets are wherever the shards are.
-
-    Args:
-        shards: Sequence of (ids, offsets): ids of sentences one after the other, `(I,)` of any
-            integer type, and where each sentence begins and the last one ends, `(N + 1,)`.
-
-    Attributes:
-        lengths: Number of ids of each sentence, `(N,)` uint16 if they fit, else uint32.
+    Ids and offsets are wherever the shards are. `lengths`, the number of ids of each sentence,
+    `(N,)` uint16 if they fit, else uint32, are in memory.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -106,13 +100,9 @@ class Sentences:
         return counts
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads some sentences.
+        """Reads the sentences of given numbers, `(B,)`.
 
-        Args:
-            rows: Their numbers, `(B,)`.
-
-        Returns:
-            Their ids one after the other, int32, and their lengths, `(B,)` int64.
+        Returns their ids one after the other, int32, and their lengths, `(B,)` int64.
         """
         lengths = self.lengths[rows].astype(np.int64)
         ends = np.cumsum(lengths)
@@ -158,14 +148,10 @@ class EncodedPairs:
         return len(self.source.lengths)
 
     def filter_by_length(self, max_length: int, purpose: str) -> np.ndarray:
-        """Finds the pairs that are neither empty nor too long; logs how many are dropped, and why.
+        """Finds the pairs that are neither empty nor longer than `max_length` ids, including END.
 
-        Args:
-            max_length: Largest number of ids on either side, including END.
-            purpose: Of the pairs, for errors.
-
-        Returns:
-            Their numbers, ascending, `(N,)` int32 if they fit.
+        Logs how many are dropped, and why. Returns their numbers, ascending, `(N,)` int32 if they
+        fit. `purpose` is part of an error.
         """
         source, target = self.source.lengths, self.target.lengths
         kept = np.ones(len(self), bool)

@@ -15,17 +15,11 @@ PAIR_ORDER, BATCH_ORDER = range(2)
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """The batches of one pass over a corpus, in their order.
+    """The batches of one pass over a corpus, in their order."""
 
-    Attributes:
-        pairs: Numbers of kept pairs, sorted by length, `(N,)` integers.
-        splits: Where in `pairs` each batch begins and the last one ends, `(n + 1,)`.
-        order: The numbers of the batches in their order, `(n,)`.
-    """
-
-    pairs: np.ndarray
-    splits: np.ndarray
-    order: np.ndarray
+    pairs: np.ndarray  # numbers of kept pairs, sorted by length, (N,)
+    splits: np.ndarray  # where in `pairs` each batch begins and the last one ends, (n + 1,)
+    order: np.ndarray  # the numbers of the batches in their order, (n,)
 
     def batch(self, index: int) -> np.ndarray:
         """Returns the numbers of kept pairs in the batch whose turn is `index`, `(B,)`."""
@@ -151,13 +145,8 @@ def sorting_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 def split_by_budget(ends: np.ndarray, boundaries: np.ndarray, budget: int) -> np.ndarray:
     """Splits sorted pairs where the budget is full.
 
-    Args:
-        ends: Number of pairs up to the end of each bucket.
-        boundaries: The padded length of each bucket, ascending.
-        budget: Largest rows × padded length of the longer side.
-
-    Returns:
-        Where each batch begins and the last one ends, `(n + 1,)` int64.
+    `ends` has the number of pairs up to the end of each bucket, whose padded lengths, ascending,
+    are the `boundaries`. Returns where each batch begins and the last one ends, `(n + 1,)` int64.
     """
     ends = ends.tolist()
     capacities = [budget // int(length) for length in boundaries]

@@ -61,13 +61,9 @@ def read_pairs(
 class ParallelText:
     """Parallel text: one sentence per line, the translation on the same line of another file.
 
-    Each iteration reads the files again, a megabyte at a time, and yields `Pair`s.
-
-    Args:
-        source, target, option: See `read_pairs`.
-
-    Attributes:
-        files: List of (source file, target file), the latter None for a table.
+    Each iteration reads the files again, a megabyte at a time, and yields `Pair`s. The arguments
+    are those of `read_pairs`. `files` is a list of (source file, target file), the latter None for
+    a table.
     """
 
     def __init__(
@@ -161,9 +157,8 @@ def is_table(path: Path) -> bool:
 
 
 def text_size(path: Path) -> int:
-    """Estimates the size of the text in a file, in bytes: four times that of a gzipped file."""
-    with open(path, "rb") as file:
-        return os.path.getsize(path) * (4 if _is_gzipped(file, path) else 1)
+    """Estimates the size of the text in a file, in bytes: four times that of a `.gz` file."""
+    return os.path.getsize(path) * (4 if os.fspath(path).endswith(".gz") else 1)
 
 
 def iterate_lines(path: Path) -> Iterator[list[bytes]]:
@@ -171,7 +166,8 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
     count = 0
     try:
         with open(path, "rb") as file:
-            for text in _read_whole_lines(gzip.open(file) if _is_gzipped(file, path) else file):
+            is_packed = file.peek(2)[:2] == GZIPPED or os.fspath(path).endswith(".gz")
+            for text in _read_whole_lines(gzip.open(file) if is_packed else file):
                 lines = text.split(b"\n")
                 try:
                     text.decode()
@@ -201,11 +197,6 @@ def _find_files(pattern):
     if not names:
         raise ValueError(f"No file matches {pattern}: check the pattern.")
     return names
-
-
-def _is_gzipped(file, path):
-    """Returns whether a file or pipe is gzipped, by its first bytes or its name."""
-    return file.peek(2)[:2] == GZIPPED or os.fspath(path).endswith(".gz")
 
 
 def _read_whole_lines(file):
@@ -245,16 +236,8 @@ class TrainingText:
     alone, not on the order or size of the corpus. If one set would be empty, in a small corpus, one
     source is moved there.
 
-    The constructor reads the text once for the split, if any, and once for the fingerprint.
-
-    Args:
-        text: `ParallelText`.
-        valid_fraction: Share of the distinct sources to hold out, above 0 and below 1, or None.
-        seed: Of the hash.
-
-    Attributes:
-        fingerprint: Of the training pairs; see `data.pairs.fingerprint_blocks`.
-        valid: List of `Pair` held out.
+    The constructor reads the text once for the split, if any, and once for the fingerprint of the
+    training pairs. `valid` is a list of the pairs held out: a share of the distinct sources.
     """
 
     def __init__(self, text: ParallelText, valid_fraction: float | None, seed: int) -> None:

@@ -149,7 +149,15 @@ def describe_lost(model: bytes, lines: Sequence[str]) -> str:
     """
     lines = lines[:: -(-len(lines) // MAX_LINES) or 1]
     changed, characters = 0, collections.Counter[str]()
-    for pair in zip(lines, _write_back(model, lines), strict=True):
+    if file_extension(model) == SUBWORD:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        written = processor.decode(processor.encode(lines))
+    else:
+        tokenizer = open_model(model)
+        texts = tokenizer.detokenize(tokenizer(lines)).numpy().tolist()
+        # Without the letters of [UNK], which would count as written.
+        written = [text.decode().replace(SPECIAL[UNK], "⁇") for text in texts]
+    for pair in zip(lines, written, strict=True):
         line, back = (" ".join(text.translate(SPACES_AND_CONTROLS).split()) for text in pair)
         if line != back:
             changed += 1
@@ -163,13 +171,3 @@ def describe_lost(model: bytes, lines: Sequence[str]) -> str:
         f"frequent changes: {frequent}); one of type bpe, unigram or char, learned without "
         "--lowercase, keeps every character but ▁"
     )
-
-
-def _write_back(model, lines):
-    if file_extension(model) == SUBWORD:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        return processor.decode(processor.encode(lines))
-    tokenizer = open_model(model)
-    texts = tokenizer.detokenize(tokenizer(lines)).numpy().tolist()
-    # Without the letters of [UNK], which would count as written.
-    return [text.decode().replace(SPECIAL[UNK], "⁇") for text in texts]

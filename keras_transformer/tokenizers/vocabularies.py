@@ -59,8 +59,8 @@ class VocabularyTooLarge(ValueError):
         self.limit = limit
 
 
-def _check_text(lines, files):
-    """Raises unless either lines or files are given, several of them."""
+def _read_text(lines, files):
+    """Yields the lines that are not empty, of an iterable or of text files, as UTF-8."""
     if isinstance(lines, (str, bytes, os.PathLike)):
         raise ValueError(
             f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
@@ -68,12 +68,8 @@ def _check_text(lines, files):
         )
     if (lines is None) == (len(files) == 0):
         raise ValueError("Pass either lines or files to learn a vocabulary from, not both.")
-
-
-def _nonempty(lines):
-    """Yields the lines that are not empty, as UTF-8."""
     empty = True
-    for line in lines or ():
+    for line in _read_lines(files) if lines is None else lines:
         if not isinstance(line, (str, bytes)):
             kind = type(line).__name__
             raise ValueError(f"Every line must be a string, received a {kind}: {line!r:.40}.")
@@ -82,6 +78,16 @@ def _nonempty(lines):
             yield to_bytes(line)
     if empty:
         raise ValueError(NO_TEXT)
+
+
+def _read_lines(files):
+    """Yields the lines of text files."""
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                yield from file
+        except OSError as error:
+            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from error
 
 
 def learn_vocabularies(
@@ -149,7 +155,6 @@ def train_sentencepiece(
     nfkc: bool,
 ) -> bytes:
     """Returns a serialized SentencePiece model, learned from text; see `SubwordTokenizer.train`."""
-    _check_text(lines, files)
     check_vocabulary(vocabulary_size, model_type)
     if model_type == "wordpiece":
         raise ValueError(
@@ -157,6 +162,7 @@ def train_sentencepiece(
             "WordPieceTokenizer.train."
         )
     options: dict[str, Any] = dict(
+        sentence_iterator=_read_text(lines, files),
         model_type=model_type,
         vocab_size=vocabulary_size or 1 << 20,
         # A char vocabulary ends with the characters, without an error from SentencePiece.
@@ -171,10 +177,6 @@ def train_sentencepiece(
         num_threads=os.cpu_count() or 1,
         minloglevel=2,
     )
-    if files:
-        options["input"] = [os.fspath(path) for path in files]
-    else:
-        options["sentence_iterator"] = _nonempty(lines)
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         if nfkc:
@@ -222,7 +224,7 @@ def _translate_error(error, vocabulary_size):
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(NO_TEXT)
-    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_nonempty`
+    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_read_text`
         return ValueError(match[1])
     message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
     return ValueError(f"SentencePiece failed to learn a vocabulary: {message or error!r}.")
@@ -239,9 +241,8 @@ def train_wordpiece(
     The tokenizers package merges pieces, the method of BERT's vocabularies. Only the pieces that
     occur most often in the segmented words are kept, without intermediate merges.
     """
-    _check_text(lines, files)
     check_vocabulary(vocabulary_size, "wordpiece")
-    counts, split = _count_words(_nonempty(_read_lines(files) if files else lines), lowercase)
+    counts, split = _count_words(_read_text(lines, files), lowercase)
     if not counts:
         raise ValueError(NO_TEXT)
     characters = sorted(set(itertools.chain.from_iterable(counts)))
@@ -264,16 +265,6 @@ def train_wordpiece(
     if len(pieces) < wanted:
         raise VocabularyTooLarge(len(base) + len(pieces), vocabulary_size)
     return serialize_pieces([*base, *pieces[:wanted]], lowercase)
-
-
-def _read_lines(files):
-    """Yields the lines of text files."""
-    for path in files:
-        try:
-            with open(path, "rb") as file:
-                yield from file
-        except OSError as error:
-            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from error
 
 
 def _count_words(lines, lowercase):

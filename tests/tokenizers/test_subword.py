@@ -285,7 +285,7 @@ def test_unfit_arguments(tmp_path):
         message = message_of(SubwordTokenizer.train, LINES, size)
         assert message == f"vocabulary_size must be an integer, received {size!r}."
     missing = tmp_path / "missing.txt"
-    assert f'"{missing}": No such file' in message_of(
+    assert f"{missing} cannot be read: No such file" in message_of(
         SubwordTokenizer.train, None, 300, files=[missing]
     )
 
