@@ -37,15 +37,9 @@ class BatchPlanner:
     them. It continues where the previous pass stopped, so that no pair is repeated before all
     others of its corpus have been used.
 
-    Args:
-        pairs: `EncodedPairs` of all corpora, one after the other.
-        kept: The numbers of the pairs to use, ascending, `(N,)`.
-        counts: How many of them belong to each corpus.
-        weights: The relative share of each corpus in a pass.
-        budget: Largest rows × padded length of the longer side.
-        boundaries: Ascending lengths of the buckets.
-        seed: For the order of pairs and batches; None keeps pairs of equal length in their order,
-            and the batches sorted.
+    `pairs` are those of all corpora, one after the other; `kept`, `(N,)`, are the numbers of those
+    to use, ascending, of which each corpus has as many as `counts` says. Without a seed, pairs of
+    equal length stay in their order, and the batches sorted.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The pairs that a configuration names, and what a seed draws from them."""
+"""The text that a configuration names: split, hashed and sampled by a seed alone."""
 
 import dataclasses
 from types import SimpleNamespace
