@@ -63,7 +63,7 @@ def write_text(folder, pairs, kind):
     """Text of words with the frequencies of a language; a vocabulary of it, in a small corpus."""
     import pathlib
 
-    from keras_transformer.data.prepare import prepare_corpus
+    from keras_transformer.data.prepared_corpus import prepare_corpus
     from keras_transformer.presets import PrepareConfig
     from keras_transformer.tokenizers import saved
     from tests.support.made_up_text import write_text
@@ -81,8 +81,7 @@ def write_text(folder, pairs, kind):
 def write_ids(path, pairs, models):
     """A corpus of ids at random, written as `prepare` writes one."""
     from keras_transformer import __version__
-    from keras_transformer.data.prepare import CorpusWriter, lock_output
-    from keras_transformer.data.prepared_corpus import FORMAT
+    from keras_transformer.data.prepared_corpus import FORMAT, CorpusWriter, lock_output
 
     options = dict(vocabulary_size=VOCABULARY, model_type="bpe", lowercase=False, nfkc=True)
     prints = {"train": {"pairs": pairs, "sha256": ""}, "valid": {"pairs": 0, "sha256": ""}}
@@ -93,7 +92,7 @@ def write_ids(path, pairs, models):
 
 def _write_ids(writer, pairs, models):
 
-    from keras_transformer.data.prepare import CHUNK, SHARD
+    from keras_transformer.data.prepared_corpus import CHUNK, SHARD
 
     writer.begin(models, [])
     random = np.random.default_rng(1)
@@ -115,7 +114,7 @@ def _rates(folder, text, models, pairs, rounds):
 
     import sentencepiece
 
-    from keras_transformer.data.prepare import prepare_corpus
+    from keras_transformer.data.prepared_corpus import prepare_corpus
     from keras_transformer.data.text_files import read_lines
     from keras_transformer.presets import PrepareConfig
 

@@ -36,11 +36,12 @@ class Shape:
         """That batch as often as there are steps, as Keras' `fit` reads it."""
         import tensorflow as tf
 
-        from keras_transformer.data.dataset import prefetch
-
         source, target_in, target_out = self.batch()
         data = (source, target_in), target_out
-        return prefetch(tf.data.Dataset.from_tensors(data).repeat(steps))
+        dataset = tf.data.Dataset.from_tensors(data).repeat(steps).prefetch(tf.data.AUTOTUNE)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # as in `make_dataset`
+        return dataset.with_options(options)
 
     def training_flops(self):
         """Floating-point operations in the matrix products of a training step.

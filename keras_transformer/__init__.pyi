@@ -71,12 +71,12 @@ from keras_transformer.tools.translation_plots import (
     plot_token_probabilities as plot_token_probabilities,
 )
 from keras_transformer.training.distribution import make_strategy as make_strategy
-from keras_transformer.training.divergence import StopOnDivergence as StopOnDivergence
 from keras_transformer.training.losses import MaskedAccuracy as MaskedAccuracy
 from keras_transformer.training.losses import Perplexity as Perplexity
 from keras_transformer.training.losses import SmoothedCrossEntropy as SmoothedCrossEntropy
 from keras_transformer.training.losses import TargetTokens as TargetTokens
 from keras_transformer.training.optimizer import EMAAdam as EMAAdam
+from keras_transformer.training.optimizer import StopOnDivergence as StopOnDivergence
 from keras_transformer.training.optimizer import WarmupInverseSqrt as WarmupInverseSqrt
 from keras_transformer.training.token_trainer import TokenTrainer as TokenTrainer
 from keras_transformer.training.word_vectors import Coverage as Coverage

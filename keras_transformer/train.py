@@ -32,7 +32,7 @@ from keras_transformer.runs.training_data import (
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, check_equal, make_strategy
-from keras_transformer.training.divergence import check_weights
+from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.training.losses import (
     MaskedAccuracy,
     Perplexity,

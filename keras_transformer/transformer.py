@@ -5,7 +5,6 @@ Shapes: B batch, S source length, T target length, D d_model, H heads, V target 
 
 import contextlib
 import dataclasses
-import os
 from typing import Any, Self
 
 import keras
@@ -457,8 +456,7 @@ class Transformer(TokenTrainer):
 
         Raises:
             ValueError: If the format is `"onnx"` or `"litert"` and the model computes in half
-                precision, of which the converters make files that cannot be run; or if ONNX has no
-                such operation, as for the activations "gelu" and "celu".
+                precision, of which the converters make files that cannot be run.
         """
         if format in ("onnx", "litert") and self.compute_dtype != "float32":
             raise ValueError(
@@ -469,20 +467,3 @@ class Transformer(TokenTrainer):
         # By default, Keras would export float inputs.
         signature = self.input_signature if input_signature is None else input_signature
         super().export(filepath, format, verbose, signature, **kwargs)
-        if format == "onnx":
-            _check_onnx(os.fspath(filepath))
-
-
-def _check_onnx(path):
-    """Deletes a file with an operation that ONNX does not have, of which tf2onnx only warns."""
-    import onnx
-
-    try:
-        onnx.checker.check_model(path)
-    except onnx.checker.ValidationError as error:
-        os.remove(path)
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{path} could not be run and is deleted, as ONNX lacks an operation ({reason}): use "
-            "another format, or an activation such as relu or silu instead of gelu and celu."
-        ) from error

@@ -6,7 +6,6 @@ batches, is random for every pass.
 """
 
 import atexit
-import logging
 import math
 import os
 import threading
@@ -33,8 +32,6 @@ Batch: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 Position: TypeAlias = tuple[int, int]
 
 SECONDS_TO_END = 0.3  # for TensorFlow's threads to leave Python
-
-logger = logging.getLogger(__name__)
 
 
 def make_dataset(
@@ -157,20 +154,8 @@ def _check_lengths(tokens_per_batch, max_length, boundaries):
 class BatchStream:
     """The batches of one corpus or a mix of several, pass after pass, in random access.
 
-    A pass depends on the seed and its number alone, in any process.
-
-    Args:
-        corpora: `EncodedPairs`, one or several.
-        weights: Positive numbers, the relative share of each corpus in a pass.
-        tokens_per_batch: Budget: rows × padded length of the longer side.
-        max_length: Pairs with a side longer than this, including END, or with an empty side are
-            dropped, which is logged.
-        boundaries: Ascending lengths that batches are padded to.
-        seed: Non-negative int; None for pairs and batches in the order of their lengths.
-        repeat: Whether an iteration never ends, instead of after `batches_per_pass` batches.
-        shard: (index, count): of each batch, rows `index`, `index + count` …. If that leaves none,
-            one row of PAD.
-        source_end: Whether END is appended to sources.
+    A pass depends on the seed and its number alone, in any process. The arguments are those of
+    `make_dataset`; without a seed, pairs and batches stay in the order of their lengths.
 
     Attributes:
         position: (pass, index): where the next iteration over a dataset starts. One that returns
@@ -204,7 +189,7 @@ class BatchStream:
         self.source_end = source_end
         self.pairs = EncodedPairs.concatenate(corpora)
         purpose = "validate by" if seed is None else "learn from"  # only training is shuffled
-        kept = [_filter_pairs(corpus, max_length, purpose) for corpus in corpora]
+        kept = [corpus.filter_by_length(max_length, purpose) for corpus in corpora]
         small = np.int32 if len(self.pairs) < 1 << 31 else np.int64
         starts = np.cumsum([0, *map(len, corpora)])[:-1]
         rows = [np.add(x, y, dtype=small) for x, y in zip(kept, starts, strict=True)]
@@ -215,7 +200,7 @@ class BatchStream:
         )
         self._position: Position = (0, 0)
         self._planned: tuple[int, BatchPlan] | None = None
-        self.batches_per_pass = len(self._plan(0))
+        self.batches_per_pass = len(self._plan(0).order)
 
     @property
     def position(self) -> Position:
@@ -235,9 +220,9 @@ class BatchStream:
 
     def batches_in(self, number: int) -> int:
         """Returns the number of batches of a pass; over one corpus it is always the same."""
-        return (
-            self.batches_per_pass if self._planner.has_constant_length else len(self._plan(number))
-        )
+        if self._planner.has_constant_length:
+            return self.batches_per_pass
+        return len(self._plan(number).order)
 
     def after(self, position: Position, count: int) -> Position:
         """Returns the position that is `count` batches after another."""
@@ -281,15 +266,6 @@ class BatchStream:
         return padded
 
 
-def _filter_pairs(corpus, max_length, purpose):
-    """Returns the numbers of the pairs to use; logs how many are dropped."""
-    kept, summary = corpus.filter_by_length(max_length)
-    logger.log(logging.WARNING if len(kept) < len(corpus) else logging.INFO, summary)
-    if not len(kept):
-        raise ValueError(f"No sentence pairs remain to {purpose}: {summary}.")
-    return kept
-
-
 def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
     """Creates the dataset of a stream's batches, which is its attribute `stream`."""
     count = tf.data.INFINITE_CARDINALITY if stream.repeat else stream.batches_per_pass
@@ -319,10 +295,13 @@ def stream_dataset(stream: BatchStream) -> tf.data.Dataset:
         return (source, target_in), target_out
 
     positions = tf.data.Dataset.from_tensors(0).flat_map(list_positions)
-    dataset = prefetch(positions.take(count).enumerate().map(read)).map(hand_out)
+    dataset = positions.take(count).enumerate().map(read).prefetch(tf.data.AUTOTUNE).map(hand_out)
     if not stream.repeat:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     options = tf.data.Options()
+    # Autotuning looks at a pipeline after 10 ms, and then waits twice as long each time. A pipeline
+    # that ends waits for it to look once more, which may take as long as all the batches did.
+    options.autotune.enabled = False
     # The workers of a strategy read shards of each batch (`shard`), rather than some batches each.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     dataset = dataset.with_options(options)
@@ -337,11 +316,9 @@ class _PythonCalls:
     iterator, waits for its prefetching thread: the process would never end.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._exiting = False
-        self._latest = -math.inf
-        atexit.register(self._end)
+    _lock = threading.Lock()
+    _exiting = False
+    _latest = -math.inf  # time of the latest call, in seconds
 
     def __call__(
         self,
@@ -364,7 +341,8 @@ class _PythonCalls:
             result.set_shape(shape)
         return results
 
-    def _end(self):
+    def end(self) -> None:
+        """Lets the threads of datasets run no more Python."""
         with self._lock:
             self._exiting = True
         if time.monotonic() - self._latest < SECONDS_TO_END:
@@ -372,15 +350,4 @@ class _PythonCalls:
 
 
 _call_python = _PythonCalls()
-
-
-def prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Prepares batches in advance.
-
-    TensorFlow's autotuning is disabled. It looks at a pipeline after 10 ms, and then waits twice as
-    long each time; a pipeline that ends waits for it to look once more, which may take as long
-    again as all the batches did.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+atexit.register(_call_python.end)

@@ -7,7 +7,6 @@ and the digits 0-9 in every language.
 
 import datetime
 import itertools
-import numbers
 import random
 import re
 import sys
@@ -18,7 +17,6 @@ from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, get_date_format
 
 from keras_transformer.data.pairs import Corpus, Pair
-from keras_transformer.utils import counted
 
 # CLDR's lengths of a date. "short" is omitted: its two-digit years are ambiguous.
 STYLES: tuple[Literal["medium", "long", "full"], ...] = ("medium", "long", "full")
@@ -71,9 +69,7 @@ def dates(
     Args:
         languages: Babel's locale identifiers such as `"fr"` or `"pt_BR"`, without duplicates;
             `LANGUAGES + MORE_LANGUAGES` is possible.
-        train_size: Number of training pairs.
-        valid_size: Number of validation pairs.
-        test_size: Number of test pairs.
+        train_size, valid_size, test_size: Number of pairs of each set.
         seed: Seed of the sampling.
 
     Returns:
@@ -90,9 +86,16 @@ def dates(
     100
     """
     locales = parse_locales(languages)
-    days = _list_days()
-    _check_sizes(train_size, valid_size, test_size, len(days), len(locales))
-
+    first, last = (datetime.date(year, 1, 1) for year in (FIRST_YEAR, LAST_YEAR + 1))
+    days = [first + datetime.timedelta(n) for n in range((last - first).days)]
+    combinations = (len(days) - valid_size - test_size) * len(locales) * len(STYLES)
+    if min(train_size, valid_size, test_size) < 1 or train_size > combinations:
+        raise ValueError(
+            f"The sizes must be at least 1, and valid_size + test_size below {len(days):,}, the "
+            "number of dates, each of which is in one set only; the others, in each language and "
+            f"style, are {max(combinations, 0):,} combinations, the largest train_size: received "
+            f"train_size={train_size}, valid_size={valid_size}, test_size={test_size}."
+        )
     generator = random.Random(seed)
     generator.shuffle(days)
     held_out = test_size + valid_size
@@ -128,12 +131,6 @@ def _month_names(field: str, locale: Locale) -> list[str]:
     return [format_date(day, field, locale=locale).casefold().rstrip(".") for day in firsts]
 
 
-def _list_days() -> list[datetime.date]:
-    first = datetime.date(FIRST_YEAR, 1, 1).toordinal()
-    last = datetime.date(LAST_YEAR, 12, 31).toordinal()
-    return [datetime.date.fromordinal(ordinal) for ordinal in range(first, last + 1)]
-
-
 def _format_pair(day: datetime.date, language: str, locale: Locale, style: str) -> Pair:
     return Pair(format_date(day, style, locale=locale), day.isoformat(), language)
 
@@ -166,56 +163,28 @@ def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
         raise ValueError(
             f"languages must be a list, such as [{languages!r}], received {languages!r}."
         )
+    advice = "choose locales from LANGUAGES or MORE_LANGUAGES of keras_transformer.data.dates"
     locales: dict[str, Locale] = {}
     for language in languages:
-        locale = _parse_locale(language)
+        try:
+            locale = Locale.parse(language)
+        except (TypeError, ValueError, UnknownLocaleError) as error:
+            raise ValueError(
+                f"{language!r} is not a locale of Babel, expected an identifier such as 'fr' or "
+                f"'pt_BR': {advice}."
+            ) from error
+        if falls_back_to_root(language):
+            example = format_date(datetime.date(2011, 3, 4), "long", locale=locale)
+            raise ValueError(
+                f"The locale {language!r} has no month names of its own: it writes 2011-03-04 as "
+                f"{example!r}, by CLDR's root; {advice}."
+            )
         if locale in locales.values():
             raise ValueError(f"languages has {language!r} twice: pass every locale once.")
         locales[language] = locale
     if not locales:
         raise ValueError("languages is empty: pass at least one locale, such as 'fr'.")
     return locales
-
-
-def _parse_locale(language: str) -> Locale:
-    advice = "choose locales from LANGUAGES or MORE_LANGUAGES of keras_transformer.data.dates"
-    try:
-        locale = Locale.parse(language)
-    except (TypeError, ValueError, UnknownLocaleError) as error:
-        raise ValueError(
-            f"{language!r} is not a locale of Babel, expected an identifier such as 'fr' or "
-            f"'pt_BR': {advice}."
-        ) from error
-    if falls_back_to_root(language):
-        example = format_date(datetime.date(2011, 3, 4), "long", locale=locale)
-        raise ValueError(
-            f"The locale {language!r} has no month names of its own: it writes 2011-03-04 as "
-            f"{example!r}, by CLDR's root; {advice}."
-        )
-    return locale
-
-
-def _check_sizes(
-    train_size: int, valid_size: int, test_size: int, num_days: int, num_languages: int
-) -> None:
-    sizes = {"train_size": train_size, "valid_size": valid_size, "test_size": test_size}
-    for name, size in sizes.items():
-        if not isinstance(size, numbers.Integral) or size < 1:
-            raise ValueError(f"{name} must be a positive integer, received {size!r}.")
-    num_left = num_days - valid_size - test_size
-    if num_left < 1:
-        raise ValueError(
-            f"valid_size + test_size must be at most {num_days - 1}, since the {num_days} dates "
-            f"from {FIRST_YEAR} to {LAST_YEAR} are used once and training needs one too, received "
-            f"{valid_size} + {test_size}."
-        )
-    num_combinations = num_left * num_languages * len(STYLES)
-    if train_size > num_combinations:
-        raise ValueError(
-            f"train_size must be at most {num_combinations:,}, the number of combinations of "
-            f"{counted(num_left, 'date')}, language and style, received {train_size:,}: reduce it "
-            "or pass more languages."
-        )
 
 
 def _check_one_target_each(pairs: list[Pair]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -10,6 +11,8 @@ import numpy as np
 
 from keras_transformer.utils import Pairs, counted
 
+# Sources and as many targets, UTF-8.
+Block: TypeAlias = tuple[list[bytes], list[bytes]]
 # Ids of sentences one after the other, (I,) of any integer type; and where each begins and the last
 # one ends, (N + 1,) integers. Memory-mapped or not.
 Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -18,6 +21,8 @@ Tokenize: TypeAlias = Callable[[list[str], bool], Any]
 
 COUNT_CHUNK = 1 << 24  # ids counted at once
 CHUNK = 8192  # lines tokenized at once
+
+logger = logging.getLogger(__name__)
 
 
 class Pair(NamedTuple):
@@ -52,77 +57,52 @@ def read_sides(pairs: Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
     return sides
 
 
-class Fingerprint:
-    """Computes the number of pairs, and a hash of them in their order."""
-
-    def __init__(self) -> None:
-        self._pairs = 0
-        self._digest = hashlib.sha256()
-
-    def add(self, sources: Sequence[bytes], targets: Sequence[bytes]) -> None:
-        """Adds some pairs, in UTF-8."""
-        self._pairs += len(sources)
-        rows = map(b"\t".join, zip(sources, targets, strict=True))
-        self._digest.update(b"".join(row + b"\n" for row in rows))
-
-    def value(self) -> dict[str, int | str]:
-        """Returns `pairs`, a count, and `sha256`, of lines of source, tab and target."""
-        return {"pairs": self._pairs, "sha256": self._digest.hexdigest()}
-
-
 def fingerprint(pairs: Pairs) -> dict[str, int | str]:
-    """Returns the fingerprint of a list of pairs; see `Fingerprint.value`."""
-    sides = ([pair[side].encode(errors="replace") for pair in pairs] for side in (0, 1))
-    result = Fingerprint()
-    result.add(*sides)
-    return result.value()
+    """Returns the fingerprint of a list of pairs; see `fingerprint_blocks`."""
+    source, target = ([pair[side].encode(errors="replace") for pair in pairs] for side in (0, 1))
+    return fingerprint_blocks([(source, target)])
+
+
+def fingerprint_blocks(blocks: Iterable[Block]) -> dict[str, int | str]:
+    """Returns `pairs`, a count, and `sha256`, of lines of source, tab and target."""
+    count, digest = 0, hashlib.sha256()
+    for sources, targets in blocks:
+        count += len(sources)
+        rows = map(b"\t".join, zip(sources, targets, strict=True))
+        digest.update(b"".join(row + b"\n" for row in rows))
+    return {"pairs": count, "sha256": digest.hexdigest()}
 
 
 class Sentences:
     """The sentences of one side of a corpus, as ids without START and END.
 
-    Their lengths are in memory; ids and offsets are wherever the shards are.
-
-    Args:
-        shards: Sequence of (ids, offsets): ids of sentences one after the other, `(I,)` of any
-            integer type, and where each sentence begins and the last one ends, `(N + 1,)`.
-
-    Attributes:
-        lengths: Number of ids of each sentence, `(N,)` uint16 if they fit, else uint32.
+    Ids and offsets are wherever the shards are. `lengths`, the number of ids of each sentence,
+    `(N,)` uint16 if they fit, else uint32, are in memory.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         # Views as plain arrays: indexing a numpy.memmap takes several times as long.
-        self._shards = [(np.asarray(ids), np.asarray(offsets)) for ids, offsets in shards]
-        lengths = [_shrink_dtype(np.diff(offsets)) for _, offsets in self._shards]
+        self.shards = [(np.asarray(ids), np.asarray(offsets)) for ids, offsets in shards]
+        lengths = []
+        for _, offsets in self.shards:
+            part = np.diff(offsets)
+            lengths.append(part.astype(np.uint16 if part.max(initial=0) < 1 << 16 else np.uint32))
         self.lengths = np.concatenate(lengths) if lengths else np.zeros(0, np.uint16)
-        self._first = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self._shards)])
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["Sentences"]) -> "Sentences":
-        """Concatenates sentences."""
-        return cls([shard for part in parts for shard in part._shards])
-
-    def __len__(self) -> int:
-        return len(self.lengths)
+        self._first = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self.shards)])
 
     def count(self, vocabulary_size: int) -> np.ndarray:
         """Returns the frequency of each id, `(V,)` int64."""
         counts = np.zeros(vocabulary_size, np.int64)
-        for ids, _ in self._shards:
+        for ids, _ in self.shards:
             for start in range(0, len(ids), COUNT_CHUNK):
                 part = np.bincount(ids[start : start + COUNT_CHUNK], minlength=vocabulary_size)
                 counts += part
         return counts
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads some sentences.
+        """Reads the sentences of given numbers, `(B,)`.
 
-        Args:
-            rows: Their numbers, `(B,)`.
-
-        Returns:
-            Their ids one after the other, int32, and their lengths, `(B,)` int64.
+        Returns their ids one after the other, int32, and their lengths, `(B,)` int64.
         """
         lengths = self.lengths[rows].astype(np.int64)
         ends = np.cumsum(lengths)
@@ -130,7 +110,7 @@ class Sentences:
         homes = np.searchsorted(self._first, rows, side="right") - 1
         for home in np.unique(homes):
             chosen = np.flatnonzero(homes == home)
-            ids, offsets = self._shards[home]
+            ids, offsets = self.shards[home]
             starts = offsets[rows[chosen] - self._first[home]].astype(np.int64)
             places = concatenated_ranges(ends[chosen] - lengths[chosen], lengths[chosen])
             gathered[places] = ids[concatenated_ranges(starts, lengths[chosen])]
@@ -144,41 +124,34 @@ def concatenated_ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return shifts + np.arange(len(shifts))
 
 
+@dataclass(frozen=True)
 class EncodedPairs:
     """Sentence pairs as ids, without START and END.
 
     All pairs of a corpus: `filter_by_length` selects those that are not too long for a model.
     """
 
-    def __init__(self, source: Sentences, target: Sentences) -> None:
-        if len(source) != len(target):
-            raise ValueError(
-                f"Expected one target for each source, received {counted(len(source), 'source')} "
-                f"and {counted(len(target), 'target')}."
-            )
-        self.source = source
-        self.target = target
+    source: Sentences
+    target: Sentences
 
     @classmethod
     def concatenate(cls, corpora: Sequence["EncodedPairs"]) -> "EncodedPairs":
         """Concatenates the pairs of several corpora; returns a single one itself."""
         if len(corpora) == 1:
             return corpora[0]
-        sides = ([corpus.source for corpus in corpora], [corpus.target for corpus in corpora])
-        return cls(*map(Sentences.concatenate, sides))
+        return cls(
+            Sentences([shard for corpus in corpora for shard in corpus.source.shards]),
+            Sentences([shard for corpus in corpora for shard in corpus.target.shards]),
+        )
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.source.lengths)
 
-    def filter_by_length(self, max_length: int) -> tuple[np.ndarray, str]:
-        """Finds the pairs that are neither empty nor too long.
+    def filter_by_length(self, max_length: int, purpose: str) -> np.ndarray:
+        """Finds the pairs that are neither empty nor longer than `max_length` ids, including END.
 
-        Args:
-            max_length: Largest number of ids on either side, including END.
-
-        Returns:
-            Their numbers, ascending, `(N,)` int32 if they fit; and one line: how many pairs are
-            kept, and how many are dropped for what reason.
+        Logs how many are dropped, and why. Returns their numbers, ascending, `(N,)` int32 if they
+        fit. `purpose` is part of an error.
         """
         source, target = self.source.lengths, self.target.lengths
         kept = np.ones(len(self), bool)
@@ -195,7 +168,12 @@ class EncodedPairs:
         numbers = np.arange(len(self), dtype=np.int32 if len(self) < 1 << 31 else np.int64)
         numbers = numbers[kept] if dropped else numbers
         summary = f"kept {len(numbers):,} of {counted(len(self), 'pair')}"
-        return numbers, summary + (f"; dropped {', '.join(dropped)}" if dropped else "")
+        if dropped:
+            summary += f"; dropped {', '.join(dropped)}"
+        logger.log(logging.WARNING if dropped else logging.INFO, summary)
+        if not len(numbers):
+            raise ValueError(f"No sentence pairs remain to {purpose}: {summary}.")
+        return numbers
 
 
 def encode_pairs(
@@ -206,16 +184,11 @@ def encode_pairs(
     sides: tuple[list[Shard], list[Shard]] = ([], [])
     while chunk := list(itertools.islice(rest, CHUNK)):
         for shards, lines, tokenizer in zip(sides, read_sides(chunk), tokenizers, strict=True):
-            shards.append(_encode_lines(lines, tokenizer))
+            ragged = tokenizer(lines, False)
+            ids = ragged.flat_values.numpy()
+            small = np.min_scalar_type(ids.max(initial=0)) if ids.min(initial=0) >= 0 else ids.dtype
+            shards.append((ids.astype(small), ragged.row_splits.numpy()))
     return EncodedPairs(*(_concatenate_shards(shards) for shards in sides))
-
-
-def _encode_lines(lines, tokenizer):
-    """Tokenizes lines into a shard."""
-    ragged = tokenizer(lines, False)
-    ids = ragged.flat_values.numpy()
-    small = np.min_scalar_type(ids.max(initial=0)) if ids.min(initial=0) >= 0 else ids.dtype
-    return ids.astype(small), ragged.row_splits.numpy()
 
 
 def _concatenate_shards(shards):
@@ -228,8 +201,3 @@ def _concatenate_shards(shards):
     offsets = np.zeros(len(lengths) + 1, smallest)
     np.cumsum(lengths, out=offsets[1:])
     return Sentences([(np.concatenate([ids for ids, _ in shards]), offsets)])
-
-
-def _shrink_dtype(lengths):
-    """Casts lengths to uint16 if they fit, else uint32."""
-    return lengths.astype(np.uint16 if lengths.max(initial=0) < 1 << 16 else np.uint32)

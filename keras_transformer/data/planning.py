@@ -15,20 +15,11 @@ PAIR_ORDER, BATCH_ORDER = range(2)
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """The batches of one pass over a corpus, in their order.
+    """The batches of one pass over a corpus, in their order."""
 
-    Attributes:
-        pairs: Numbers of kept pairs, sorted by length, `(N,)` integers.
-        splits: Where in `pairs` each batch begins and the last one ends, `(n + 1,)`.
-        order: The numbers of the batches in their order, `(n,)`.
-    """
-
-    pairs: np.ndarray
-    splits: np.ndarray
-    order: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.order)
+    pairs: np.ndarray  # numbers of kept pairs, sorted by length, (N,)
+    splits: np.ndarray  # where in `pairs` each batch begins and the last one ends, (n + 1,)
+    order: np.ndarray  # the numbers of the batches in their order, (n,)
 
     def batch(self, index: int) -> np.ndarray:
         """Returns the numbers of kept pairs in the batch whose turn is `index`, `(B,)`."""
@@ -46,15 +37,9 @@ class BatchPlanner:
     them. It continues where the previous pass stopped, so that no pair is repeated before all
     others of its corpus have been used.
 
-    Args:
-        pairs: `EncodedPairs` of all corpora, one after the other.
-        kept: The numbers of the pairs to use, ascending, `(N,)`.
-        counts: How many of them belong to each corpus.
-        weights: The relative share of each corpus in a pass.
-        budget: Largest rows × padded length of the longer side.
-        boundaries: Ascending lengths of the buckets.
-        seed: For the order of pairs and batches; None keeps pairs of equal length in their order,
-            and the batches sorted.
+    `pairs` are those of all corpora, one after the other; `kept`, `(N,)`, are the numbers of those
+    to use, ascending, of which each corpus has as many as `counts` says. Without a seed, pairs of
+    equal length stay in their order, and the batches sorted.
     """
 
     def __init__(
@@ -71,6 +56,8 @@ class BatchPlanner:
         self.boundaries = boundaries
         self.seed = seed
         self._counts = counts
+        # A pass over one corpus has the same pairs each time.
+        self.has_constant_length = len(counts) == 1
         self._first = np.cumsum([0, *counts])
         self._shares = divide_by_weights(len(kept), weights)
         # The bucket of a sentence by its number of ids; END is added to them.
@@ -82,11 +69,6 @@ class BatchPlanner:
             self._keys[start : start + CHUNK] = sorting_keys(
                 buckets[pairs.source.lengths[rows]], buckets[pairs.target.lengths[rows]]
             )
-
-    @property
-    def has_constant_length(self) -> bool:
-        """Whether all passes have the same length: those over one corpus have the same pairs."""
-        return len(self._counts) == 1
 
     def plan(self, number: int) -> BatchPlan:
         """Plans the pass of a number, from 0 on."""
@@ -157,13 +139,8 @@ def sorting_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 def split_by_budget(ends: np.ndarray, boundaries: np.ndarray, budget: int) -> np.ndarray:
     """Splits sorted pairs where the budget is full.
 
-    Args:
-        ends: Number of pairs up to the end of each bucket.
-        boundaries: The padded length of each bucket, ascending.
-        budget: Largest rows × padded length of the longer side.
-
-    Returns:
-        Where each batch begins and the last one ends, `(n + 1,)` int64.
+    `ends` has the number of pairs up to the end of each bucket, whose padded lengths, ascending,
+    are the `boundaries`. Returns where each batch begins and the last one ends, `(n + 1,)` int64.
     """
     ends = ends.tolist()
     capacities = [budget // int(length) for length in boundaries]

@@ -1,26 +1,27 @@
-"""Reads lines and sentence pairs from text files, in blocks.
+"""Sentence pairs in text files: read in blocks, split into training and validation, sampled.
 
 Files may be gzipped, whatever their names. Only a newline ends a line: the other separators of
 str.splitlines may occur inside a sentence, and would misalign all following lines. A byte order
 mark and carriage returns before newlines are removed.
+
+All random samples depend only on seed and text: they are the same in any process.
 """
 
 import codecs
-import contextlib
 import glob
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
-from typing import IO, TypeAlias, cast
+from collections.abc import Iterator, Sequence
 
-from keras_transformer.data.pairs import Pair
+import numpy as np
+
+from keras_transformer.data.pairs import Block, Corpus, Pair, fingerprint_blocks
+from keras_transformer.presets import TrainConfig
 from keras_transformer.utils import Path, counted
 
-# Sources and as many targets, UTF-8.
-Block: TypeAlias = tuple[list[bytes], list[bytes]]
-
 BLOCK = 1 << 20  # bytes read at once
+CHUNK = 1 << 20  # rows considered at once
 GZIPPED = b"\x1f\x8b"  # the first bytes of a gzipped file, which are not valid UTF-8
 
 
@@ -60,13 +61,9 @@ def read_pairs(
 class ParallelText:
     """Parallel text: one sentence per line, the translation on the same line of another file.
 
-    Each iteration reads the files again, a megabyte at a time, and yields `Pair`s.
-
-    Args:
-        source, target, option: See `read_pairs`.
-
-    Attributes:
-        files: List of (source file, target file), the latter None for a table.
+    Each iteration reads the files again, a megabyte at a time, and yields `Pair`s. The arguments
+    are those of `read_pairs`. `files` is a list of (source file, target file), the latter None for
+    a table.
     """
 
     def __init__(
@@ -160,22 +157,33 @@ def is_table(path: Path) -> bool:
 
 
 def text_size(path: Path) -> int:
-    """Estimates the size of the text in a file, in bytes: four times that of a gzipped file."""
-    with open(path, "rb") as file:
-        return os.path.getsize(path) * (4 if _is_gzipped(file, path) else 1)
+    """Estimates the size of the text in a file, in bytes: four times that of a `.gz` file."""
+    return os.path.getsize(path) * (4 if os.fspath(path).endswith(".gz") else 1)
 
 
 def iterate_lines(path: Path) -> Iterator[list[bytes]]:
     """Yields the lines of a UTF-8 file without their ends, in lists of about a megabyte."""
     count = 0
-    with _open_text(path) as file:
-        for text in _read_whole_lines(file):
-            lines = text.split(b"\n")
-            _check_utf8(text, lines, path, count)
-            if b"\r" in text:
-                lines = [line.removesuffix(b"\r") for line in lines]
-            count += len(lines)
-            yield lines
+    try:
+        with open(path, "rb") as file:
+            is_packed = file.peek(2)[:2] == GZIPPED or os.fspath(path).endswith(".gz")
+            for text in _read_whole_lines(gzip.open(file) if is_packed else file):
+                lines = text.split(b"\n")
+                try:
+                    text.decode()
+                except UnicodeDecodeError:
+                    raise _find_invalid_line(path, lines, count) from None
+                if b"\r" in text:
+                    lines = [line.removesuffix(b"\r") for line in lines]
+                count += len(lines)
+                yield lines
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted; copy "
+            "it again."
+        ) from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from error
     if not count:
         raise ValueError(f"{path} is empty: expected one sentence per line.")
 
@@ -189,26 +197,6 @@ def _find_files(pattern):
     if not names:
         raise ValueError(f"No file matches {pattern}: check the pattern.")
     return names
-
-
-@contextlib.contextmanager
-def _open_text(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file; replaces its errors by a ValueError of one sentence."""
-    try:
-        with open(path, "rb") as file:
-            yield cast(IO[bytes], gzip.open(file)) if _is_gzipped(file, path) else file
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted; copy "
-            "it again."
-        ) from error
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from error
-
-
-def _is_gzipped(file, path):
-    """Returns whether a file or pipe is gzipped, by its first bytes or its name."""
-    return file.peek(2)[:2] == GZIPPED or os.fspath(path).endswith(".gz")
 
 
 def _read_whole_lines(file):
@@ -226,18 +214,165 @@ def _read_whole_lines(file):
         yield rest
 
 
-def _check_utf8(text, lines, path, count):
-    """Raises a ValueError that names the first invalid line; `count` lines precede these."""
-    try:
-        text.decode()
-        return
-    except UnicodeDecodeError:
-        pass  # find the line
+def _find_invalid_line(path, lines, count):
+    """Returns the error of the first line that is not UTF-8; `count` lines precede these."""
     for number, line in enumerate(lines, count + 1):
         try:
             line.decode()
         except UnicodeDecodeError as error:
-            raise ValueError(
+            return ValueError(
                 f"{path} line {number} is not valid UTF-8 at byte {error.start + 1}: convert the "
                 "file to UTF-8."
-            ) from None
+            )
+
+
+# Training and validation.
+
+
+class TrainingText:
+    """Parallel text without its validation set, read in blocks.
+
+    No source is in both sets. Whether it is held out depends on a hash of the seed and its text
+    alone, not on the order or size of the corpus. If one set would be empty, in a small corpus, one
+    source is moved there.
+
+    The constructor reads the text once for the split, if any, and once for the fingerprint of the
+    training pairs. `valid` is a list of the pairs held out: a share of the distinct sources.
+    """
+
+    def __init__(self, text: ParallelText, valid_fraction: float | None, seed: int) -> None:
+        self._text = text
+        self._seed = seed
+        self._bound, self._moved = None, None
+        if valid_fraction is not None:
+            self._bound = int(valid_fraction * 2.0**64)
+            self._moved = self._find_moved()
+        self.valid: list[Pair] = []
+
+        def training_blocks():
+            for block, held_out in self._split_blocks():
+                self.valid += decode(held_out)
+                yield block
+
+        self.fingerprint = fingerprint_blocks(training_blocks())
+
+    def __len__(self) -> int:
+        return int(self.fingerprint["pairs"])
+
+    def blocks(self, rows: np.ndarray | None = None) -> Iterator[Block]:
+        """Reads the training pairs in blocks; only those with the given numbers, ascending."""
+        start = 0
+        for (sources, targets), _ in self._split_blocks():
+            if rows is None:
+                yield sources, targets
+                continue
+            end = start + len(sources)
+            first, last = np.searchsorted(rows, [start, end])
+            chosen = (rows[first:last] - start).tolist()
+            yield [sources[row] for row in chosen], [targets[row] for row in chosen]
+            start = end
+
+    def _split_blocks(self) -> Iterator[tuple[Block, Block]]:
+        """Yields blocks of training pairs, each with the pairs held out."""
+        for sources, targets in self._text.blocks():
+            if self._bound is None:
+                yield (sources, targets), ([], [])
+                continue
+            kept: Block = ([], [])
+            held_out: Block = ([], [])
+            drawn = (hash_texts(sources, self._seed) < np.uint64(self._bound)).tolist()
+            for source, target, is_drawn in zip(sources, targets, drawn, strict=True):
+                part = held_out if is_drawn != (source == self._moved) else kept
+                part[0].append(source)
+                part[1].append(target)
+            yield kept, held_out
+
+    def _find_moved(self):
+        """Returns the source that moves into the other set, which would be empty; or None."""
+        extremes: list[tuple[int, bytes]] = []
+        for sources, _ in self._text.blocks():
+            draws = hash_texts(sources, self._seed)
+            rows = np.flatnonzero((draws == draws.min()) | (draws == draws.max()))
+            extremes += [(int(draws[row]), sources[row]) for row in rows]
+            extremes = [min(extremes), max(extremes)]
+        least, most = extremes
+        if least == most:
+            raise ValueError(
+                "The corpus has only one distinct source sentence, so no validation set can be "
+                "split off: pass one by --valid-source."
+            )
+        if least[0] >= self._bound:  # none would be held out
+            return least[1]
+        return most[1] if most[0] < self._bound else None  # all would be
+
+
+def hash_texts(texts: Sequence[bytes], seed: int) -> np.ndarray:
+    """Returns a pseudorandom number for each text, `(N,)` uint64; equal for equal texts."""
+    return _hash(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)), seed)
+
+
+def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
+    """Samples different numbers below `count`: ascending int64, `(min(count, size),)`."""
+    rows, draws = np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    for start in range(0, count, CHUNK):
+        more = np.arange(start, min(start + CHUNK, count))
+        rows = np.concatenate([rows, more])
+        draws = np.concatenate([draws, _hash(more.astype(np.uint64), seed)])
+        if len(rows) > size:
+            kept = np.argpartition(draws, size - 1)[:size]
+            rows, draws = rows[kept], draws[kept]
+    return np.sort(rows)
+
+
+def _hash(values, seed):
+    """Returns pseudorandom numbers for values `(N,)` uint64 that depend on the seed.
+
+    The last step of splitmix64 (Steele et al., 2014).
+    """
+    numbers = values + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+# The text of a configuration.
+
+
+def load_corpus(config: TrainConfig) -> Corpus:
+    """Reads the sentence pairs of a configuration: text files have no test set."""
+    if config.train_source is None:
+        from keras_transformer.data.dates import LANGUAGES, dates
+
+        return dates(config.languages or LANGUAGES)
+    if config.valid_fraction is None:
+        pairs = read_pairs(config.train_source, config.train_target)
+        return Corpus(pairs, load_valid(config), [])
+    parallel = ParallelText(config.train_source, config.train_target)
+    text = TrainingText(parallel, config.valid_fraction, config.seed)
+    return Corpus([pair for block in text.blocks() for pair in decode(block)], text.valid, [])
+
+
+def load_valid(config: TrainConfig) -> list[Pair]:
+    """Reads the validation pairs; the training pairs too only if necessary."""
+    if config.valid_source is None:
+        return load_corpus(config).valid
+    return read_pairs(config.valid_source, config.valid_target)
+
+
+def check_data_options(config: TrainConfig) -> None:
+    """Checks that the data options of a configuration are complete."""
+    if config.corpus:
+        return
+    if config.train_source is None:
+        if config.valid_source or config.train_target or config.valid_fraction:
+            raise ValueError("--train-source is missing: it is required with the other files.")
+        if not (config.dates or config.languages):
+            raise ValueError(
+                "Training data is missing: pass text files by --train-source and --train-target, a "
+                "prepared corpus by --corpus, or --dates for the built-in dates."
+            )
+    elif config.valid_source is None and config.valid_fraction is None:
+        raise ValueError(
+            "--valid-source is missing: pass a validation set for selecting the best checkpoint, "
+            "or hold out part of the training data with --valid-fraction 0.02."
+        )

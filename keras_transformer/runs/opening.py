@@ -163,7 +163,7 @@ def _load_run(run: Run, card: dict[str, Any], precision: str | None) -> "Transla
     import keras
 
     from keras_transformer.kernels.tensorflow.machine import choose_precision
-    from keras_transformer.training.divergence import check_weights
+    from keras_transformer.training.keras_workarounds import check_weights
     from keras_transformer.transformer import Transformer
     from keras_transformer.translation.translator import Translator
 

@@ -25,9 +25,15 @@ from keras_transformer.runs.training_state import (
     set_states,
     write_variables,
 )
-from keras_transformer.training import divergence
 from keras_transformer.training.distribution import check_equal, is_chief, is_multiworker
-from keras_transformer.training.keras_workarounds import build_ahead, set_initial_epoch
+from keras_transformer.training.keras_workarounds import build_ahead, is_finite, set_initial_epoch
+from keras_transformer.training.optimizer import (
+    REMEDY,
+    describe_step,
+    describe_validation,
+    has_diverged,
+    stop_training,
+)
 from keras_transformer.utils import Path, counted
 
 # The system sends SIGHUP when a terminal or an ssh connection closes; Windows does not have it.
@@ -113,7 +119,7 @@ class ResumeTraining(keras.callbacks.Callback):
         every_epoch: bool = False,
         accept_changes: bool = False,
         owned: str | None = None,
-        remedy: str = divergence.REMEDY,
+        remedy: str = REMEDY,
         resumes: str = "it resumes from",
     ) -> None:
         super().__init__()
@@ -276,8 +282,8 @@ class ResumeTraining(keras.callbacks.Callback):
         if done <= self.skipped:
             return
         count, before = done - position.step, position.total_steps
-        if divergence.has_diverged(logs):
-            self._stop_diverged(divergence.describe_step(done, position.epoch + 1), count)
+        if has_diverged(logs):
+            self._stop_diverged(describe_step(done, position.epoch + 1), count)
         position.step, position.total_steps, self._logs = done, before + count, dict(logs or {})
         position.batch = stream.after(position.batch, count)
         # A worker that receives a signal cannot save without the others.
@@ -291,8 +297,8 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Stops if the validation loss is not finite."""
-        if divergence.has_diverged(logs):
-            self._stop_diverged(divergence.describe_validation(self.position.epoch + 1))
+        if has_diverged(logs):
+            self._stop_diverged(describe_validation(self.position.epoch + 1))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Saves the end of an epoch if it is due."""
@@ -350,7 +356,7 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def check_weights(self) -> None:
         """Stops the training if weights are not finite."""
-        if not divergence.all_finite(self.model):
+        if not all(map(is_finite, self.model.trainable_variables)):
             step, epoch = self.position.step, self.position.epoch + 1
             self._stop_diverged(f"a weight after step {step:,} of epoch {epoch:,}")
 
@@ -372,7 +378,7 @@ class ResumeTraining(keras.callbacks.Callback):
                 at = f"the end of epoch {state['epoch']:,}"
             remedy += f"; {self.resumes} {at}"
         self.close()
-        divergence.stop(self.model, what, remedy)
+        stop_training(self.model, what, remedy)
 
     def _count_applied_steps(self):
         """Counts the steps that changed the weights; loss scaling skips others."""

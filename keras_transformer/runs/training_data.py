@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.data.corpora import (
-    check_data_options,
-    load_corpus,
-    load_valid,
-    sample_rows,
-)
 from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.pairs import Pair, fingerprint
-from keras_transformer.data.prepare import prepare_corpus
 from keras_transformer.data.prepared_corpus import (
     MANIFEST,
     VALID,
     PreparedCorpus,
+    prepare_corpus,
     read_manifest,
 )
-from keras_transformer.data.text_files import ParallelText, text_size
+from keras_transformer.data.text_files import (
+    ParallelText,
+    check_data_options,
+    load_corpus,
+    load_valid,
+    sample_rows,
+    text_size,
+)
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabularies
 from keras_transformer.runs.configuration import MACHINE_FIELDS

@@ -160,7 +160,7 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
     lists}, strings as str.
     """
     # Imported for its side effect: it registers the tokenizers' ops that the graph contains.
-    from keras_transformer.tokenizers import text_ops  # noqa: F401
+    from keras_transformer.tokenizers import subword  # noqa: F401
 
     try:
         if is_supported():

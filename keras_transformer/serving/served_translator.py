@@ -13,7 +13,7 @@ from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.versions import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.training.divergence import check_weights
+from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.translation.text_model import attention_to_source
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Hidden

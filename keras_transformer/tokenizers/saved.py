@@ -4,15 +4,21 @@ TensorFlow is loaded only when one is opened as a tokenizer.
 """
 
 import collections
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import sentencepiece
 
 from keras_transformer.special_ids import UNK
-from keras_transformer.tokenizers.checks import MAX_BYTES, SPECIAL
-from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, parse_sentencepiece
+from keras_transformer.tokenizers.vocabularies import (
+    MAX_BYTES,
+    SPACES_AND_CONTROLS,
+    SPECIAL,
+    parse_sentencepiece,
+)
 from keras_transformer.utils import Path, counted, read_bytes
 
 if TYPE_CHECKING:
@@ -20,6 +26,9 @@ if TYPE_CHECKING:
     from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 
     Saved: TypeAlias = SubwordTokenizer | WordPieceTokenizer
+
+# The ids of lines one after the other, (I,), and their lengths, (N,).
+EncodedLines: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 SIDES = ("source", "target")
 SUBWORD, WORDPIECE = ".spm", ".wordpiece"
@@ -79,27 +88,57 @@ def write(folder: Path, tokenizers: Sequence[Any]) -> None:
         tokenizer.save(os.path.join(folder, side + kind))
 
 
-def open_model(model: bytes) -> "Saved":
-    """Creates the tokenizer of a serialized vocabulary."""
-    return _get_class(file_extension(model))(model)
-
-
 def load(folder: Path) -> "tuple[Saved, Saved]":
     """Loads the source and the target tokenizer: one object if they are equal."""
-    source, target = (
-        _get_class(os.path.splitext(path)[1]).load(path) for path in require_paths(folder)
-    )
+    paths = require_paths(folder)
+    source, target = (open_model(read_bytes(path, MAX_BYTES), path) for path in paths)
     return source, source if source.model == target.model else target
 
 
-def _get_class(kind: str) -> "type[Saved]":
-    if kind == WORDPIECE:
-        from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+def open_model(model: bytes, path: Path | None = None) -> "Saved":
+    """Creates the tokenizer of a serialized vocabulary; `path` is that of its file, for errors."""
+    kind: type[Saved]
+    if file_extension(model) == WORDPIECE:
+        from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer as kind
+    else:
+        from keras_transformer.tokenizers.subword import SubwordTokenizer as kind
+    try:
+        return kind(model)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}" if path else str(error)) from error
 
-        return WordPieceTokenizer
-    from keras_transformer.tokenizers.subword import SubwordTokenizer
 
-    return SubwordTokenizer
+def make_encoder(
+    model: bytes, subword_sampling: float = 0.0
+) -> tuple[Callable[[Sequence[bytes]], EncodedLines], int]:
+    """Returns a function from lines to ids, for whole corpora, and the size of the vocabulary.
+
+    The ids are those of the operation that is served. For most types, the sentencepiece package
+    returns the same in less time. But a unigram model adds up scores, and between segmentations
+    that are equally probable, such as `0 000` and `000 0`, rounding decides, which differs between
+    the two; and no package matches the operation for WordPiece.
+
+    With `subword_sampling`, segmentations are sampled: it is the probability that BPE-dropout skips
+    a merge, or the exponent of the probabilities of a unigram model. The samples differ each time:
+    a seed of sentencepiece holds in one process only.
+    """
+    if not subword_sampling and model_type(model) in ("unigram", "wordpiece"):
+        tokenizer = open_model(model)
+
+        def encode_as_served(lines):
+            ragged = tokenizer(lines)
+            return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
+
+        return encode_as_served, tokenizer.vocabulary_size
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    sampling = {"enable_sampling": True, "alpha": subword_sampling, "nbest_size": -1}
+
+    def encode(lines):
+        rows = processor.encode(lines, num_threads=1, **(sampling if subword_sampling else {}))
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+
+    return encode, processor.vocab_size()
 
 
 def describe_lost(model: bytes, lines: Sequence[str]) -> str:
@@ -110,7 +149,15 @@ def describe_lost(model: bytes, lines: Sequence[str]) -> str:
     """
     lines = lines[:: -(-len(lines) // MAX_LINES) or 1]
     changed, characters = 0, collections.Counter[str]()
-    for pair in zip(lines, _write_back(model, lines), strict=True):
+    if file_extension(model) == SUBWORD:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        written = processor.decode(processor.encode(lines))
+    else:
+        tokenizer = open_model(model)
+        texts = tokenizer.detokenize(tokenizer(lines)).numpy().tolist()
+        # Without the letters of [UNK], which would count as written.
+        written = [text.decode().replace(SPECIAL[UNK], "⁇") for text in texts]
+    for pair in zip(lines, written, strict=True):
         line, back = (" ".join(text.translate(SPACES_AND_CONTROLS).split()) for text in pair)
         if line != back:
             changed += 1
@@ -124,13 +171,3 @@ def describe_lost(model: bytes, lines: Sequence[str]) -> str:
         f"frequent changes: {frequent}); one of type bpe, unigram or char, learned without "
         "--lowercase, keeps every character but ▁"
     )
-
-
-def _write_back(model, lines):
-    if file_extension(model) == SUBWORD:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        return processor.decode(processor.encode(lines))
-    tokenizer = open_model(model)
-    texts = tokenizer.detokenize(tokenizer(lines)).numpy().tolist()
-    # Without the letters of [UNK], which would count as written.
-    return [text.decode().replace(SPECIAL[UNK], "⁇") for text in texts]

@@ -1,22 +1,81 @@
-"""SentencePiece: text to ids and back, as graph operations."""
+"""SentencePiece: text to ids and back, as graph operations.
+
+TensorFlow Text subclasses layers of `tf.keras`, which this package does not use. If
+TF_USE_LEGACY_KERAS=1 is set and tf_keras is not installed, its import would fail: so the variable
+is removed during the import, and `tf.keras` is Keras 3.
+"""
 
 import hashlib
+import importlib.util
+import os
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.checks import check_sentencepiece_model
-from keras_transformer.tokenizers.text_ops import (
-    GraphTokenizer,
-    Ids,
-    sentencepiece_tokenizer,
-    tensorflow_text,
+from keras_transformer.tokenizers.tokenizer import to_bytes
+from keras_transformer.tokenizers.vocabularies import (
+    MAX_BYTES,
+    check_sentencepiece_model,
+    train_sentencepiece,
 )
-from keras_transformer.tokenizers.vocabularies import train_sentencepiece
-from keras_transformer.utils import Path, Tensor
+from keras_transformer.utils import Path, Tensor, read_bytes
+
+_LEGACY = "TF_USE_LEGACY_KERAS"
+_hidden = None if importlib.util.find_spec("tf_keras") else os.environ.pop(_LEGACY, None)
+try:
+    import tensorflow_text
+    from tensorflow_text.python.ops import sentencepiece_tokenizer
+finally:
+    if _hidden is not None:
+        os.environ[_LEGACY] = _hidden
+
+Text: TypeAlias = str | bytes | Sequence[str | bytes] | Tensor
+Ids: TypeAlias = tf.Tensor | tf.RaggedTensor
+
+
+class GraphTokenizer(tf.Module):
+    """Base of `SubwordTokenizer` and `WordPieceTokenizer`: one file, one call.
+
+    A subclass defines `_encode`, from a string tensor to int32 ids, and sets `model`, the content
+    of the file.
+    """
+
+    model: bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model,)  # TensorFlow's tables cannot be pickled
+
+    def __call__(self, text: Text, end: bool = False) -> Ids:
+        if isinstance(text, (list, tuple)):
+            text = tf.constant([to_bytes(one) for one in text], tf.string, shape=[len(text)])
+        elif isinstance(text, str):
+            text = to_bytes(text)
+        ids = self._encode(tf.convert_to_tensor(text, tf.string))
+        if not end:
+            return ids
+        if ids.shape.rank == 1:
+            return tf.concat([ids, [END]], axis=0)
+        return tf.concat([ids, tf.fill([ids.nrows(), 1], END)], axis=1)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads a file written by `save`."""
+        model = read_bytes(path, MAX_BYTES)
+        try:
+            return cls(model)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Writes the model to a file."""
+        with open(path, "wb") as file:
+            file.write(self.model)
+
+    def _encode(self, text: Tensor) -> Ids:
+        raise NotImplementedError
 
 
 class SubwordTokenizer(GraphTokenizer):
@@ -53,9 +112,10 @@ class SubwordTokenizer(GraphTokenizer):
     """
 
     def __init__(self, model: bytes) -> None:
-        super().__init__(model)
+        super().__init__()
+        self.model = model
         try:
-            check_sentencepiece_model(model)  # native code trusts its content
+            check_sentencepiece_model(model)
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             special = [processor.pad_id(), processor.unk_id()]
             special += [processor.bos_id(), processor.eos_id()]

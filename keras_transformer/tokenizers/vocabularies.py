@@ -4,6 +4,7 @@ import collections
 import io
 import itertools
 import json
+import math
 import os
 import re
 import sys
@@ -12,19 +13,18 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import sentencepiece
+from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.presets.options import check_vocabulary
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.checks import (
-    FORMAT,
-    SPECIAL,
-    check_pieces,
-)
 from keras_transformer.tokenizers.tokenizer import INSIDE, to_bytes
-from keras_transformer.utils import Path
+from keras_transformer.utils import Path, read_bytes
 
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # by our ids: START is BERT's [CLS], END its [SEP]
+NFKC = {True: "nfkc_cf", False: "nfkc"}  # SentencePiece's rules, by whether text is lower-cased
 MAX_WORDS = 100_000  # WordPiece pieces are learned from so many of the most frequent words
 MAX_WORD_LENGTH = 50  # in characters, of these words
 # What is normalized without NFKC: white space to a space, other control characters to nothing.
@@ -35,6 +35,14 @@ SPACES_AND_CONTROLS = {
     if unicodedata.category(chr(code)) in ("Cc", "Zl", "Zp", "Zs")
 }
 NO_TEXT = "Cannot learn a vocabulary: every line of the text is empty."
+
+FORMAT = "wordpiece 1"
+# Limits of what is read from files, which others may have written.
+MAX_BYTES = 32 << 20  # of a SentencePiece model with a million pieces
+MAX_PIECES = 1 << 20
+MAX_SUBWORD = 4096  # bytes of a SentencePiece piece
+MAX_PIECE_LENGTH = 256  # bytes of a WordPiece
+LEAF = 1 << 31  # of a unit of the normalizer's double array: the mark of a value
 
 # (source, target) texts, read again for each call.
 ReadPairs: TypeAlias = Callable[[], Iterable[Sequence[str | bytes]]]
@@ -51,8 +59,8 @@ class VocabularyTooLarge(ValueError):
         self.limit = limit
 
 
-def _check_text(lines, files):
-    """Raises unless either lines or files are given, several of them."""
+def _read_text(lines, files):
+    """Yields the lines that are not empty, of an iterable or of text files, as UTF-8."""
     if isinstance(lines, (str, bytes, os.PathLike)):
         raise ValueError(
             f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
@@ -60,12 +68,8 @@ def _check_text(lines, files):
         )
     if (lines is None) == (len(files) == 0):
         raise ValueError("Pass either lines or files to learn a vocabulary from, not both.")
-
-
-def _nonempty(lines):
-    """Yields the lines that are not empty, as UTF-8."""
     empty = True
-    for line in lines or ():
+    for line in _read_lines(files) if lines is None else lines:
         if not isinstance(line, (str, bytes)):
             kind = type(line).__name__
             raise ValueError(f"Every line must be a string, received a {kind}: {line!r:.40}.")
@@ -74,6 +78,16 @@ def _nonempty(lines):
             yield to_bytes(line)
     if empty:
         raise ValueError(NO_TEXT)
+
+
+def _read_lines(files):
+    """Yields the lines of text files."""
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                yield from file
+        except OSError as error:
+            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from error
 
 
 def learn_vocabularies(
@@ -118,7 +132,7 @@ def learn_vocabularies(
     if not nfkc or model_type == "wordpiece" or source_vocabulary is not None:
         return (make(0, 1, path=source_vocabulary),) * 2
     normalizer = sentencepiece.SentencePieceNormalizer(
-        rule_name=_nfkc_name(lowercase), escape_whitespaces=False
+        rule_name=NFKC[lowercase], escape_whitespaces=False
     )
 
     def read_normalized():
@@ -126,19 +140,10 @@ def learn_vocabularies(
             yield normalizer.normalize(to_bytes(pair[0])), pair[1]
 
     target = make(0, 1, read=read_normalized)
-    return _normalize_to_nfkc(target, lowercase), target
-
-
-def _nfkc_name(lowercase):
-    return "nfkc_cf" if lowercase else "nfkc"
-
-
-def _normalize_to_nfkc(model, lowercase):
-    """Returns a SentencePiece model with the normalization of sources instead of its own."""
-    proto = parse_sentencepiece(model)
+    source = parse_sentencepiece(target)
     small = train_sentencepiece(["a"], (), None, "char", lowercase, nfkc=True)
-    proto.normalizer_spec.CopyFrom(parse_sentencepiece(small).normalizer_spec)
-    return proto.SerializeToString(deterministic=True)
+    source.normalizer_spec.CopyFrom(parse_sentencepiece(small).normalizer_spec)
+    return source.SerializeToString(deterministic=True), target
 
 
 def train_sentencepiece(
@@ -150,7 +155,6 @@ def train_sentencepiece(
     nfkc: bool,
 ) -> bytes:
     """Returns a serialized SentencePiece model, learned from text; see `SubwordTokenizer.train`."""
-    _check_text(lines, files)
     check_vocabulary(vocabulary_size, model_type)
     if model_type == "wordpiece":
         raise ValueError(
@@ -158,6 +162,7 @@ def train_sentencepiece(
             "WordPieceTokenizer.train."
         )
     options: dict[str, Any] = dict(
+        sentence_iterator=_read_text(lines, files),
         model_type=model_type,
         vocab_size=vocabulary_size or 1 << 20,
         # A char vocabulary ends with the characters, without an error from SentencePiece.
@@ -172,18 +177,24 @@ def train_sentencepiece(
         num_threads=os.cpu_count() or 1,
         minloglevel=2,
     )
-    if files:
-        options["input"] = [os.fspath(path) for path in files]
-    else:
-        options["sentence_iterator"] = _nonempty(lines)
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
-        options |= _normalization_options(lowercase, nfkc, folder)
+        if nfkc:
+            options["normalization_rule_name"] = NFKC[lowercase]
+        else:
+            options["normalization_rule_tsv"] = rules = os.path.join(folder, "rules.tsv")
+            _write_rules(rules, lowercase)
         try:
             sentencepiece.SentencePieceTrainer.train(model_writer=model, **options)
         except (RuntimeError, OSError) as error:
             raise _translate_error(error, vocabulary_size) from error
-    return _remove_temporary_path(model.getvalue(), vocabulary_size)
+    proto = parse_sentencepiece(model.getvalue())
+    if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
+        raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
+    if nfkc:
+        return model.getvalue()
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")  # a path that differs each time
+    return proto.SerializeToString(deterministic=True)
 
 
 def parse_sentencepiece(model: bytes) -> Any:
@@ -192,28 +203,13 @@ def parse_sentencepiece(model: bytes) -> Any:
     return proto.FromString(model)
 
 
-def _normalization_options(lowercase, nfkc, folder):
-    """Returns the trainer's options for the normalization of text."""
-    if nfkc:
-        return {"normalization_rule_name": _nfkc_name(lowercase)}
-    rules = os.path.join(folder, "rules.tsv")
-    with open(rules, "w", encoding="utf-8") as file:
+def _write_rules(path, lowercase):
+    """Writes the rules of a normalization without NFKC, for SentencePiece's trainer."""
+    with open(path, "w", encoding="utf-8") as file:
         for code in range(0x110000) if lowercase else SPACES_AND_CONTROLS:
             text = SPACES_AND_CONTROLS.get(code, chr(code).lower())
             if text != chr(code):
                 file.write(f"{code:X}\t{' '.join(f'{ord(c):X}' for c in text)}\n")
-    return {"normalization_rule_tsv": rules}
-
-
-def _remove_temporary_path(model, vocabulary_size):
-    """Removes the path of the temporary file of rules from a model, which differs each time."""
-    proto = parse_sentencepiece(model)
-    if vocabulary_size and len(proto.pieces) < vocabulary_size:  # type char
-        raise VocabularyTooLarge(len(proto.pieces), vocabulary_size)
-    if not proto.normalizer_spec.normalization_rule_tsv:
-        return model
-    proto.normalizer_spec.ClearField("normalization_rule_tsv")
-    return proto.SerializeToString(deterministic=True)
 
 
 def _translate_error(error, vocabulary_size):
@@ -228,7 +224,7 @@ def _translate_error(error, vocabulary_size):
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(NO_TEXT)
-    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_nonempty`
+    if match := re.search(r"ValueError: (.*) At: ", message):  # raised by `_read_text`
         return ValueError(match[1])
     message = re.sub(r"^[A-Z_]+: |\S+\.cc\(\d+\) \[.*\]", "", message).strip(" .")
     return ValueError(f"SentencePiece failed to learn a vocabulary: {message or error!r}.")
@@ -245,9 +241,8 @@ def train_wordpiece(
     The tokenizers package merges pieces, the method of BERT's vocabularies. Only the pieces that
     occur most often in the segmented words are kept, without intermediate merges.
     """
-    _check_text(lines, files)
     check_vocabulary(vocabulary_size, "wordpiece")
-    counts, split = _count_words(_nonempty(_read_lines(files) if files else lines), lowercase)
+    counts, split = _count_words(_read_text(lines, files), lowercase)
     if not counts:
         raise ValueError(NO_TEXT)
     characters = sorted(set(itertools.chain.from_iterable(counts)))
@@ -270,16 +265,6 @@ def train_wordpiece(
     if len(pieces) < wanted:
         raise VocabularyTooLarge(len(base) + len(pieces), vocabulary_size)
     return serialize_pieces([*base, *pieces[:wanted]], lowercase)
-
-
-def _read_lines(files):
-    """Yields the lines of text files."""
-    for path in files:
-        try:
-            with open(path, "rb") as file:
-                yield from file
-        except OSError as error:
-            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from error
 
 
 def _count_words(lines, lowercase):
@@ -333,11 +318,7 @@ def read_pieces(path: Path) -> list[str]:
     uncased vocabulary has some. A piece with a space inside, of which that file has four, keeps
     its id and matches nothing.
     """
-    try:
-        with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    lines = read_bytes(path, MAX_BYTES).split(b"\n")
     if lines[0].startswith(b"\xef\xbb\xbf"):
         raise ValueError(
             f"{path} begins with a byte order mark, which would become part of its first piece: "
@@ -357,3 +338,88 @@ def serialize_pieces(pieces: Sequence[str], lowercase: bool) -> bytes:
     """Serializes a WordPiece vocabulary: its pieces in file order, and whether it is uncased."""
     content = {"format": FORMAT, "lowercase": lowercase, "pieces": list(pieces)}
     return json.dumps(content, ensure_ascii=False, indent=0).encode() + b"\n"
+
+
+def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
+    """Reads what `serialize_pieces` writes: pieces in file order, and whether it is uncased."""
+    try:
+        content: Any = json.loads(model)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"it does not say that its format is {FORMAT!r}")
+    pieces, lowercase = content.get("pieces"), content.get("lowercase")
+    if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+        raise ValueError("its pieces are not a list of strings")
+    if not isinstance(lowercase, bool):
+        raise ValueError("it does not say whether text is lower-cased")
+    check_pieces(pieces, "its vocabulary")
+    return pieces, lowercase
+
+
+def check_pieces(pieces: Sequence[str], where: Path) -> None:
+    """Raises an error for pieces, in file order, that no vocabulary could have."""
+    for number, piece in enumerate(pieces, start=1):
+        if not piece.strip():
+            raise ValueError(f"{where}: line {number} has no piece: remove the empty line.")
+        if len(piece.encode()) > MAX_PIECE_LENGTH:
+            raise ValueError(
+                f"{where}: the piece on line {number} has {len(piece.encode())} bytes, expected at "
+                f"most {MAX_PIECE_LENGTH}: is this a vocabulary, with a piece on each line?"
+            )
+    twice = [piece for piece, count in collections.Counter(pieces).items() if count > 1]
+    if twice:
+        raise ValueError(f"{where}: {twice[0]!r} is duplicated: every piece must have one id.")
+    if SPECIAL[UNK] not in pieces:
+        raise ValueError(
+            f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell: it "
+            "is not a WordPiece vocabulary, or lacks this line."
+        )
+    if set(pieces) <= set(SPECIAL):
+        raise ValueError(f"{where} has special pieces only: there are none to spell words with.")
+
+
+def check_sentencepiece_model(model: bytes) -> None:
+    """Raises an error for bytes that are not a valid SentencePiece model.
+
+    Native code trusts its tables of offsets, and follows them wherever they point.
+    """
+    if len(model) > MAX_BYTES:
+        raise ValueError(f"it has {len(model):,} bytes, at most {MAX_BYTES:,} are read")
+    try:
+        proto = parse_sentencepiece(model)
+    except DecodeError:
+        raise ValueError("its bytes cannot be parsed") from None
+    if not 0 < len(proto.pieces) <= MAX_PIECES:
+        raise ValueError(f"it has {len(proto.pieces):,} pieces, from 1 to {MAX_PIECES:,} are read")
+    for number, piece in enumerate(proto.pieces):
+        if not 0 < len(piece.piece.encode(errors="replace")) <= MAX_SUBWORD:
+            raise ValueError(f"piece {number} is empty, or has more than {MAX_SUBWORD} bytes")
+        if not math.isfinite(piece.score):
+            raise ValueError(f"piece {number} has the score {piece.score}")
+    for normalizer in (proto.normalizer_spec, proto.denormalizer_spec):
+        _check_table(normalizer.precompiled_charsmap)
+
+
+def _check_table(table):
+    """Raises an error for a normalization table (precompiled_charsmap) with invalid offsets.
+
+    A uint32, the length of a double array in bytes; that array, of uint32 units as in darts-clone;
+    then the replacements, each ended by a zero. A unit that is not a value leads to the unit at
+    (its own place XOR its offset XOR a byte); its value is a place among the replacements.
+    """
+    if not table:
+        return
+    length = int.from_bytes(table[:4], "little")
+    text = table[4 + length :]
+    # The last byte ends the last replacement; arrays come in blocks of 256 units.
+    if len(table) < 8 or not length or length % 1024 or not text or text[-1]:
+        raise ValueError("its normalization table is truncated")
+    units = np.frombuffer(table[4 : 4 + length], "<u4").astype(np.int64)
+    inner = (units & LEAF) == 0
+    offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
+    targets = np.arange(len(units)) ^ offsets
+    if np.any((targets[inner] | 255) >= len(units)):
+        raise ValueError("its normalization table has an invalid offset")
+    if np.any((units & (LEAF - 1))[~inner] >= len(text)):
+        raise ValueError("its normalization table has an offset beyond its texts")

@@ -6,15 +6,13 @@ from typing import Self
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.checks import (
-    MAX_PIECE_LENGTH,
-    SPECIAL,
-    read_wordpiece_model,
-)
-from keras_transformer.tokenizers.text_ops import GraphTokenizer, Ids, tensorflow_text
+from keras_transformer.tokenizers.subword import GraphTokenizer, Ids, tensorflow_text
 from keras_transformer.tokenizers.tokenizer import INSIDE
 from keras_transformer.tokenizers.vocabularies import (
+    MAX_PIECE_LENGTH,
+    SPECIAL,
     read_pieces,
+    read_wordpiece_model,
     serialize_pieces,
     train_wordpiece,
 )
@@ -71,7 +69,8 @@ class WordPieceTokenizer(GraphTokenizer):
     """
 
     def __init__(self, model: bytes) -> None:
-        super().__init__(model)
+        super().__init__()
+        self.model = model
         try:
             in_file, self.lowercase = read_wordpiece_model(model)
         except ValueError as error:

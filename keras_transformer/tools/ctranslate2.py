@@ -16,7 +16,7 @@ from keras_transformer.presets.options import ABSOLUTE
 from keras_transformer.special_ids import END, START, UNK
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
-from keras_transformer.training.divergence import check_weights
+from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.utils import Path, creating
 
 if TYPE_CHECKING:

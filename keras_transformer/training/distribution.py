@@ -1,6 +1,5 @@
 """Training on several devices and machines: strategies, communication, and lost workers."""
 
-import contextlib
 import hashlib
 import os
 import sys
@@ -229,11 +228,6 @@ def check_equal(strategy: tf.distribute.Strategy, what: str, value: str) -> None
 
 class WorkerLostError(ValueError):
     """Another worker no longer responds."""
-
-
-def watch_workers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[Any]:
-    """A context in which this process ends when another worker is lost; see `WorkerWatch`."""
-    return WorkerWatch(joined_cluster()) if is_multiworker(strategy) else contextlib.nullcontext()
 
 
 class WorkerWatch:

@@ -7,6 +7,8 @@ of one. The fused loss never holds the logits of a whole batch.
 Shapes: B batch, T target length, D width, V vocabulary.
 """
 
+import itertools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -28,6 +30,10 @@ from keras_transformer.utils import Nested, Tensor
 
 # Gradient of a variable: dense, of the rows that were looked up, or None.
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
+
+
+# Metrics that ignore padding and need no logits.
+PER_TOKEN = (TokenMetric, TargetTokens)
 
 
 # Slices.
@@ -69,12 +75,10 @@ def split(batch: Nested, count: int) -> list[Nested]:
     is_row = (tf.range(size) < rows)[:, tf.newaxis]
     y, token_weights = tf.where(is_row, y, PAD), tf.where(is_row, token_weights, 0.0)
 
-    def take_rows(number):
-        rows = slice(size * number // count, size * (number + 1) // count)
-        parts = x, y, token_weights, *sample_weight
-        return tf.nest.map_structure(lambda tensor: tensor[rows], parts)
-
-    return [take_rows(number) for number in range(count)]
+    parts = x, y, token_weights, *sample_weight
+    bounds = [size * number // count for number in range(count + 1)]
+    slices = itertools.starmap(slice, itertools.pairwise(bounds))
+    return [tf.nest.map_structure(operator.itemgetter(rows), parts) for rows in slices]
 
 
 def accumulate(
@@ -166,16 +170,11 @@ def reason_for_logits(
         return reason
     if model._compile_loss._user_loss_weights is not None:
         return "there are loss_weights"
-    if not all(map(is_per_token, metrics)):
+    if not all(isinstance(metric, PER_TOKEN) for metric in metrics):
         return "a metric needs logits"
     if type(model).compute_metrics is not keras.Model.compute_metrics:
         return f"{name} overrides compute_metrics"
     return None
-
-
-def is_per_token(metric: keras.metrics.Metric) -> bool:
-    """Returns whether a metric ignores padding and needs no logits."""
-    return isinstance(metric, (TokenMetric, TargetTokens))
 
 
 def fused_gradients(

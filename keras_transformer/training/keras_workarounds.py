@@ -1,4 +1,4 @@
-"""Everything that relies on private members of Keras and TensorFlow, and why it is needed.
+"""What relies on private members of Keras and TensorFlow, and why; and checks of weights.
 
 Where possible, `tests/training/test_keras_workarounds.py` has a test that fails once a workaround
 is no longer needed. `TokenTrainer` and `Transformer` call these functions.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.training.losses import explain_failure
@@ -154,7 +155,23 @@ def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
-# Files.
+# Weights.
+
+
+def check_weights(model: keras.Model, name: str) -> None:
+    """Checks that all weights of a built model, except `suppressed`, are finite."""
+    weights = (weight for weight in model.weights if weight.name != "suppressed")
+    invalid = next((weight for weight in weights if not is_finite(weight)), None)
+    if invalid is not None:
+        raise ValueError(
+            f"{name} has weights that are not finite, such as {invalid.path}: its training "
+            "diverged. Use an earlier checkpoint, or train again with a smaller learning rate."
+        )
+
+
+def is_finite(variable: keras.Variable) -> bool:
+    """Returns whether all numbers of a variable are finite."""
+    return bool(np.isfinite(keras.ops.convert_to_numpy(variable)).all())
 
 
 def check_left_over(model: keras.Model, store: Any) -> None:

@@ -100,15 +100,9 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
 
 class TokenMetric(keras.metrics.Mean):
-    """Base class: the mean over target tokens of a value computed from the logits.
+    """Base class: the mean over target tokens of a value computed from the logits `(B, T, V)`.
 
-    Call arguments:
-        y_true: Ids of shape `(B, T)` of any integer type, or whole numbers of a float type. PAD (0)
-            and every negative label are ignored. In a compiled function, which cannot raise, a
-            label that is V or above, or not a whole number, makes the metric NaN.
-        y_pred: Logits of shape `(B, T, V)`, or the `TokenPredictions` of shape `(B, T)` that the
-            fused loss computes instead.
-        sample_weight: Optional weights, shape `(B,)` or `(B, T)`.
+    Instead of logits, it takes `TokenPredictions`, `(B, T)`, which the fused loss computes.
     """
 
     default_name: str | None = None
@@ -128,20 +122,12 @@ class TokenMetric(keras.metrics.Mean):
         outputs = ops.expand_dims(y_pred.log_probs, -1) if fused else _without_mask(y_pred)
         size = y_pred.vocabulary_size if fused else ops.shape(outputs)[-1]
         ids, weights = read_labels(y_true, outputs, size, sample_weight, self.dtype)
-        values = (
-            self.compute_from_predictions(ids, y_pred)
-            if fused
-            else self.compute_from_logits(ids, outputs)
-        )
+        values = self.compute(ids, y_pred if fused else outputs)
         # Flat: Keras would first take the mean of each row, including its padding.
         return super().update_state(ops.reshape(values, [-1]), ops.reshape(weights, [-1]))
 
-    def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
+    def compute(self, ids: Tensor, outputs: "Tensor | TokenPredictions") -> Tensor:
         """Returns the value of each token, shape `(B, T)`."""
-        raise NotImplementedError
-
-    def compute_from_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
-        """Returns the same, computed from `TokenPredictions`."""
         raise NotImplementedError
 
 
@@ -161,11 +147,10 @@ class MaskedAccuracy(TokenMetric):
     default_name = "accuracy"
     _direction = "up"  # read by Keras' EarlyStopping and ModelCheckpoint
 
-    def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
-        return ops.equal(ops.argmax(logits, axis=-1), ids)
-
-    def compute_from_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
-        return predictions.correct
+    def compute(self, ids: Tensor, outputs: "Tensor | TokenPredictions") -> Tensor:
+        if hasattr(outputs, "correct"):
+            return outputs.correct
+        return ops.equal(ops.argmax(outputs, axis=-1), ids)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -183,13 +168,12 @@ class Perplexity(TokenMetric):
     default_name = "perplexity"
     _direction = "down"
 
-    def compute_from_logits(self, ids: Tensor, logits: Tensor) -> Tensor:
-        logits = ops.cast(logits, self.dtype)
+    def compute(self, ids: Tensor, outputs: "Tensor | TokenPredictions") -> Tensor:
+        if hasattr(outputs, "log_probs"):
+            return -outputs.log_probs
+        logits = ops.cast(outputs, self.dtype)
         label_logits = ops.take_along_axis(logits, ops.expand_dims(ids, -1), axis=-1)[..., 0]
         return ops.logsumexp(logits, axis=-1) - label_logits
-
-    def compute_from_predictions(self, ids: Tensor, predictions: "TokenPredictions") -> Tensor:
-        return -predictions.log_probs
 
     def result(self) -> Tensor:
         return ops.exp(super().result())
@@ -283,7 +267,8 @@ def read_labels(
 
     In a compiled function, which cannot raise, an invalid label has weight NaN.
     """
-    labels, shape = _check_type(labels), ops.shape(outputs)[:-1]
+    labels, _ = _check_type(labels)
+    shape = ops.shape(outputs)[:-1]
     received, expected = tuple(labels.shape), tuple(outputs.shape)[:-1]
     if len(expected) < 2:
         raise ValueError(
@@ -311,7 +296,7 @@ def read_labels(
 
 def check_label_array(labels: Any, vocabulary_size: int) -> None:
     """Checks labels, if their values are known: not in a graph."""
-    values = values_of(_check_type(labels))
+    values = values_of(_check_type(labels)[0])
     if values is None or not values.size:
         return
     if not np.issubdtype(values.dtype, np.integer):
@@ -339,34 +324,29 @@ def explain_failure(message: str) -> str | None:
     return None
 
 
-def _check_type(labels: Any) -> Tensor:
-    """Raises for labels that are not numbers; returns an array or tensor."""
+def _check_type(labels: Any) -> tuple[Tensor, str]:
+    """Returns labels as an array or tensor, and their dtype; raises if they are not numbers."""
     if hasattr(labels, "to_tensor") and hasattr(labels, "row_lengths"):
         raise ValueError(
             "Labels must be padded to one length, received a RaggedTensor: pass "
             "labels.to_tensor(), which pads with PAD."
         )
     labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
-    dtype = _dtype(labels)
+    try:
+        dtype = keras.backend.standardize_dtype(labels.dtype)
+    except ValueError:  # NumPy's strings and objects
+        dtype = str(labels.dtype)
     if not dtype.startswith(("int", "uint", "float", "bfloat", "bool")):
         raise ValueError(f"Labels must be ids, received type {dtype}: tokenize the text first.")
-    return labels
+    return labels, dtype
 
 
 def _cast_labels(labels):
     """Casts labels to a dtype that holds any id."""
-    labels = _check_type(labels)
-    dtype = _dtype(labels)
+    labels, dtype = _check_type(labels)
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
         dtype = "int32"
     return ops.cast(labels, "float32" if dtype in ("float16", "bfloat16") else dtype)
-
-
-def _dtype(labels):
-    try:
-        return keras.backend.standardize_dtype(labels.dtype)
-    except ValueError:  # NumPy's strings and objects
-        return str(labels.dtype)
 
 
 def _shapes_match(shape, expected, *others):
@@ -374,31 +354,6 @@ def _shapes_match(shape, expected, *others):
         size in (None, *others) or other in (None, size)
         for size, other in zip(shape, expected, strict=True)
     )
-
-
-# Names.
-
-_BY_NAME = {
-    "smoothed_cross_entropy": SmoothedCrossEntropy,
-    "masked_accuracy": MaskedAccuracy,
-    "perplexity": Perplexity,
-    "target_tokens": TargetTokens,
-}
-_BY_NAME |= {kind.__name__: kind for kind in _BY_NAME.values()}
-
-
-def replace_names(arguments: Nested) -> Nested:
-    """Replaces the names of this package's losses and metrics in arguments of `compile` by objects.
-
-    `keras.losses.get` and `keras.metrics.get` do not find registered classes by name. As in Keras,
-    a name is that of the class or the same in snake case.
-    """
-
-    def replace(leaf):
-        kind = _BY_NAME.get(leaf) if isinstance(leaf, str) else None
-        return kind() if kind else leaf
-
-    return keras.tree.map_structure(replace, arguments)
 
 
 def refuse_probabilities(arguments: Nested) -> None:

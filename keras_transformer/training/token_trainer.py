@@ -11,28 +11,25 @@ from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.presets.options import ABOVE_0, NOT_NEGATIVE, check_value
 from keras_transformer.training import keras_workarounds
-from keras_transformer.training.losses import (
-    refuse_probabilities,
-    replace_names,
-    token_weights,
-)
+from keras_transformer.training.losses import refuse_probabilities, token_weights
 from keras_transformer.utils import Config, Nested, Path, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf
 
     from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
+    from keras_transformer.training.cluster import joined_cluster
     from keras_transformer.training.distribution import (
+        WorkerWatch,
         broadcast_from_chief,
         check_scope,
         distribute,
         is_multiworker,
-        watch_workers,
     )
     from keras_transformer.training.gradients import (
+        PER_TOKEN,
         accumulate,
         fused_gradients,
-        is_per_token,
         rdrop_term,
         reason_against_slices,
         reason_for_logits,
@@ -137,8 +134,7 @@ class TokenTrainer(keras.Model):
         """Configures the training: see `keras.Model.compile`, with four more arguments.
 
         Args:
-            *args, **kwargs: Those of `keras.Model.compile`; loss and metrics also by the names
-                "smoothed_cross_entropy", "masked_accuracy", "perplexity" and "target_tokens".
+            *args, **kwargs: Those of `keras.Model.compile`.
             clip_norm: Maximum global norm of the gradients, or None. The optimizer's own
                 `global_clipnorm` would clip the gradients of each replica separately.
             accumulation_steps: Number of slices of a batch whose gradients are accumulated, one
@@ -167,7 +163,6 @@ class TokenTrainer(keras.Model):
                 f"Keras does not support steps_per_execution={kwargs['steps_per_execution']} "
                 f"on {replicas} replicas: omit it."
             )
-        args, kwargs = replace_names((args, kwargs))
         if self.has_fused_loss():  # it returns logits
             refuse_probabilities((args, kwargs))
         super().compile(*args, **kwargs)
@@ -229,7 +224,7 @@ class TokenTrainer(keras.Model):
             return super().fit(x, *args, **kwargs)
         if kwargs.get("validation_data") is not None:
             kwargs["validation_data"] = distribute(strategy, kwargs["validation_data"])
-        with watch_workers(strategy):
+        with WorkerWatch(joined_cluster()):
             history = super().fit(distribute(strategy, x), *args, **kwargs)
             broadcast_from_chief(strategy, {})  # workers end together: an ended one counts as lost
             return history
@@ -268,13 +263,9 @@ class TokenTrainer(keras.Model):
             )
         super().save(filepath, *args, **kwargs)
 
-    if IS_TENSORFLOW:  # private methods of Keras, see keras_workarounds
-
-        def _make_function(self, step_function):
-            return keras_workarounds.make_function(self, step_function)
-
-        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-            keras_workarounds.maybe_symbolic_build(self, iterator, data_batch)
+    if IS_TENSORFLOW:  # private methods of Keras
+        _make_function = keras_workarounds.make_function
+        _maybe_symbolic_build = keras_workarounds.maybe_symbolic_build
 
     # A step.
 
@@ -326,8 +317,8 @@ class TokenTrainer(keras.Model):
                 loss, predictions, paths = fused_gradients(self, x, y, share)
             else:
                 loss, predictions, paths = self._compute_plain_gradients(x, y, sample_weight, share)
-            if self._scales_loss():
-                # The optimizer skips a step whose loss is not finite: it does not count.
+            if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+                # It skips a step whose loss is not finite: it does not count.
                 finite = tf.math.is_finite(loss)
                 loss, tokens = tf.where(finite, loss, 0.0), tf.where(finite, tokens, 0.0)
             self._update_metrics(x, y, predictions, sample_weight, loss, tokens)
@@ -336,7 +327,7 @@ class TokenTrainer(keras.Model):
 
     def _split(self, batch):
         """Yields the parallel slices of a batch, each with the weight of its loss in the report."""
-        metrics_fit = all(is_per_token(metric) for metric in self._compiled_metrics())
+        metrics_fit = all(isinstance(metric, PER_TOKEN) for metric in self._compiled_metrics())
         slices = split(batch, self.parallel_microbatches if metrics_fit else 1)
         for x, y, weights, *sample_weight in slices:
             yield x, y, sample_weight[0] if sample_weight else None, tf.reduce_sum(weights)
@@ -381,7 +372,8 @@ class TokenTrainer(keras.Model):
 
     def _update_metrics(self, x, y, predictions, sample_weight, loss, weight):
         """Updates the mean loss and the metrics."""
-        self._loss_metric().update_state(loss, sample_weight=weight)
+        tracker = next(metric for metric in self.metrics if metric.name == "loss")
+        tracker.update_state(loss, sample_weight=weight)
         if isinstance(predictions, TokenPredictions):
             for metric in self._compiled_metrics():
                 metric.update_state(y, predictions)
@@ -395,15 +387,10 @@ class TokenTrainer(keras.Model):
         """
         norms = [tf.nn.l2_loss(tf.cast(g, tf.float32)) for g in gradients if g is not None]
         finite = tf.math.is_finite(tf.add_n([tf.zeros([]), *norms]))
-        if self._scales_loss():
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             finite |= self.optimizer.scale_loss(1.0) > MIN_LOSS_SCALE
-        self._loss_metric().total.assign_add(tf.where(finite, 0.0, math.nan))
-
-    def _scales_loss(self):
-        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-
-    def _loss_metric(self):
-        return next(metric for metric in self.metrics if metric.name == "loss")
+        tracker = next(metric for metric in self.metrics if metric.name == "loss")
+        tracker.total.assign_add(tf.where(finite, 0.0, math.nan))
 
     def _compiled_metrics(self):
         """Returns the metrics that were passed to `compile`."""

@@ -257,25 +257,20 @@ def test_bad_languages(languages, message):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    "sizes",
     [
-        ({"train_size": 0}, "train_size must be a positive integer, received 0"),
-        ({"valid_size": -1}, "valid_size must be a positive integer, received -1"),
-        ({"test_size": 2.5}, "test_size must be a positive integer, received 2.5"),
-        ({"test_size": "9"}, "test_size must be a positive integer, received '9'"),
-        (
-            {"valid_size": 73_048, "test_size": 1},
-            "at most 73048, .* 73049 dates from 1900 to 2099 .* received 73048 . 1",
-        ),
-        (
-            {"train_size": 6, "valid_size": 73_047, "test_size": 1, "languages": ["fr"]},
-            "train_size must be at most 3, the number of combinations of 1 date, .* received 6",
-        ),
+        {"train_size": 0},
+        {"valid_size": -1},
+        {"valid_size": 73_048, "test_size": 1},
+        {"train_size": 6, "valid_size": 73_047, "test_size": 1, "languages": ["fr"]},
     ],
 )
-def test_bad_sizes(sizes, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_sizes(sizes):
+    with pytest.raises(ValueError, match="The sizes must be at least 1, .* below 73,049") as error:
         dates(**sizes)
+    assert all(
+        f"{name}={size}" in str(error.value) for name, size in sizes.items() if size != ["fr"]
+    )
 
 
 def test_sizes_may_use_every_date():

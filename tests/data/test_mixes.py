@@ -8,8 +8,7 @@ import pytest
 from keras_transformer.data.dataset import BatchStream, open_corpora, stream_dataset
 from keras_transformer.data.pairs import EncodedPairs
 from keras_transformer.data.planning import bucket_boundaries
-from keras_transformer.data.prepare import prepare_corpus
-from keras_transformer.data.prepared_corpus import PreparedCorpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus, prepare_corpus
 from keras_transformer.presets import PrepareConfig
 from tests.support.numbered_pairs import batches_of, sentences_of
 from tests.support.reversed_text import write_corpus

@@ -57,7 +57,7 @@ def planner_of(source, target, budget, boundaries, seed=None):
 
 
 def batches_of(plan):
-    return [plan.batch(turn).tolist() for turn in range(len(plan))]
+    return [plan.batch(turn).tolist() for turn in range(len(plan.order))]
 
 
 @pytest.mark.parametrize("budget", [31, 97, 400, 10**7])

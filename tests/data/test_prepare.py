@@ -13,8 +13,8 @@ import pytest
 import sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.data import prepare as module
-from keras_transformer.data.corpora import load_corpus, sample_rows
+from keras_transformer.data import prepared_corpus as module
+from keras_transformer.data.text_files import load_corpus, sample_rows
 from tests.support import child_process
 from tests.support.made_up_text import write_text
 
@@ -131,7 +131,7 @@ def test_vocabularies_of_another_corpus_are_taken(text, tmp_path):
 # Interrupted.
 
 KILLED = """import sys, pickle
-from keras_transformer.data import prepare
+from keras_transformer.data import prepared_corpus as prepare
 prepare.CHUNK, prepare.SHARD = 15, 10
 config, output, processes = pickle.loads(bytes.fromhex(sys.argv[1]))
 prepare.prepare_corpus(config, output, processes)

@@ -30,9 +30,8 @@ prefix = np.concatenate([np.full((rows, 1), kt.START), tokens[:, :-1]], axis=1)
 live = tokens != kt.PAD
 assert live.any() and (np.array(model((source, prefix))).argmax(-1) == tokens)[live].all(), tokens
 
-# The loss and the metrics by their names.
-model.compile("sgd", "smoothed_cross_entropy", metrics=["masked_accuracy"])
-assert type(model.loss) is kt.SmoothedCrossEntropy
+# The loss and a metric.
+model.compile("sgd", kt.SmoothedCrossEntropy(), metrics=[kt.MaskedAccuracy()])
 
 # Labels: negative ones are ignored, wrong ones refused in arrays and NaN in datasets.
 x = np.full((2, 3), 5), np.full((2, 3), 5)

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.corpora import load_corpus
 from keras_transformer.data.pairs import fingerprint
+from keras_transformer.data.text_files import load_corpus
 from keras_transformer.runs.configuration import from_yaml, to_yaml
 from keras_transformer.runs.run import CONFIG, DATA, Run
 from keras_transformer.runs.run_callbacks import describe_data
@@ -117,7 +117,7 @@ def mistakes_about_words(folder, text):
         ([*own, "--source-vocabulary-size", "60"], "needs separate vocabularies"),
         ([*own, "--source-vocabulary", vocabulary], "give the same file twice, or --share-embed"),
         ([*apart, "--source-vocabulary", vocabulary], "'fox' is duplicated"),
-        ([*apart, "--target-vocabulary", "/none"], "/none cannot be read: No such file"),
+        ([*apart, "--target-vocabulary", "/none"], "/none cannot be read (No such file"),
         ([*apart, "--target-vocabulary-size", "60"], "vocabulary_size must be greater than 260"),
         (
             [*apart, "--model-type", "wordpiece", "--vocabulary-size", "none"],

@@ -104,7 +104,7 @@ def test_shapes_of_input_and_output():
     for batch in (["the fox", ""], ("the fox", b""), tf.constant(["the fox", ""])):
         ids = tokenizer(batch)
         assert isinstance(ids, tf.RaggedTensor) and ids.to_list() == [one, []]
-        assert tokenizer.tokenize(batch, end=True).to_list() == [[*one, END], [END]]
+        assert tokenizer(batch, end=True).to_list() == [[*one, END], [END]]
         assert tokenizer.detokenize(ids).numpy().tolist() == [b"the fox", b""]
     for empty in ([], (), tf.zeros([0], tf.string)):
         ids = tokenizer(empty)
@@ -285,7 +285,7 @@ def test_unfit_arguments(tmp_path):
         message = message_of(SubwordTokenizer.train, LINES, size)
         assert message == f"vocabulary_size must be an integer, received {size!r}."
     missing = tmp_path / "missing.txt"
-    assert f'"{missing}": No such file' in message_of(
+    assert f"{missing} cannot be read: No such file" in message_of(
         SubwordTokenizer.train, None, 300, files=[missing]
     )
 

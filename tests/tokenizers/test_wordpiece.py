@@ -180,7 +180,7 @@ def test_shapes_of_words(small):
     """Of the call, see test_subword.py: it is the base's."""
     one = small("the fox").numpy().tolist()
     ids = small(["the fox", ""])
-    assert ids.dtype == tf.int32 and small.tokenize(["the fox", ""]).to_list() == [one, []]
+    assert ids.dtype == tf.int32 and small(["the fox", ""]).to_list() == [one, []]
     assert small.detokenize(ids).numpy().tolist() == [b"the fox", b""]
     assert small.pieces(ids).to_list() == [[b"the", b"fox"], []]
     padded = tf.constant([one + [PAD, PAD], [END, *one, PAD]], tf.int64)
@@ -329,8 +329,8 @@ def test_vocabulary_of_another_system(tmp_path):
         (b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
         (b"[PAD]\nthe\n", "has no [UNK], which stands for"),
         (b"", "has no [UNK], which stands for"),
-        (b"[UNK]\nthe\n  \nfox\n", "line 3 holds no piece: take"),
-        (b"[UNK]\n\nthe\n", "line 2 holds no piece: take"),
+        (b"[UNK]\nthe\n  \nfox\n", "line 3 has no piece: remove"),
+        (b"[UNK]\n\nthe\n", "line 2 has no piece: remove"),
         (b"[UNK]\nthe\n" + b"x" * 257, "the piece on line 3 has 257 bytes, expected at most 256"),
         (b"[UNK]\nthe\n\xff\n", "is not UTF-8"),
         (b"[UNK]\n[PAD]\n", "has special pieces only"),

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
-from keras_transformer.training.losses import _BY_NAME, replace_names
 from tests.support.layer_harness import assert_close, normal
 
 B, T, V = 3, 5, 11
@@ -337,23 +336,6 @@ def test_configuration_round_trip(made):
     assert type(twin) is type(made) and twin.name == "own"
     assert twin.get_config() == made.get_config()
     assert float(twin(PADDED, LOGITS)) == float(made(PADDED, LOGITS))
-
-
-def test_wherever_they_stand():
-    loss, metrics, other = replace_names(
-        ["SmoothedCrossEntropy", {"out": ["target_tokens", None]}, ("adam", 2.0)]
-    )
-    assert type(loss) is kt.SmoothedCrossEntropy and loss.label_smoothing == 0.1
-    (tokens, nothing) = metrics["out"]
-    assert type(tokens) is kt.TargetTokens and tokens.name == "target_tokens" and nothing is None
-    assert other == ("adam", 2.0)
-
-
-@pytest.mark.parametrize("name", _BY_NAME)
-def test_no_name_of_keras_is_taken(name):
-    for get in (keras.losses.get, keras.metrics.get, keras.optimizers.get):
-        with pytest.raises(ValueError):
-            get(name)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -34,7 +34,7 @@ def made(**options):
 )
 def test_weights_that_are_left_over_are_named(of_file, of_model, names, tmp_path):
     larger = made(**of_file)
-    larger.compile("adam", "smoothed_cross_entropy", jit_compile=False)
+    larger.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
     larger.save_weights(tmp_path / "larger.weights.h5")
     larger.save(tmp_path / "larger.keras")
     larger.save_weights(tmp_path / "larger.weights.json", max_shard_size=1e-4)
@@ -53,7 +53,7 @@ def test_weights_that_are_left_over_are_named(of_file, of_model, names, tmp_path
 def test_what_training_leaves_is_not_left_over(tmp_path):
     """The optimizer's variables, states of random generators."""
     trained = made(dropout=0.1)
-    trained.compile("adam", "smoothed_cross_entropy", metrics=["perplexity"], jit_compile=False)
+    trained.compile("adam", kt.SmoothedCrossEntropy(), metrics=[kt.Perplexity()], jit_compile=False)
     ids = np.array([[2, 5, 6]])
     trained.fit((ids, ids), ids, verbose=0)
     trained.save_weights(tmp_path / "trained.weights.h5")

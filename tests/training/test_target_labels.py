@@ -285,7 +285,7 @@ def test_fewer_rows_than_slices(layer):
         model = Around(keras.Model(inputs, keras.layers.Dense(V)(layer()(inputs))))
         steps = 4 if option == "accumulation_steps" else 1
         model.compile(
-            "sgd", "smoothed_cross_entropy", metrics=["target_tokens"], accumulation_steps=steps
+            "sgd", kt.SmoothedCrossEntropy(), metrics=[kt.TargetTokens()], accumulation_steps=steps
         )
         model.parallel_microbatches = 4 if option == "parallel_microbatches" else 1
         x = np.random.default_rng(0).normal(size=(5, 3, 8)).astype("float32")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.checks import MAX_BYTES, check_sentencepiece_model
+from keras_transformer.tokenizers.vocabularies import MAX_BYTES, check_sentencepiece_model
 from keras_transformer.tools.importers.tensors import read_start
 from keras_transformer.utils import Path, read_bytes, read_json
 

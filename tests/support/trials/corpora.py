@@ -11,8 +11,7 @@ import tempfile
 import h5py
 import numpy as np
 
-from keras_transformer.data.prepare import prepare_corpus
-from keras_transformer.data.prepared_corpus import MANIFEST, describe_file
+from keras_transformer.data.prepared_corpus import MANIFEST, describe_file, prepare_corpus
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.utils import write_sealed

@@ -1,4 +1,4 @@
-"""The pairs that a configuration names, and what a seed draws from them."""
+"""The text that a configuration names: split, hashed and sampled by a seed alone."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data import corpora
-from keras_transformer.data.corpora import (
+from keras_transformer.data import text_files
+from keras_transformer.data.pairs import Pair
+from keras_transformer.data.text_files import (
     TrainingText,
+    decode,
     hash_texts,
     load_corpus,
     load_valid,
     sample_rows,
 )
-from keras_transformer.data.pairs import Pair
-from keras_transformer.data.text_files import decode
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 
@@ -92,7 +92,7 @@ def test_few_rows_are_all_taken(count, size):
 def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
     rows = sample_rows(10_007, 503, seed=1)
     assert len(set(rows.tolist())) == 503 and (np.diff(rows) > 0).all() and rows.max() < 10_007
-    monkeypatch.setattr(corpora, "CHUNK", 700)
+    monkeypatch.setattr(text_files, "CHUNK", 700)
     assert sample_rows(10_007, 503, seed=1).tolist() == rows.tolist()
     assert sample_rows(10_007, 503, seed=2).tolist() != rows.tolist()
 
