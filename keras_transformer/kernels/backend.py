@@ -21,6 +21,14 @@ def values_of(tensor: Tensor) -> np.ndarray | None:
         return None  # traced by JAX
 
 
+def nan_unless(valid: Tensor) -> Tensor:
+    """Returns 0 where `valid` is True, else NaN, for graphs to add: they cannot raise everywhere.
+
+    TensorFlow's `enable_check_numerics` rejects a constant NaN.
+    """
+    return keras.ops.sqrt(keras.ops.cast(valid, "float32") - 1.0)
+
+
 def require_tensorflow(feature: str) -> None:
     """Checks that Keras uses the TensorFlow backend, which a feature needs."""
     if not IS_TENSORFLOW:

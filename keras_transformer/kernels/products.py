@@ -59,25 +59,18 @@ def project(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
 def graph_projection(kernel: Tensor, bias: Tensor | None = None) -> Projection:
     """Returns a projection for a loop run by TensorFlow's executor."""
     if keras.backend.standardize_dtype(kernel.dtype) != "bfloat16":
-        add = unfused_add(bias)
-        return lambda x: add(ops.matmul(x, kernel))
+        if bias is None:
+            return lambda x: ops.matmul(x, kernel)
+        # TensorFlow does not fuse a subtraction with the product. Fused, both take longer for few
+        # rows.
+        minus_bias = ops.negative(bias)
+        return lambda x: ops.subtract(ops.matmul(x, kernel), minus_bias)
     # W is stored by columns, because bfloat16 units read pairs of neighbouring inputs. That takes
     # a fifth to a third less time for 32 rows. TensorFlow fuses product and transposition, and
     # caches the layout of frozen weights only with a bias.
     columns = ops.transpose(kernel)
     bias = ops.zeros((kernel.shape[1],), kernel.dtype) if bias is None else bias
     return lambda x: ops.add(ops.matmul(x, ops.transpose(columns)), bias)
-
-
-def unfused_add(bias: Tensor | None) -> Projection:
-    """Returns a function that adds a bias, which TensorFlow does not fuse with a product.
-
-    Fused, both take longer for few rows.
-    """
-    if bias is None:
-        return lambda y: y
-    minus_bias = ops.negative(bias)
-    return lambda y: ops.subtract(y, minus_bias)
 
 
 def xla_projection(kernel: Tensor, bias: Tensor | None = None) -> Projection:

@@ -22,7 +22,6 @@ from keras import ops
 
 from keras_transformer.kernels import products
 from keras_transformer.kernels.layers import EinsumDense
-from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.distances import (
     count_distances,
     distances,
@@ -36,6 +35,7 @@ from keras_transformer.presets.options import (
     RELATIVE,
     check_positions,
     check_rotary,
+    check_sizes,
 )
 from keras_transformer.utils import Config, Shape, Tensor
 
