@@ -12,9 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.kernels.backend import ANY_LOOP, IS_TENSORFLOW, XLA_LOOP, LoopOperations
 from keras_transformer.kernels.layers import Dense
-from keras_transformer.kernels.products import ANY_LOOP, XLA_LOOP, LoopOperations
 from keras_transformer.layers import decoder_step
 from keras_transformer.layers.composite import apply_state, get_state, split_state
 from keras_transformer.layers.decoder import Decoder
@@ -417,7 +416,8 @@ class Transformer(TokenTrainer):
         model = super().from_config(config)
         with contextlib.suppress(Exception):  # a subclass may take other inputs
             cls.build(model)  # unlike model.build(), this does not lock the model
-        apply_state(model, state)
+        if any(state) or not model.trainable:
+            apply_state(model, state)
         return model
 
     # Some positional encodings have no weights. A file names them, unless they are added to the

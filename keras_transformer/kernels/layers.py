@@ -4,12 +4,11 @@ Shapes: N rows, D width of the input, D' of the output.
 """
 
 import math
-from collections.abc import Callable
 
 import keras
 from keras import ops
 
-from keras_transformer.kernels.products import project
+from keras_transformer.kernels.backend import project
 from keras_transformer.utils import Tensor
 
 
@@ -47,7 +46,7 @@ class _Projection(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(_Projection, keras.layers.Dense):
-    """`keras.layers.Dense` with the products of `kernels.products`."""
+    """`keras.layers.Dense` with the products of `kernels.backend`."""
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -97,19 +96,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, x: Tensor) -> Tensor:
-        return self.as_function()(x)
+        return self.normalize(x, ops.cast(self.gamma, "float32"), ops.cast(self.beta, "float32"))
 
-    def as_function(self) -> Callable[[Tensor], Tensor]:
-        """Returns a function that does the same as `call`, with the current weights."""
-        gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
-
-        def normalize(x):
-            x = ops.cast(x, "float32")
-            # Sums times 1/D, not means: the gradient of a mean takes one pass over memory more.
-            share = 1 / x.shape[-1]
-            centred = x - ops.sum(x, axis=-1, keepdims=True) * share
-            variance = ops.sum(ops.square(centred), axis=-1, keepdims=True) * share
-            y = centred * ops.rsqrt(variance + self.epsilon) * gamma + beta
-            return ops.cast(y, self.compute_dtype)
-
-        return normalize
+    def normalize(self, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        """Does the same as `call` with weights that are already float32, as in a decoding loop."""
+        x = ops.cast(x, "float32")
+        # Sums times 1/D, not means: the gradient of a mean takes one pass over memory more.
+        share = 1 / x.shape[-1]
+        centred = x - ops.sum(x, axis=-1, keepdims=True) * share
+        variance = ops.sum(ops.square(centred), axis=-1, keepdims=True) * share
+        y = centred * ops.rsqrt(variance + self.epsilon) * gamma + beta
+        return ops.cast(y, self.compute_dtype)

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels import products
+from keras_transformer.kernels import backend
 from keras_transformer.kernels.layers import EinsumDense
 from keras_transformer.layers.composite import CompositeLayer
 from keras_transformer.layers.masks import as_boolean, join_masks
@@ -90,7 +90,7 @@ def attend_heads(
     mask: Tensor | None = None,
     dropout: float = 0.0,
     seed: int | keras.random.SeedGenerator | None = None,
-    multiply: Callable[..., Tensor] = products.multiply,
+    multiply: Callable[..., Tensor] = backend.multiply,
     softmax: Callable[[Tensor], Tensor] = ops.softmax,
     position_bias: PositionBias | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -101,7 +101,7 @@ def attend_heads(
     _check_heads(query, key, value, mask)
     scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
     if position_bias:
-        scores = position_bias.add_scores(scores, query, key)
+        scores = position_bias.scheme.add_scores(scores, query, key, position_bias)
     if mask is not None:
         mask = as_boolean(mask)
         scores = ops.where(mask, scores, MASKED_SCORE)
@@ -112,7 +112,9 @@ def attend_heads(
     weights = ops.cast(weights, value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
     output = multiply(kept, value)
-    return (position_bias.add_values(output, kept) if position_bias else output), weights
+    if position_bias:
+        output = position_bias.scheme.add_values(output, kept, position_bias)
+    return output, weights
 
 
 def _check_heads(query, key, value, mask):
@@ -317,7 +319,7 @@ class MultiHeadAttention(AttendingLayer):
         if self.positions:
             lengths = ops.shape(query)[1], ops.shape(key)[1]
             bias = PositionBias(self.positions, *lengths)
-            query, key = bias.rotate(query), bias.rotate(key)
+            query, key = (self.positions.rotate(heads, bias) for heads in (query, key))
             position_kwargs = {"position_bias": bias}
         output, weights = self.attend(
             query, key, value, mask=mask, training=training, **position_kwargs

@@ -20,9 +20,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.backend import nan_unless, values_of
+from keras_transformer.kernels.backend import (
+    ANY_LOOP,
+    LoopOperations,
+    Projection,
+    nan_unless,
+    values_of,
+)
 from keras_transformer.kernels.layers import Dense, EinsumDense, LayerNormalization
-from keras_transformer.kernels.products import ANY_LOOP, LoopOperations, Projection
 from keras_transformer.layers.attention import MultiHeadAttention, attend_heads
 from keras_transformer.layers.masks import key_mask
 from keras_transformer.layers.positions import PositionBias
@@ -145,7 +150,7 @@ class LayerStep:
         def attend_self(y):
             query, key, value = self.self_attention.project(y)
             if bias:
-                query, key = bias.rotate(query), bias.rotate(key)
+                query, key = (bias.scheme.rotate(heads, bias) for heads in (query, key))
             key, value = append(past[0], key), append(past[1], value)
             return self.self_attention.attend(query, key, value, past_mask, bias), (key, value)
 
@@ -269,7 +274,10 @@ def _make_feed_forward(feed_forward, operations):
 
 def _make_norm(norm):
     """Returns a function from `(B, D)` to `(B, D)`."""
-    return norm.as_function() if type(norm) is LayerNormalization else norm
+    if type(norm) is not LayerNormalization:
+        return norm
+    gamma, beta = (ops.cast(weight, "float32") for weight in (norm.gamma, norm.beta))
+    return lambda x: norm.normalize(x, gamma, beta)
 
 
 def _check_position(x, position, length):

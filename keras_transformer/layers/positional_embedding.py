@@ -11,9 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.backend import nan_unless, values_of
+from keras_transformer.kernels.backend import nan_unless, project, values_of
 from keras_transformer.kernels.layers import Dropout
-from keras_transformer.kernels.products import project
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.presets.options import (
     ABSOLUTE,

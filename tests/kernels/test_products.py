@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.kernels.products import (
+from keras_transformer.kernels.backend import (
     XLA_LOOP,
     graph_projection,
     multiply,

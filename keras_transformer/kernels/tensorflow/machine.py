@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.kernels import available_cores
-from keras_transformer.kernels.products import LoopOperations, multiply
+from keras_transformer.kernels.backend import LoopOperations, multiply
 from keras_transformer.utils import Tensor
 
 logger = logging.getLogger(__name__)
