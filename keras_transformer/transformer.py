@@ -154,8 +154,9 @@ class Transformer(TokenTrainer):
     ) -> None:
         super().__init__(**kwargs)
         function = keras.activations.get(activation)
-        if not isinstance(activation, str):  # serializing loads TensorFlow on any backend
-            activation = keras.activations.serialize(function)
+        # Serializing loads TensorFlow on any backend.
+        is_name = isinstance(activation, str)
+        name: Any = activation if is_name else keras.activations.serialize(function)
         self.config = ModelConfig(
             num_layers=num_layers,
             d_model=d_model,
@@ -163,7 +164,7 @@ class Transformer(TokenTrainer):
             d_ff=d_ff,
             dropout=dropout,
             norm=norm,
-            activation=activation,
+            activation=name,
             positions=positions,
             share_embeddings=share_embeddings,
             max_length=max_length,

@@ -15,7 +15,10 @@ from keras_transformer.utils import Tensor
 class _Projection(keras.layers.Layer):
     """Computes `Dense` and `EinsumDense` as one matrix product over all positions."""
 
-    summed_axes = 1  # how many of the input's last axes, and of the kernel's first ones
+    @property
+    def summed_axes(self) -> int:
+        """How many of the input's last axes, and of the kernel's first ones, the product sums."""
+        return 1
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         matrix, bias = self.matrix_and_bias()

@@ -346,11 +346,6 @@ class MultiHeadAttention(AttendingLayer):
             query, key, value, mask, dropout, self.seed_generator, position_bias
         )
 
-    def compute_mask(
-        self, query: Tensor, previous: Tensor | Sequence[Tensor | None] | None = None
-    ) -> Tensor | None:
-        return previous[0] if isinstance(previous, (list, tuple)) else previous
-
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Shape:

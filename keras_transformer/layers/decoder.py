@@ -110,7 +110,7 @@ class DecoderLayer(ResidualBlock):
         x = ops.copy(x)  # without its mask, which Keras would pass to every layer called with it
         x, weights = self.residual(x, self.self_attention_norm, attend_self, training)
         scores = [weights]
-        if self.cross_attention:
+        if self.cross_attention and self.cross_attention_norm:
             x, weights = self.residual(x, self.cross_attention_norm, attend_memory, training)
             scores.append(weights)
         x, _ = self.residual(

@@ -52,7 +52,7 @@ def initial_state(
     state: dict[str, State] = {}
     if memory is not None:
         batch_size, state["memory"] = ops.shape(memory)[0], []
-        for attention in (layer.cross_attention for layer in decoder.layers):
+        for attention in filter(None, (layer.cross_attention for layer in decoder.layers)):
             heads = attention.key_dense(memory), attention.value_dense(memory)
             state["memory"].append(tuple(ops.transpose(x, (0, 2, 1, 3)) for x in heads))
     if memory_mask is not None:
@@ -86,13 +86,14 @@ class DecoderStep:
 
     def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         x = ops.cast(x, self.compute_dtype)
+        append, past_mask = _append_position, None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "past_positions" in state:
             x = _check_position(x, position, ops.shape(state["past_positions"])[1])
             append = functools.partial(_write_position, position)
             past_mask = key_mask(ops.less_equal(state["past_positions"], position))
         else:
-            append, past_mask, num_keys = _append_position, None, num_keys + 1
+            num_keys = num_keys + 1
         biases = {
             key: PositionBias(scheme, 1, num_keys, position, tables, self.multiply)
             for key, (scheme, tables) in self.tables.items()

@@ -171,7 +171,7 @@ class ResidualBlock(AttendingLayer):
             self.self_attention.positions = self.positions
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
-        if self.cross_attention:
+        if self.cross_attention and self.cross_attention_norm:
             if getattr(self.cross_attention, "positions", None):
                 raise ValueError(
                     f"The cross-attention of {self.name!r} has positions, which are for "
