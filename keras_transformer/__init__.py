@@ -20,15 +20,14 @@ _NAMES = {
     "decoding.beam": "beam_search search",
     "decoding.sampling": "greedy_search sample",
     "kernels.tensorflow.machine": "configure_threads inter_op_threads",
-    "layers.attention": "MultiHeadAttention",
+    "layers.attention": "MultiHeadAttention dot_product_attention",
     "layers.decoder": "Decoder DecoderLayer",
-    "layers.dot_product_attention": "dot_product_attention",
     "layers.encoder": "Encoder EncoderLayer",
-    "layers.feed_forward": "FeedForward",
     "layers.masks": "causal_mask combine key_mask padding_mask",
     "layers.positional_embedding": "PositionalEmbedding sinusoidal_encoding",
     "layers.positions": "BucketedPositions DisentangledPositions Positions RelativePositions "
     "RotaryPositions",
+    "layers.stack": "FeedForward",
     "presets": "ExportConfig ModelConfig PRESETS PrepareConfig SearchConfig TrainConfig get_preset",
     "runs.averaging": "average_checkpoints",
     "runs.opening": "load",
@@ -62,7 +61,6 @@ __all__ = sorted(_HOME_OF)
 
 # Modules with classes that Keras needs to load a saved model.
 _REGISTERED = (
-    "layers",
     "transformer",
     "training.losses",
     "training.optimizer",

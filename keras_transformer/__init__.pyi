@@ -13,14 +13,11 @@ from keras_transformer.decoding.sampling import sample as sample
 from keras_transformer.kernels.tensorflow.machine import configure_threads as configure_threads
 from keras_transformer.kernels.tensorflow.machine import inter_op_threads as inter_op_threads
 from keras_transformer.layers.attention import MultiHeadAttention as MultiHeadAttention
+from keras_transformer.layers.attention import dot_product_attention as dot_product_attention
 from keras_transformer.layers.decoder import Decoder as Decoder
 from keras_transformer.layers.decoder import DecoderLayer as DecoderLayer
-from keras_transformer.layers.dot_product_attention import (
-    dot_product_attention as dot_product_attention,
-)
 from keras_transformer.layers.encoder import Encoder as Encoder
 from keras_transformer.layers.encoder import EncoderLayer as EncoderLayer
-from keras_transformer.layers.feed_forward import FeedForward as FeedForward
 from keras_transformer.layers.masks import causal_mask as causal_mask
 from keras_transformer.layers.masks import combine as combine
 from keras_transformer.layers.masks import key_mask as key_mask
@@ -32,6 +29,7 @@ from keras_transformer.layers.positions import DisentangledPositions as Disentan
 from keras_transformer.layers.positions import Positions as Positions
 from keras_transformer.layers.positions import RelativePositions as RelativePositions
 from keras_transformer.layers.positions import RotaryPositions as RotaryPositions
+from keras_transformer.layers.stack import FeedForward as FeedForward
 from keras_transformer.presets import PRESETS as PRESETS
 from keras_transformer.presets import ExportConfig as ExportConfig
 from keras_transformer.presets import ModelConfig as ModelConfig

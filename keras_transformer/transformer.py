@@ -11,22 +11,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.kernels.backend import ANY_LOOP, IS_TENSORFLOW, XLA_LOOP, LoopOperations
 from keras_transformer.kernels.layers import Dense
-from keras_transformer.kernels.products import ANY_LOOP, XLA_LOOP
-from keras_transformer.layers import arguments, decoder_step
+from keras_transformer.layers import decoder_step
 from keras_transformer.layers.composite import apply_state, get_state, split_state
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.layers.positional_embedding import PositionalEmbedding, check_ids
 from keras_transformer.presets import ModelConfig
 from keras_transformer.presets.options import (
     ABSOLUTE,
     EPSILON,
     FORMAT,
     FREQUENCIES,
-    RELATIVE,
     check_format,
     check_sharing,
     check_value,
@@ -47,12 +45,11 @@ from keras_transformer.utils import (
     Tensor,
 )
 
+LOOPS: dict[str, LoopOperations] = {"graph": ANY_LOOP, "xla": XLA_LOOP}  # by their runtime
 if IS_TENSORFLOW:
-    from keras_transformer.kernels.tensorflow.products import GRAPH_LOOP
-else:
-    GRAPH_LOOP = ANY_LOOP
+    from keras_transformer.kernels.tensorflow.machine import GRAPH_LOOP
 
-LOOPS = {"graph": GRAPH_LOOP, "xla": XLA_LOOP}  # the runtime of a decoding loop
+    LOOPS["graph"] = GRAPH_LOOP
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -156,8 +153,9 @@ class Transformer(TokenTrainer):
     ) -> None:
         super().__init__(**kwargs)
         function = keras.activations.get(activation)
-        if not isinstance(activation, str):  # `serialize` would import TensorFlow
-            activation = keras.activations.serialize(function)
+        # Serializing loads TensorFlow on any backend.
+        is_name = isinstance(activation, str)
+        name: Any = activation if is_name else keras.activations.serialize(function)
         self.config = ModelConfig(
             num_layers=num_layers,
             d_model=d_model,
@@ -165,7 +163,7 @@ class Transformer(TokenTrainer):
             d_ff=d_ff,
             dropout=dropout,
             norm=norm,
-            activation=activation,
+            activation=name,
             positions=positions,
             share_embeddings=share_embeddings,
             max_length=max_length,
@@ -183,39 +181,30 @@ class Transformer(TokenTrainer):
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self._create_layers(function)
-        self._build_layers()
 
     def _create_layers(self, activation):
-        def choose(*names):
-            return {name: getattr(self.config, name) for name in names}
+        """Creates the layers, and builds them here: no weight depends on the shape of the inputs.
 
-        stack: Config = choose("d_model", "num_heads", "d_ff", "dropout", "norm")
-        stack |= {"activation": activation, "dtype": self.dtype_policy}
-        if self.epsilon != EPSILON:  # passed only if needed: users' own classes may not accept it
-            stack["epsilon"] = self.epsilon
-        if self.positions in RELATIVE:
-            stack |= choose("positions", "max_distance")
-        embedding: Config = choose("d_model", "positions", "max_length", "dropout")
-        embedding |= choose("frequencies", "first_position") | {"dtype": self.dtype_policy}
+        `build` would lock the model against the layers that a subclass adds.
+        """
+        config, policy = dataclasses.asdict(self.config), {"dtype": self.dtype_policy}
+        names = ("d_model", "positions", "max_length", "dropout", "frequencies", "first_position")
+        options = {name: config[name] for name in names} | policy
         self.target_embedding = PositionalEmbedding(
-            self.target_vocabulary_size, **embedding, output_bias=self.output_bias
+            self.target_vocabulary_size, **options, output_bias=self.output_bias
         )
         if self.share_embeddings == "all":
             self.source_embedding = self.target_embedding
         else:
-            self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **embedding)
+            self.source_embedding = PositionalEmbedding(self.source_vocabulary_size, **options)
+        names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "epsilon")
+        options = {name: config[name] for name in (*names, "positions", "max_distance")} | policy
         encoder_depth, decoder_depth = self.config.depths
-        self.encoder = self.encoder_class(encoder_depth, **stack)
-        self.decoder = self.decoder_class(decoder_depth, **stack)
+        self.encoder = self.encoder_class(encoder_depth, **options, activation=activation)
+        self.decoder = self.decoder_class(decoder_depth, **options, activation=activation)
         self.output_projection = None
         if self.share_embeddings == "none":
             self.output_projection = Dense(self.target_vocabulary_size, dtype=self.dtype_policy)
-
-    def _build_layers(self):
-        """Builds the layers here; `build` would lock the model against those that a subclass adds.
-
-        No weight depends on the shape of the inputs.
-        """
         ids, embedded = (None, None), (None, None, self.d_model)
         with keras.name_scope(self.name):
             self.target_embedding.build(ids)
@@ -246,22 +235,34 @@ class Transformer(TokenTrainer):
     def call(
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
     ) -> Tensor | tuple[Tensor, dict[str, list[Tensor]]]:
-        source, target = arguments.check_pair(inputs, return_attention_scores)
+        source, target = _check_pair(inputs)
         if not return_attention_scores:
             return self.decode(target, self.encode(source, training), source, training)
-        memory, encoder_scores = self._encode(source, training)
-        x, decoder_scores, cross_scores = self._decode(target, memory, source, training)
-        logits = self._logits(x)
-        scores = {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
-        return logits, scores
+        memory, scores = self.encode(source, training, return_attention_scores)
+        logits, of_target, of_memory = self.decode(
+            target, memory, source, training, return_attention_scores
+        )
+        return logits, {"encoder": scores, "decoder": of_target, "cross": of_memory}
 
-    def encode(self, source: Tensor, training: bool | None = False) -> Tensor:
-        """Encodes source ids `(B, S)`; returns the memory, shape `(B, S, D)`."""
-        return self._encode(source, training)[0]
+    def encode(
+        self, source: Tensor, training: bool | None = False, return_attention_scores: bool = False
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """Encodes source ids `(B, S)`; returns the memory, shape `(B, S, D)`.
+
+        With `return_attention_scores` also the attention weights, N tensors `(B, H, S, S)`.
+        """
+        x = self.source_embedding(source, training=training)
+        options = {"return_attention_scores": return_attention_scores, "training": training}
+        return self.encoder(x, padding_mask(source), **options)
 
     def decode(
-        self, target: Tensor, memory: Tensor, source: Tensor, training: bool | None = False
-    ) -> Tensor:
+        self,
+        target: Tensor,
+        memory: Tensor,
+        source: Tensor,
+        training: bool | None = False,
+        return_attention_scores: bool = False,
+    ) -> Tensor | tuple[Tensor | list[Tensor], ...]:
         """Predicts, at each target position, the token that follows.
 
         Args:
@@ -269,11 +270,31 @@ class Transformer(TokenTrainer):
             memory: The output of `encode(source)`.
             source: Ids of shape `(B, S)`, from which the padding mask is computed.
             training: Whether to apply dropout.
+            return_attention_scores: Whether to return the attention weights too.
 
         Returns:
-            Logits, float32 `(B, T, V)`.
+            Logits, float32 `(B, T, V)`; with `return_attention_scores` also two lists of N tensors,
+            the weights of the self-attention `(B, H, T, T)` and of the cross-attention
+            `(B, H, T, S)`.
         """
-        return self._logits(self._decode(target, memory, source, training)[0])
+        x, *scores = self._decode(target, memory, source, training)
+        project = self.output_projection or self.target_embedding.logits
+        logits = ops.cast(project(x), "float32")
+        return (logits, *scores) if return_attention_scores else logits
+
+    def _decode(self, target, memory, source, training):
+        """Returns the decoder's output `(B, T, D)`, and its attention weights."""
+        rows = [x.shape[0] for x in (target, memory, source)]
+        if len({*rows} - {None}) > 1:
+            raise ValueError(
+                "target, memory and source must have the same number of rows, received "
+                f"{', '.join(map(str, rows))}: pass one target for each source."
+            )
+        x = self.target_embedding(target, training=training)
+        # A target is padded at its end, which causality hides already. An all-True mask keeps
+        # `step`, which has no padding mask, equal at every position.
+        masks = ops.ones(ops.shape(target), dtype="bool"), padding_mask(source)
+        return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
 
     def softmax_inputs(self, inputs: Inputs, training: bool = False) -> tuple[Tensor, Tensor]:
         """Computes the factors of the logits.
@@ -287,7 +308,7 @@ class Transformer(TokenTrainer):
             transposed for the product: the decoder's output and the embedding, or the kernel of a
             separate output projection; with a bias, both have one more column for it.
         """
-        source, target = arguments.check_pair(inputs)
+        source, target = _check_pair(inputs)
         x = self._decode(target, self.encode(source, training), source, training)[0]
         if self.output_projection:
             matrix = ops.transpose(self.output_projection.kernel)
@@ -310,7 +331,6 @@ class Transformer(TokenTrainer):
         Returns:
             A nested structure of tensors, batch first, for `step`.
         """
-        source = arguments.as_ids(source)
         memory, mask = self.encode(source), padding_mask(source)
         return self.decoder.initial_state(length=length, memory=memory, memory_mask=mask)
 
@@ -328,14 +348,14 @@ class Transformer(TokenTrainer):
         return self.make_step()(ids, position, state)
 
     def make_step(self, loop: str = "graph") -> Step:
-        """Returns a function that does the same as `step`, for a loop; see `Decoder.make_step`.
+        """Returns a function that does the same as `step`, with the current weights, for a loop.
 
         Args:
             loop: Its runtime: `"graph"` (TensorFlow's executor) or `"xla"`.
         """
         check_value("loop", loop, tuple(LOOPS))
         operations = LOOPS[loop]
-        decoder_step_fn = self.decoder.make_step(operations)
+        decode = decoder_step.DecoderStep(self.decoder, operations)
         project = decoder_step.make_logits(
             self.target_embedding, self.output_projection, self._suppression(), operations
         )
@@ -343,7 +363,7 @@ class Transformer(TokenTrainer):
         def step(ids, position, state):
             ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
             x = self.target_embedding(ids, start=position)[:, 0]
-            x, state = decoder_step_fn(x, position, state)
+            x, state = decode(x, position, state)
             return ops.cast(project(x), "float32"), state
 
         return step
@@ -353,31 +373,6 @@ class Transformer(TokenTrainer):
 
     def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
         return (*input_shape[1], self.target_vocabulary_size)
-
-    def compute_mask(self, inputs: Nested, previous: Nested = None) -> None:
-        return None  # the loss finds padding in the labels
-
-    def _encode(self, source, training):
-        source = arguments.as_ids(source)
-        x = self.source_embedding(source, training=training)
-        return self.encoder(
-            x, padding_mask(source), return_attention_scores=True, training=training
-        )
-
-    def _decode(self, target, memory, source, training):
-        arguments.check_rows(target=target, memory=memory, source=source)
-        target = arguments.as_ids(target)
-        x = self.target_embedding(target, training=training)
-        # A target is padded at its end, which causality hides already. An all-True mask keeps
-        # `step`, which has no padding mask, equal at every position.
-        target_mask = ops.ones(ops.shape(target), dtype="bool")
-        masks = target_mask, padding_mask(arguments.as_ids(source))
-        return self.decoder(x, memory, *masks, return_attention_scores=True, training=training)
-
-    def _logits(self, x):
-        """Returns logits, float32 `(..., V)`."""
-        project = self.output_projection or self.target_embedding.logits
-        return ops.cast(project(x), "float32")
 
     def suppress(self, logits: Tensor) -> Tensor:
         """Adds `suppressed`, if there is one, to logits `(..., V)` of `call` or `decode`."""
@@ -391,7 +386,10 @@ class Transformer(TokenTrainer):
 
     def check_arrays(self, x: Nested, y: Nested = None) -> None:
         """Raises for arrays of ids and labels outside the vocabularies."""
-        arguments.check_id_arrays(x, (self.source_vocabulary_size, self.target_vocabulary_size))
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        for ids, size in zip(x, sizes, strict=False) if isinstance(x, (tuple, list)) else ():
+            if isinstance(ids, np.ndarray) and ids.ndim == 2:
+                check_ids(ids, size)
         returns_logits = self.has_fused_loss() and isinstance(self.loss, SmoothedCrossEntropy)
         if y is not None and returns_logits:
             check_label_array(y, self.target_vocabulary_size)
@@ -418,7 +416,8 @@ class Transformer(TokenTrainer):
         model = super().from_config(config)
         with contextlib.suppress(Exception):  # a subclass may take other inputs
             cls.build(model)  # unlike model.build(), this does not lock the model
-        apply_state(model, state)
+        if any(state) or not model.trainable:
+            apply_state(model, state)
         return model
 
     # Some positional encodings have no weights. A file names them, unless they are added to the
@@ -467,3 +466,15 @@ class Transformer(TokenTrainer):
         # By default, Keras would export float inputs.
         signature = self.input_signature if input_signature is None else input_signature
         super().export(filepath, format, verbose, signature, **kwargs)
+
+
+def _check_pair(inputs):
+    """Checks that the inputs are a pair `(source, target)`, and returns them."""
+    if isinstance(inputs, (tuple, list)) and len(inputs) == 2:
+        return inputs
+    received = type(inputs).__name__
+    received += f" of {len(inputs)}" if isinstance(inputs, (tuple, list)) else ""
+    raise ValueError(
+        f"The inputs must be a pair (source, target) of ids, received {received}: call "
+        "model((source, target)), and model.fit((source, target_in), target_out)."
+    )

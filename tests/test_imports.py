@@ -98,8 +98,7 @@ def test_layers_load_no_tensorflow_with_jax():
     code = """
 import keras
 from keras_transformer import PRESETS, MaskedAccuracy, SmoothedCrossEntropy, WarmupInverseSqrt
-from keras_transformer import Transformer
-from keras_transformer.layers import *
+from keras_transformer import Decoder, PositionalEmbedding, RotaryPositions, Transformer
 assert keras.backend.backend() == "jax"
 """
     assert loaded_by(code, KERAS_BACKEND="jax") == {"keras"}

@@ -1,24 +1,24 @@
-"""Multi-head attention.
+"""Attention: the function, and the layer with several heads.
 
 Shapes: B batch, T number of queries, S number of keys, D width of an input, H heads, K width of a
 query and key head, K' width of a value head.
 """
 
 import inspect
+import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.kernels import backend
 from keras_transformer.kernels.layers import EinsumDense
-from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.composite import CompositeLayer
-from keras_transformer.layers.dot_product_attention import dot_product_attention
-from keras_transformer.layers.masks import join_masks
+from keras_transformer.layers.masks import as_boolean, join_masks
 from keras_transformer.layers.positions import PositionBias, Positions, make_positions
-from keras_transformer.presets.options import SHARE, check_value
+from keras_transformer.presets.options import SHARE, check_sizes, check_value
 from keras_transformer.utils import (
     Config,
     Constraint,
@@ -27,25 +27,135 @@ from keras_transformer.utils import (
     Regularizer,
     Shape,
     Tensor,
+    counted,
 )
+
+# Far below any score, yet finite: a row without keys must not become NaN.
+MASKED_SCORE = -1e9
+VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+
+
+def dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | keras.random.SeedGenerator | None = None,
+    position_bias: PositionBias | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Computes `softmax(QKᵀ/√K) V` ("Attention Is All You Need", equation 1) for every head.
+
+    Scores, mask and softmax are float32 in every precision. A query that may attend to nothing has
+    all-zero weights and so a zero output.
+
+    Args:
+        query: Tensor of shape `(B, T, H, K)`.
+        key: Tensor of shape `(B, S, H, K)`.
+        value: Tensor of shape `(B, S, H, K')`.
+        mask: Boolean, True = may attend, of a shape that broadcasts to `(B, H, T, S)`.
+        dropout: Rate of dropout on the attention weights.
+        seed: Int or `keras.random.SeedGenerator` for the dropout.
+        position_bias: A scheme of relative positions, which changes scores and output.
+
+    Returns:
+        The output, shape `(B, T, H, K')`, and the weights before dropout, shape `(B, H, T, S)`,
+        both in the inputs' dtype.
+
+    Raises:
+        ValueError: If the mask is not boolean or does not broadcast to `(B, H, T, S)`, or if batch
+            sizes or the lengths of keys and values differ, as far as they are known.
+
+    Example:
+
+    >>> query = np.array([[[[1.0, 0.0]]]])  # B = T = H = 1, K = 2
+    >>> key = value = np.array([[[[1.0, 0.0]], [[0.0, 1.0]]]])  # S = 2
+    >>> output, weights = dot_product_attention(query, key, value)
+    >>> weights  # the softmax of 1/√2 and 0
+    array([[[[0.6698, 0.3302]]]])
+    """
+    # Scaling the query, not the product, keeps float16 in its range.
+    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
+    query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+    output, weights = attend_heads(
+        query, key, value, mask, dropout, seed, position_bias=position_bias
+    )
+    return ops.transpose(output, (0, 2, 1, 3)), weights
+
+
+def attend_heads(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | keras.random.SeedGenerator | None = None,
+    multiply: Callable[..., Tensor] = backend.multiply,
+    softmax: Callable[[Tensor], Tensor] = ops.softmax,
+    position_bias: PositionBias | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Computes `dot_product_attention` with the heads in front: query `(B, H, T, K)` and so on.
+
+    The query is already multiplied by `1/√K`.
+    """
+    _check_heads(query, key, value, mask)
+    scores = ops.cast(multiply(query, key, transpose_y=True), "float32")
+    if position_bias:
+        scores = position_bias.scheme.add_scores(scores, query, key, position_bias)
+    if mask is not None:
+        mask = as_boolean(mask)
+        scores = ops.where(mask, scores, MASKED_SCORE)
+    # With a single key its weight is 1, and Keras warns of a softmax over one entry.
+    weights = ops.ones_like(scores) if scores.shape[-1] == 1 else softmax(scores)
+    if mask is not None:
+        weights = ops.where(mask, weights, 0.0)  # a row without keys attends to nothing
+    weights = ops.cast(weights, value.dtype)
+    kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
+    output = multiply(kept, value)
+    if position_bias:
+        output = position_bias.scheme.add_values(output, kept, position_bias)
+    return output, weights
+
+
+def _check_heads(query, key, value, mask):
+    """Checks that heads `(B, H, T, K)` and their mask match, as far as shapes are known."""
+    if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
+        raise ValueError(
+            "The numbers of keys and values must be equal, received "
+            f"{counted(key.shape[2], 'key')} and {counted(value.shape[2], 'value')}."
+        )
+    sizes = {x.shape[0] for x in (query, key, value)} - {None}
+    if len(sizes) > 1:
+        raise ValueError(
+            "query, key and value must have the same batch size, received "
+            f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]}."
+        )
+    if mask is None:
+        return
+    given, expected = tuple(mask.shape), (*query.shape[:3], key.shape[2])
+    pairs = zip(reversed(given), reversed(expected), strict=False)
+    fits = all(None in pair or pair[0] in (1, pair[1]) for pair in pairs)
+    if len(given) > 4 or not fits:
+        raise ValueError(
+            f"The attention mask has shape {given}, which does not broadcast to {expected} = "
+            "(batch, heads, queries, keys): pass (batch, queries, keys) to the layer, with size 1 "
+            "for a shared axis."
+        )
 
 
 class AttendingLayer(CompositeLayer):
     """Base of the layers that take masks and can return their attention weights."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        kinds = {parameter.kind for parameter in inspect.signature(self.call).parameters.values()}
-        if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
+        # Keras passes the masks attached to tensors by name, and would pass a mask twice if it was
+        # given as None by position: so everything is passed by name.
+        signature = inspect.signature(self.call)
+        if {parameter.kind for parameter in signature.parameters.values()} & VARIADIC:
             raise ValueError(
                 f"{type(self).__name__}.call takes *args or **kwargs, in which Keras cannot find "
                 "the masks: name the arguments of the method that it overrides."
             )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Nested:
-        # Keras passes the masks attached to tensors by name, and would pass a mask twice if it was
-        # given as None by position: so everything is passed by name.
-        return super().__call__(**inspect.signature(self.call).bind(*args, **kwargs).arguments)
+        return super().__call__(**signature.bind(*args, **kwargs).arguments)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         # Traces call, whose outputs depend on return_attention_scores.
@@ -170,18 +280,20 @@ class MultiHeadAttention(AttendingLayer):
         self.positions = make_positions(positions, max_distance, dtype=self.dtype_policy)
 
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
+        heads, key_dim, value_dim = self.num_heads, self.key_dim, self.value_dim
         key_shape = value_shape if key_shape is None else key_shape
         _check_lengths(value_shape, key_shape)
-        heads, value_dim = self.num_heads, self.value_dim
-        self.query_dense = self._make_projection("query", query_shape, self.key_dim)
-        self.key_dense = self._make_projection("key", key_shape, self.key_dim)
-        self.value_dense = self._make_projection("value", value_shape, value_dim)
-        self.output_dense = self._make_dense(
-            "bthk,hkd->btd", (None, self.output_dim or query_shape[-1]), "d", "attention_output"
+        to_heads = "btd,dhk->bthk", "hk"
+        self.query_dense = self._project("query", query_shape, (heads, key_dim), *to_heads)
+        self.key_dense = self._project("key", key_shape, (heads, key_dim), *to_heads)
+        self.value_dense = self._project("value", value_shape, (heads, value_dim), *to_heads)
+        heads_shape = *query_shape[:-1], heads, value_dim
+        width = self.output_dim or query_shape[-1]
+        self.output_dense = self._project(
+            "attention_output", heads_shape, (width,), "bthk,hkd->btd", "d"
         )
-        self.output_dense.build((*query_shape[:-1], heads, value_dim))
         if self.positions:
-            sizes = heads, self.key_dim, value_dim, query_shape[-1]
+            sizes = heads, key_dim, value_dim, query_shape[-1]
             self.positions.prepare(*sizes, policy=self.dtype_policy)
         self.finish_build()
 
@@ -199,7 +311,7 @@ class MultiHeadAttention(AttendingLayer):
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         causal = (ops.shape(query)[1], ops.shape(value)[1]) if use_causal_mask else None
-        mask = join_masks(query_mask, value_mask, key_mask, attention_mask, causal)
+        mask = join_masks(query_mask, (value_mask, key_mask), attention_mask, causal)
         query = self.query_dense(query)
         key = self.key_dense(value if key is None else key)
         value = self.value_dense(value)
@@ -207,7 +319,7 @@ class MultiHeadAttention(AttendingLayer):
         if self.positions:
             lengths = ops.shape(query)[1], ops.shape(key)[1]
             bias = PositionBias(self.positions, *lengths)
-            query, key = bias.rotate(query), bias.rotate(key)
+            query, key = (self.positions.rotate(heads, bias) for heads in (query, key))
             position_kwargs = {"position_bias": bias}
         output, weights = self.attend(
             query, key, value, mask=mask, training=training, **position_kwargs
@@ -234,11 +346,6 @@ class MultiHeadAttention(AttendingLayer):
             query, key, value, mask, dropout, self.seed_generator, position_bias
         )
 
-    def compute_mask(
-        self, query: Tensor, previous: Tensor | Sequence[Tensor | None] | None = None
-    ) -> Tensor | None:
-        return previous[0] if isinstance(previous, (list, tuple)) else previous
-
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Shape:
@@ -261,18 +368,13 @@ class MultiHeadAttention(AttendingLayer):
             "positions": self.positions and keras.saving.serialize_keras_object(self.positions),
         }
 
-    def _make_projection(self, name, input_shape, width):
-        """Builds the layer from `(B, T, D)` to heads `(B, T, H, width)`."""
-        dense = self._make_dense("btd,dhk->bthk", (None, self.num_heads, width), "hk", name)
-        dense.build(input_shape)
-        return dense
-
-    def _make_dense(self, equation, output_shape, bias_axes, name):
+    def _project(self, name, input_shape, output_sizes, equation, bias_axes):
+        """Builds one of the four projections."""
         output = name == "attention_output"
         initializer = self.output_initializer if output else self.kernel_initializer
-        return EinsumDense(
+        dense = EinsumDense(
             equation,
-            output_shape,
+            (None, *output_sizes),
             bias_axes=bias_axes if self.use_bias else None,
             # An initializer object returns the same values each time: use fresh copies.
             kernel_initializer=initializer.clone(),
@@ -281,6 +383,9 @@ class MultiHeadAttention(AttendingLayer):
             dtype=self.dtype_policy,
             name=name,
         )
+        dense.supports_masking = True  # or Keras would warn of each mask that a tensor carries
+        dense.build(input_shape)
+        return dense
 
 
 def _check_supported(name, value, supported):
@@ -311,6 +416,6 @@ def _check_lengths(value_shape, key_shape):
     known = None not in (*values, *keys)
     if len(values) != len(keys) or (known and values != keys):
         raise ValueError(
-            "the lengths of value and key must be equal, received shapes "
+            "The lengths of value and key must be equal, received shapes "
             f"{tuple(value_shape)} and {tuple(key_shape)}."
         )

@@ -1,6 +1,7 @@
 """What Keras does not save of a layer with sublayers: which of them are frozen or quantized."""
 
 import collections
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
@@ -26,7 +27,8 @@ class CompositeLayer(keras.layers.Layer):
 
     def finish_build(self) -> None:
         """Ends `build`: applies what was saved, and `trainable=False`, to the sublayers."""
-        apply_state(self, self._saved_state)
+        if any(self._saved_state) or not self.trainable:
+            apply_state(self, self._saved_state)
         self.built = True
 
     def get_config(self) -> Config:
@@ -100,7 +102,8 @@ def find_sublayers(layer: keras.layers.Layer, path: str = "") -> Iterator[tuple[
     they depend on the layers that were created before.
     """
     counts: collections.Counter[str] = collections.Counter()
-    sublayers = {id(x): x for value in vars(layer).values() for x in _layers_in(value)}
+    values = (x if isinstance(x, (list, tuple)) else [x] for x in vars(layer).values())
+    sublayers = {id(x): x for x in itertools.chain(*values) if isinstance(x, keras.layers.Layer)}
     for sublayer in sublayers.values():
         name = re.sub(r"_\d+$", "", sublayer.name)
         number, counts[name] = counts[name], counts[name] + 1
@@ -124,11 +127,6 @@ def _serialize_policies(default, policies_by_path):
     for path, policy in policies_by_path.items():
         policies[path] = policy
     return keras.dtype_policies.serialize(policies)
-
-
-def _layers_in(value):
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [x for x in values if isinstance(x, keras.layers.Layer)]
 
 
 def _check_quantization(layer):

@@ -6,13 +6,12 @@ Shapes: B batch, S source length, T target length, D d_model, H heads.
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_transformer.kernels.products import ANY_LOOP, LoopOperations
 from keras_transformer.layers import decoder_step
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
-from keras_transformer.utils import Activation, Config, Shape, State, Step, Tensor
+from keras_transformer.utils import Activation, Config, Shape, State, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -108,16 +107,18 @@ class DecoderLayer(ResidualBlock):
                 y, memory, value_mask=memory_mask, return_attention_scores=True, training=training
             )
 
-        def feed_forward(y):
-            return self.feed_forward(y, training=training), None
-
-        x = without_mask(x)
+        x = ops.copy(x)  # without its mask, which Keras would pass to every layer called with it
         x, weights = self.residual(x, self.self_attention_norm, attend_self, training)
         scores = [weights]
         if self.cross_attention and self.cross_attention_norm:
             x, weights = self.residual(x, self.cross_attention_norm, attend_memory, training)
             scores.append(weights)
-        x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
+        x, _ = self.residual(
+            x,
+            self.feed_forward_norm,
+            lambda y: (self.feed_forward(y, training=training), None),
+            training,
+        )
         return (x, *scores) if return_attention_scores else x
 
     def get_config(self) -> Config:
@@ -194,14 +195,15 @@ class Decoder(Stack):
         cross_attention: bool = True,
         **kwargs: Any,
     ) -> None:
-        # Passed only if needed: users' own layers may not accept it.
-        layer_kwargs = {} if cross_attention else {"cross_attention": False}
         layer_args = d_model, num_heads, d_ff, dropout, norm, activation
-        super().__init__(num_layers, *layer_args, layer_kwargs=layer_kwargs, **kwargs)
+        layer_kwargs = {"cross_attention": cross_attention}
+        super().__init__(num_layers, *layer_args, layer_kwargs, **kwargs)
         self.cross_attention = cross_attention
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        self.build_layers(x_shape, memory_shape)
+        for layer in self.layers:
+            layer.build(x_shape, memory_shape)
+        super().build(x_shape)
 
     def call(
         self,
@@ -213,14 +215,13 @@ class Decoder(Stack):
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor | list[Tensor], ...]:
-        _check_memory(self, memory)
         x_mask = mask if x_mask is None else x_mask
         options = {"return_attention_scores": True, "training": training}
         scores = []
         for layer in self.layers:
             x, *weights = layer(x, memory, x_mask, memory_mask, **options)
             scores.append(weights)
-        x = self.apply_final_norm(x)
+        x = self.final_norm(x) if self.final_norm else x
         return (x, *map(list, zip(*scores, strict=True))) if return_attention_scores else x
 
     def initial_state(
@@ -251,15 +252,10 @@ class Decoder(Stack):
         if batch_size is None and memory is None:
             raise ValueError("initial_state needs batch_size or memory, received neither.")
         if not self.built:
-            memory_shape = None if memory is None else memory.shape
-            self.build((None, None, self.d_model), memory_shape)
+            self.build((None, None, self.d_model), None if memory is None else memory.shape)
         if memory_mask is None:
             memory_mask = getattr(memory, "_keras_mask", None)
-        _check_inherits_call(self, Decoder)
-        for layer in self.layers:
-            _check_inherits_call(layer, DecoderLayer)
-            for attention in filter(None, (layer.self_attention, layer.cross_attention)):
-                _check_inherits_call(attention, MultiHeadAttention)
+        _check_steps(self)
         return decoder_step.initial_state(self, batch_size, length, memory, memory_mask)
 
     def step(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
@@ -274,11 +270,7 @@ class Decoder(Stack):
             Tensor of shape `(B, D)`, equal to that of a full pass at this position; and the next
             state.
         """
-        return self.make_step()(x, position, state)
-
-    def make_step(self, operations: LoopOperations = ANY_LOOP) -> Step:
-        """Returns a function that does the same as `step` with the current weights, for a loop."""
-        return decoder_step.DecoderStep(self, operations)
+        return decoder_step.DecoderStep(self)(x, position, state)
 
     def get_config(self) -> Config:
         return super().get_config() | {"cross_attention": self.cross_attention}
@@ -298,12 +290,17 @@ def _check_memory(layer, memory):
         )
 
 
-def _check_inherits_call(layer, base):
-    """Checks that a layer computes what `base.call` does, as step-by-step decoding assumes."""
-    if not isinstance(layer, base) or type(layer).call is not base.call:
-        method = "attend" if hasattr(base, "attend") else "make_attention"
-        raise ValueError(
-            f"{type(layer).__name__} ({layer.name!r}) does not use {base.__name__}.call, so it "
-            f"cannot be decoded step by step: override {method} of {base.__name__} instead, or "
-            "decode the whole prefix each time."
-        )
+def _check_steps(decoder):
+    """Checks that all layers compute what the step by step decoding assumes."""
+    bases = [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
+    for layer in decoder.layers:
+        attentions = filter(None, (layer.self_attention, layer.cross_attention))
+        bases += [(attention, MultiHeadAttention) for attention in attentions]
+    for layer, base in bases:
+        if not isinstance(layer, base) or type(layer).call is not base.call:
+            method = "attend" if base is MultiHeadAttention else "make_attention"
+            raise ValueError(
+                f"{type(layer).__name__} ({layer.name!r}) does not use {base.__name__}.call, so "
+                f"it cannot be decoded step by step: override {method} of {base.__name__} "
+                "instead, or decode the whole prefix each time."
+            )

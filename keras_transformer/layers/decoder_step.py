@@ -12,6 +12,7 @@ Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads
 """
 
 import functools
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -19,25 +20,27 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.backend import values_of
-from keras_transformer.kernels.layers import Dense, EinsumDense, LayerNormalization, matrix_and_bias
-from keras_transformer.kernels.products import LoopOperations, Projection
-from keras_transformer.layers.arguments import nan_unless
-from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.dot_product_attention import attend_heads, query_scale
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.kernels.backend import (
+    ANY_LOOP,
+    LoopOperations,
+    Projection,
+    nan_unless,
+    values_of,
+)
+from keras_transformer.kernels.layers import Dense, EinsumDense, LayerNormalization
+from keras_transformer.layers.attention import MultiHeadAttention, attend_heads
 from keras_transformer.layers.masks import key_mask
 from keras_transformer.layers.positions import PositionBias
-from keras_transformer.layers.stack import ResidualBlock, Stack
+from keras_transformer.layers.stack import FeedForward, ResidualBlock, Stack
 from keras_transformer.utils import State, Tensor
 
 
 def initial_state(
     decoder: Stack,
     batch_size: int | Tensor | None,
-    length: int | None = None,
-    memory: Tensor | None = None,
-    memory_mask: Tensor | None = None,
+    length: int | None,
+    memory: Tensor | None,
+    memory_mask: Tensor | None,
 ) -> State:
     """Returns the state at position 0, see `Decoder.initial_state`.
 
@@ -48,27 +51,22 @@ def initial_state(
     """
     state: dict[str, State] = {}
     if memory is not None:
-        batch_size = ops.shape(memory)[0]
-        state["memory"] = [_project_memory(x.cross_attention, memory) for x in decoder.layers]
+        batch_size, state["memory"] = ops.shape(memory)[0], []
+        for attention in filter(None, (layer.cross_attention for layer in decoder.layers)):
+            heads = attention.key_dense(memory), attention.value_dense(memory)
+            state["memory"].append(tuple(ops.transpose(x, (0, 2, 1, 3)) for x in heads))
     if memory_mask is not None:
         state["memory_mask"] = key_mask(memory_mask)
-
-    def empty(attention):
+    state["past"] = []
+    for attention in (layer.self_attention for layer in decoder.layers):
         widths = attention.key_dim, attention.value_dim
         shapes = [(batch_size, attention.num_heads, length or 0, width) for width in widths]
-        return tuple(ops.zeros(shape, attention.compute_dtype) for shape in shapes)
-
-    state["past"] = [empty(layer.self_attention) for layer in decoder.layers]
+        empty = tuple(ops.zeros(shape, attention.compute_dtype) for shape in shapes)
+        state["past"].append(empty)
     if length is not None:
         positions = ops.arange(length, dtype="int32")
         state["past_positions"] = ops.broadcast_to(positions, (batch_size, length))
     return state
-
-
-def _project_memory(attention, memory):
-    """Projects `(B, S, D)` to key and value heads `(B, H, S, K)`."""
-    heads = attention.key_dense(memory), attention.value_dense(memory)
-    return tuple(ops.transpose(x, (0, 2, 1, 3)) for x in heads)
 
 
 class DecoderStep:
@@ -77,9 +75,9 @@ class DecoderStep:
     It is called as `Decoder.step` is.
     """
 
-    def __init__(self, decoder: Stack, operations: LoopOperations) -> None:
+    def __init__(self, decoder: Stack, operations: LoopOperations = ANY_LOOP) -> None:
         self.compute_dtype = decoder.compute_dtype
-        self.apply_final_norm = decoder.apply_final_norm
+        self.final_norm = decoder.final_norm
         self.layers = [LayerStep(layer, operations) for layer in decoder.layers]
         self.schemes = [layer.self_attention.positions for layer in decoder.layers]
         self.multiply = operations.multiply
@@ -107,7 +105,8 @@ class DecoderStep:
             bias, memory_mask = biases.get(id(scheme)), state.get("memory_mask")
             x, cached = layer.step(x, cached, append, past_mask, bias, memory, memory_mask)
             past.append(cached)
-        return self.apply_final_norm(x), state | {"past": past}
+        x = self.final_norm(x) if self.final_norm else x
+        return x, state | {"past": past}
 
 
 class LayerStep:
@@ -152,7 +151,7 @@ class LayerStep:
         def attend_self(y):
             query, key, value = self.self_attention.project(y)
             if bias:
-                query, key = bias.rotate(query), bias.rotate(key)
+                query, key = (bias.scheme.rotate(heads, bias) for heads in (query, key))
             key, value = append(past[0], key), append(past[1], value)
             return self.self_attention.attend(query, key, value, past_mask, bias), (key, value)
 
@@ -160,13 +159,10 @@ class LayerStep:
             (query,) = self.cross_attention.project(y)
             return self.cross_attention.attend(query, *memory, memory_mask), None
 
-        def feed_forward(y):
-            return self.feed_forward(y), None
-
         x, new_past = self.residual(x, self.self_attention_norm, attend_self)
         if self.cross_attention:
             x, _ = self.residual(x, self.cross_attention_norm, attend_memory)
-        x, _ = self.residual(x, self.feed_forward_norm, feed_forward)
+        x, _ = self.residual(x, self.feed_forward_norm, lambda y: (self.feed_forward(y), None))
         return x, new_past
 
 
@@ -182,16 +178,18 @@ class AttentionStep:
         self.attention = attention
         self.operations = operations
         self.overrides_attend = type(attention).attend is not MultiHeadAttention.attend
-        scale = 1.0 if self.overrides_attend else query_scale(attention.key_dim)
+        scale = 1.0 if self.overrides_attend else 1.0 / math.sqrt(attention.key_dim)
         self.scales = [scale if name == "query" else 1.0 for name in names]
         self.denses = [getattr(attention, f"{name}_dense") for name in names]
         self.fused_projection: Projection | None = None
         if all(map(_is_plain, self.denses)):
-            matrices, biases = zip(*map(matrix_and_bias, self.denses), strict=True)
-            self.fused_projection = operations.projection(
-                self._concatenate(matrices), self._concatenate(biases)
-            )
-            self.widths = [matrix.shape[1] for matrix in matrices]
+            weights = [dense.matrix_and_bias() for dense in self.denses]
+            self.widths = [matrix.shape[1] for matrix, _ in weights]
+            scaled = list(zip(weights, self.scales, strict=True))
+            matrix = ops.concatenate([matrix * scale for (matrix, _), scale in scaled], axis=-1)
+            biases = [bias * scale for (_, bias), scale in scaled if bias is not None]
+            bias = ops.concatenate(biases, axis=-1) if biases else None
+            self.fused_projection = operations.projection(matrix, bias)
         self.output = make_projection(attention.output_dense, operations)
 
     def project(self, x: Tensor) -> list[Tensor]:
@@ -234,13 +232,6 @@ class AttentionStep:
         x = ops.reshape(x, (-1, 1, attention.num_heads, attention.value_dim))
         return ops.squeeze(attention.output_dense(x), 1)
 
-    def _concatenate(self, weights):
-        """Concatenates the kernels or biases of the projections, the query's scaled."""
-        if weights[0] is None:
-            return None
-        pairs = zip(weights, self.scales, strict=True)
-        return ops.concatenate([weight * scale for weight, scale in pairs], axis=-1)
-
 
 def make_logits(
     embedding: keras.layers.Layer,
@@ -255,10 +246,7 @@ def make_logits(
     """
     if dense and not _is_plain(dense):
         return dense if suppressed is None else lambda x: ops.cast(dense(x), "float32") + suppressed
-    if dense:
-        matrix, bias = matrix_and_bias(dense)
-    else:
-        matrix, bias = embedding.softmax_matrix(), embedding.softmax_bias()
+    matrix, bias = (dense or embedding).matrix_and_bias()
     if suppressed is not None:  # by way of the bias, for one pass over the logits less
         suppressed = ops.cast(suppressed, matrix.dtype)
         bias = suppressed if bias is None else bias + suppressed
@@ -267,7 +255,7 @@ def make_logits(
 
 def make_projection(dense: Dense | EinsumDense, operations: LoopOperations) -> Projection | None:
     """Returns a layer's `x ↦ x W + b` without its activation; None if it computes anything else."""
-    return operations.projection(*matrix_and_bias(dense)) if _is_plain(dense) else None
+    return operations.projection(*dense.matrix_and_bias()) if _is_plain(dense) else None
 
 
 def _is_plain(dense):
@@ -287,7 +275,10 @@ def _make_feed_forward(feed_forward, operations):
 
 def _make_norm(norm):
     """Returns a function from `(B, D)` to `(B, D)`."""
-    return norm.as_function() if type(norm) is LayerNormalization else norm
+    if type(norm) is not LayerNormalization:
+        return norm
+    gamma, beta = (ops.cast(weight, "float32") for weight in (norm.gamma, norm.beta))
+    return lambda x: norm.normalize(x, gamma, beta)
 
 
 def _check_position(x, position, length):

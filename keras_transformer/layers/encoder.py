@@ -4,8 +4,8 @@ Shapes: B batch, S source length, D d_model, H heads.
 """
 
 import keras
+from keras import ops
 
-from keras_transformer.layers.masks import without_mask
 from keras_transformer.layers.stack import ResidualBlock, Stack
 from keras_transformer.utils import Shape, Tensor
 
@@ -73,12 +73,14 @@ class EncoderLayer(ResidualBlock):
                 training=training,
             )
 
-        def feed_forward(y):
-            return self.feed_forward(y, training=training), None
-
-        x = without_mask(x)
+        x = ops.copy(x)  # without its mask, which Keras would pass to every layer called with it
         x, scores = self.residual(x, self.self_attention_norm, attend, training)
-        x, _ = self.residual(x, self.feed_forward_norm, feed_forward, training)
+        x, _ = self.residual(
+            x,
+            self.feed_forward_norm,
+            lambda y: (self.feed_forward(y, training=training), None),
+            training,
+        )
         return (x, scores) if return_attention_scores else x
 
 
@@ -121,9 +123,6 @@ class Encoder(Stack):
 
     layer_class = EncoderLayer
 
-    def build(self, x_shape: Shape) -> None:
-        self.build_layers(x_shape)
-
     def call(
         self,
         x: Tensor,
@@ -142,5 +141,5 @@ class Encoder(Stack):
                 use_causal_mask=use_causal_mask,
             )
             scores.append(weights)
-        x = self.apply_final_norm(x)
+        x = self.final_norm(x) if self.final_norm else x
         return (x, scores) if return_attention_scores else x

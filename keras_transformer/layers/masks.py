@@ -16,8 +16,6 @@ array([[True, False, False], [True, True, False], [True, True, True]])
 (1, 1, 3, 3)
 """
 
-import functools
-
 import keras
 from keras import ops
 
@@ -68,8 +66,22 @@ def combine(*masks: Tensor | None) -> Tensor | None:
         ValueError: If the shapes do not broadcast together, as far as they are known, or a mask
             holds numbers that `as_boolean` does not accept.
     """
-    given = [as_boolean(mask) for mask in masks if mask is not None]
-    return functools.reduce(_combine_two, given) if given else None
+    joined = None
+    for mask in masks:
+        if mask is None:
+            continue
+        mask = as_boolean(mask)
+        if joined is None:
+            joined = mask
+            continue
+        sizes = zip(reversed(joined.shape), reversed(mask.shape), strict=False)
+        if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in sizes):
+            raise ValueError(
+                f"Masks of shapes {tuple(joined.shape)} and {tuple(mask.shape)} do not broadcast "
+                "together: their last axes must be those of the queries and keys."
+            )
+        joined = ops.logical_and(joined, mask)
+    return joined
 
 
 def as_boolean(mask: Tensor) -> Tensor:
@@ -89,20 +101,9 @@ def as_boolean(mask: Tensor) -> Tensor:
     return ops.cast(mask, "bool")
 
 
-def _combine_two(mask, other):
-    sizes = zip(reversed(mask.shape), reversed(other.shape), strict=False)
-    if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in sizes):
-        raise ValueError(
-            f"Masks of shapes {tuple(mask.shape)} and {tuple(other.shape)} do not broadcast "
-            "together: their last axes must be those of the queries and keys."
-        )
-    return ops.logical_and(mask, other)
-
-
 def join_masks(
     query_mask: Tensor | None,
-    value_mask: Tensor | None,
-    key_mask: Tensor | None,
+    key_masks: tuple[Tensor | None, ...],
     attention_mask: Tensor | None,
     causal: tuple[int | Tensor, int | Tensor] | None = None,
 ) -> Tensor | None:
@@ -110,24 +111,16 @@ def join_masks(
 
     Args:
         query_mask: Boolean `(B, T)`, or None like all of them.
-        value_mask, key_mask: Boolean `(B, S)`.
+        key_masks: Those of the values and of the keys, boolean `(B, S)`.
         attention_mask: Boolean `(B, T, S)`, or anything that broadcasts to `(B, H, T, S)`.
         causal: (T, S) to hide the future.
     """
-    for given in (query_mask, value_mask, key_mask):
-        _check_padding_mask(given)
     if query_mask is not None:
-        query_mask = ops.expand_dims(query_mask, -1)  # (B, T, 1)
-    if value_mask is not None:
-        value_mask = ops.expand_dims(value_mask, -2)  # (B, 1, S)
-    if key_mask is not None:
-        key_mask = ops.expand_dims(key_mask, -2)  # (B, 1, S)
-    mask = combine(query_mask, value_mask, key_mask, causal_mask(*causal) if causal else None)
-    if mask is not None and len(mask.shape) == 3:
-        mask = ops.expand_dims(mask, 1)  # (B, 1, T, S)
+        query_mask = ops.swapaxes(key_mask(query_mask), 2, 3)  # (B, 1, T, 1)
     if attention_mask is not None and len(attention_mask.shape) == 3:
-        attention_mask = ops.expand_dims(attention_mask, 1)
-    return combine(mask, attention_mask)
+        attention_mask = ops.expand_dims(attention_mask, 1)  # (B, 1, T, S)
+    of_keys = map(key_mask, key_masks)
+    return combine(query_mask, *of_keys, causal_mask(*causal) if causal else None, attention_mask)
 
 
 def key_mask(mask: Tensor | None) -> Tensor | None:
@@ -138,22 +131,12 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
 
     Returns:
         Tensor of shape `(B, 1, 1, S)`, which broadcasts to attention's `(B, H, T, S)`, or None.
-
     """
     if mask is None:
         return None
-    _check_padding_mask(mask)
-    return ops.expand_dims(ops.expand_dims(mask, 1), 1)
-
-
-def without_mask(x: Tensor) -> Tensor:
-    """Returns a tensor without its mask, which Keras would pass to every layer called with it."""
-    return ops.copy(x)
-
-
-def _check_padding_mask(mask):
-    if mask is not None and len(mask.shape) != 2:
+    if len(mask.shape) != 2:
         raise ValueError(
             f"A padding mask must have shape (batch, length), received {tuple(mask.shape)}: pass "
             "padding_mask(ids), or the attention_mask of an attention layer."
         )
+    return ops.expand_dims(ops.expand_dims(mask, 1), 1)

@@ -11,19 +11,47 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.backend import values_of
+from keras_transformer.kernels.backend import nan_unless, project, values_of
 from keras_transformer.kernels.layers import Dropout
-from keras_transformer.kernels.products import project
-from keras_transformer.layers.arguments import IDS_SCOPE, as_ids, check_ids, check_sizes, nan_unless
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.presets.options import (
     ABSOLUTE,
     FREQUENCIES,
     check_positions,
     check_sinusoids,
+    check_sizes,
     check_value,
 )
 from keras_transformer.utils import Config, Shape, Tensor
+
+IDS_SCOPE = "checked_ids"  # name scope of lookups, which fail if a graph runs with invalid ids
+
+
+def check_ids(ids: Tensor, vocabulary_size: int) -> None:
+    """Checks the shape of ids `(B, T)`, and their values where they are known."""
+    if hasattr(ids, "to_tensor") and hasattr(ids, "row_lengths"):
+        raise ValueError(
+            "Ids must be padded to one length, received a RaggedTensor: pass ids.to_tensor(), "
+            "which pads with PAD."
+        )
+    if len(ids.shape) != 2:
+        raise ValueError(
+            f"Ids must have shape (batch, length), received {tuple(ids.shape)}: put a single "
+            "sentence into a batch of one."
+        )
+    values = values_of(ids)
+    if values is None or not values.size:
+        return
+    # Keras' inputs are floats by default: whole numbers may arrive as such.
+    if not np.issubdtype(values.dtype, np.integer) and (values != np.floor(values)).any():
+        wrong = values[values != np.floor(values)][0]
+        raise ValueError(f"Ids must be integers, received {wrong}: tokenize the text first.")
+    if values.min() < 0 or values.max() >= vocabulary_size:
+        wrong = values.min() if values.min() < 0 else values.max()
+        raise ValueError(
+            f"Ids must lie in 0 … {vocabulary_size - 1} (vocabulary_size={vocabulary_size}), "
+            f"received {wrong:.0f}: tokenize with the vocabulary that the model was built for."
+        )
 
 
 def sinusoidal_encoding(
@@ -192,10 +220,13 @@ class PositionalEmbedding(keras.layers.Layer):
         reverse: bool = False,
     ) -> Tensor:
         if reverse:
-            self._check_width(ids)
-            x = ops.cast(ids, self.compute_dtype)
-            return project(x, self.softmax_matrix(), self.softmax_bias())
-        ids = as_ids(ids)
+            if len(ids.shape) == 2 or ids.shape[-1] != self.d_model:
+                raise ValueError(
+                    f"Logits need a tensor (batch, length, d_model={self.d_model}), received "
+                    f"shape {tuple(ids.shape)}: pass the decoder's output to logits(x)."
+                )
+            return project(ops.cast(ids, self.compute_dtype), *self.matrix_and_bias())
+        ids = ops.convert_to_tensor(ids)
         check_ids(ids, self.vocabulary_size)
         rows = ops.cast(ids, "int32")
         invalid = ops.less(rows, 0)
@@ -222,13 +253,11 @@ class PositionalEmbedding(keras.layers.Layer):
             return ops.squeeze(self(ops.expand_dims(x, 1), reverse=True), 1)
         return self(x, reverse=True)
 
-    def softmax_matrix(self) -> Tensor:
-        """Returns the matrix `(D, V)` of `logits`, in the compute dtype."""
-        return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
-
-    def softmax_bias(self) -> Tensor | None:
-        """Returns the bias that `logits` adds: `(V,)` in the compute dtype; None without one."""
-        return None if self.output_bias is None else ops.cast(self.output_bias, self.compute_dtype)
+    def matrix_and_bias(self) -> tuple[Tensor, Tensor | None]:
+        """Returns the matrix `(D, V)` and the bias `(V,)` of `logits`, in the compute dtype."""
+        matrix = ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
+        bias = self.output_bias
+        return matrix, bias if bias is None else ops.cast(bias, self.compute_dtype)
 
     def compute_mask(self, ids: Tensor, previous: Tensor | None = None) -> Tensor | None:
         return padding_mask(ids) if len(ids.shape) == 2 else None
@@ -280,10 +309,3 @@ class PositionalEmbedding(keras.layers.Layer):
             return x
         valid = ops.logical_and(positions >= 0, positions < self.max_length)
         return x + ops.expand_dims(nan_unless(valid), -1)
-
-    def _check_width(self, x):
-        if len(x.shape) == 2 or x.shape[-1] != self.d_model:
-            raise ValueError(
-                f"Logits need a tensor (batch, length, d_model={self.d_model}), received "
-                f"shape {tuple(x.shape)}: pass the decoder's output to logits(x)."
-            )

@@ -20,9 +20,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels import products
+from keras_transformer.kernels import backend
 from keras_transformer.kernels.layers import EinsumDense
-from keras_transformer.layers.arguments import check_sizes
 from keras_transformer.layers.distances import (
     count_distances,
     distances,
@@ -36,6 +35,7 @@ from keras_transformer.presets.options import (
     RELATIVE,
     check_positions,
     check_rotary,
+    check_sizes,
 )
 from keras_transformer.utils import Config, Shape, Tensor
 
@@ -54,7 +54,7 @@ class PositionBias:
         num_keys: int | Tensor,
         start: int | Tensor = 0,
         tables: Any = None,
-        multiply: Callable[..., Tensor] = products.multiply,
+        multiply: Callable[..., Tensor] = backend.multiply,
     ) -> None:
         self.scheme = scheme
         self.lengths = num_queries, num_keys
@@ -63,15 +63,6 @@ class PositionBias:
         self.tables = tables if self.loop else scheme.make_tables(loop=False)
         self.multiply = multiply
         self.rows = scheme.look_up(self)
-
-    def rotate(self, heads: Tensor) -> Tensor:
-        return self.scheme.rotate(heads, self)
-
-    def add_scores(self, scores: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return self.scheme.add_scores(scores, query, key, self)
-
-    def add_values(self, output: Tensor, weights: Tensor) -> Tensor:
-        return self.scheme.add_values(output, weights, self)
 
 
 class Positions(keras.layers.Layer):

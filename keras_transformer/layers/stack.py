@@ -1,17 +1,98 @@
-"""Base classes of encoder and decoder: a layer with residual connections, and a stack of layers."""
+"""The parts of encoder and decoder: feed-forward network, residual connections, stack of layers.
+
+Shapes: B batch, T length, D d_model, F d_ff.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_transformer.kernels.layers import Dropout, LayerNormalization
-from keras_transformer.layers.arguments import check_sizes
+from keras_transformer.kernels.layers import Dense, Dropout, LayerNormalization
 from keras_transformer.layers.attention import AttendingLayer, MultiHeadAttention
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.composite import CompositeLayer
 from keras_transformer.layers.positions import Positions, make_positions
-from keras_transformer.presets.options import EPSILON, check_value
-from keras_transformer.utils import Activation, Config, Nested, Shape, Tensor
+from keras_transformer.presets.options import EPSILON, POSITIVE, check_sizes, check_value
+from keras_transformer.utils import Activation, Config, Initializer, Nested, Shape, Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class FeedForward(CompositeLayer):
+    """Transforms each position separately: `max(0, xW₁ + b₁)W₂ + b₂`.
+
+    "Attention Is All You Need", §3.3, equation 2.
+
+    Args:
+        d_model: D, width of input and output.
+        d_ff: F, width between the two projections.
+        dropout: Rate of dropout on the inner activations.
+        activation: Name of the inner activation, or a function.
+        kernel_initializer: Initializer of W₁ and W₂.
+        output_initializer: Initializer of W₂, if it differs.
+
+    Call arguments:
+        x: Tensor of shape `(..., D)`.
+        training: Whether to apply dropout.
+
+    Returns:
+        Tensor of shape `(..., D)`.
+
+    Example:
+
+    >>> FeedForward(d_model=512, d_ff=2048)(np.ones((2, 10, 512))).shape
+    (2, 10, 512)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        kernel_initializer: Initializer = "glorot_uniform",
+        output_initializer: Initializer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.d_model = d_model
+        self.d_ff = d_ff
+        self.dropout = dropout
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        # An initializer object returns the same values each time: use a fresh copy.
+        self.output_initializer = (
+            self.kernel_initializer.clone()
+            if output_initializer is None
+            else keras.initializers.get(output_initializer)
+        )
+        policy = self.dtype_policy
+        self.inner = Dense(
+            d_ff, self.activation, kernel_initializer=self.kernel_initializer, dtype=policy
+        )
+        self.outer = Dense(d_model, kernel_initializer=self.output_initializer, dtype=policy)
+        self.dropout_layer = Dropout(dropout, dtype=policy)
+
+    def build(self, x_shape: Shape) -> None:
+        self.inner.build((*x_shape[:-1], self.d_model))
+        self.outer.build((*x_shape[:-1], self.d_ff))
+        self.finish_build()
+
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        return self.outer(self.dropout_layer(self.inner(x), training=training))
+
+    def compute_output_shape(self, x_shape: Shape) -> Shape:
+        return (*x_shape[:-1], self.d_model)
+
+    def get_config(self) -> Config:
+        return super().get_config() | {
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "output_initializer": keras.initializers.serialize(self.output_initializer),
+        }
 
 
 class ResidualBlock(AttendingLayer):
@@ -46,6 +127,7 @@ class ResidualBlock(AttendingLayer):
     ) -> None:
         super().__init__(**kwargs)
         check_value("norm", norm, ("post", "pre"))
+        check_value("epsilon", epsilon, POSITIVE)
         sizes = {"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff, "depth": depth}
         d_model, num_heads, d_ff, depth = check_sizes(**sizes)
         if d_model % num_heads:
@@ -74,7 +156,8 @@ class ResidualBlock(AttendingLayer):
         self.feed_forward = self.make_feed_forward()
         self.feed_forward_norm = self.make_norm()
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
-        self._created = self._sublayer_ids()
+        attributes = vars(self).items()
+        self._created = {name: id(x) for name, x in attributes if isinstance(x, keras.Layer)}
 
     def build_sublayers(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         """Builds the layer; Keras expects `build` to have the arguments of `call`."""
@@ -120,7 +203,7 @@ class ResidualBlock(AttendingLayer):
 
     def make_norm(self) -> keras.layers.Layer:
         """Returns a layer normalization."""
-        return LayerNormalization(self.epsilon, dtype=self.dtype_policy)
+        return LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy)
 
     def residual(
         self,
@@ -146,8 +229,8 @@ class ResidualBlock(AttendingLayer):
         return tuple(x_shape)
 
     def get_config(self) -> Config:
-        current = self._sublayer_ids()
-        replaced = [name for name, created in self._created.items() if current[name] != created]
+        created = self._created.items()
+        replaced = [name for name, identity in created if id(getattr(self, name)) != identity]
         if replaced:
             raise ValueError(
                 f"{replaced[0]} of {self.name!r} was replaced by assignment, which get_config "
@@ -166,11 +249,6 @@ class ResidualBlock(AttendingLayer):
             "epsilon": self.epsilon,
         }
 
-    def _sublayer_ids(self):
-        """Returns the `id` of each sublayer by the name of its attribute."""
-        attributes = vars(self).items()
-        return {name: id(value) for name, value in attributes if isinstance(value, keras.Layer)}
-
     def _initializers(self):
         """Returns initializers with smaller variances than Glorot's.
 
@@ -181,12 +259,12 @@ class ResidualBlock(AttendingLayer):
         after 1,400 steps. 1/2 is the variance of query, key and value initialized as one matrix;
         the outputs follow Radford et al. (2019, GPT-2, §2.3).
         """
-
-        def scaled(scale):
-            return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform")
-
-        output = scaled(1 / (self.depth * self.num_sublayers))
-        return {"kernel_initializer": scaled(0.5), "output_initializer": output}
+        output_scale = 1 / (self.depth * self.num_sublayers)
+        output_initializer = keras.initializers.VarianceScaling(output_scale, "fan_avg", "uniform")
+        return {
+            "kernel_initializer": keras.initializers.VarianceScaling(0.5, "fan_avg", "uniform"),
+            "output_initializer": output_initializer,
+        }
 
 
 class Stack(AttendingLayer):
@@ -222,8 +300,6 @@ class Stack(AttendingLayer):
         self.max_distance = max_distance
         self.epsilon = epsilon
         (self.num_layers,) = check_sizes(num_layers=num_layers)
-        # Passed only if needed: users' own layers may not accept them.
-        optional: Config = {"epsilon": epsilon} if epsilon != EPSILON else {}
         self.layers = [
             self.layer_class(
                 d_model,
@@ -233,8 +309,8 @@ class Stack(AttendingLayer):
                 norm,
                 activation,
                 depth=self.num_layers,
+                epsilon=epsilon,
                 **layer_kwargs or {},
-                **optional,
                 dtype=self.dtype_policy,
             )
             for _ in range(self.num_layers)
@@ -248,18 +324,13 @@ class Stack(AttendingLayer):
         # Pre-norm leaves the residual stream unnormalized, so it is normalized once at the end.
         self.final_norm = self.layers[0].make_norm() if norm == "pre" else None
 
-    def build_layers(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        """Builds every layer for inputs of these shapes."""
-        shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
+    def build(self, x_shape: Shape) -> None:
         for layer in self.layers:
-            layer.build(*shapes)
+            if not layer.built:
+                layer.build(x_shape)
         if self.final_norm:
             self.final_norm.build(x_shape)
         self.finish_build()
-
-    def apply_final_norm(self, x: Tensor) -> Tensor:
-        """Normalizes the output of the last layer if the layers are pre-norm."""
-        return self.final_norm(x) if self.final_norm else x
 
     def compute_output_shape(self, x_shape: Shape, memory_shape: Shape | None = None) -> Shape:
         return tuple(x_shape)
@@ -267,10 +338,10 @@ class Stack(AttendingLayer):
     def get_config(self) -> Config:
         first = self.layers[0].get_config()
         names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "activation")
-        return (
-            super().get_config()
-            | {"num_layers": self.num_layers}
-            | {"positions": self._get_positions(), "max_distance": self.max_distance}
-            | {"epsilon": self.epsilon}
-            | {name: first[name] for name in names}
-        )
+        return super().get_config() | {
+            **{name: first[name] for name in names},
+            "num_layers": self.num_layers,
+            "positions": self._get_positions(),
+            "max_distance": self.max_distance,
+            "epsilon": self.epsilon,
+        }

@@ -97,6 +97,14 @@ def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None
         raise ValueError(f"{name} must be {expected}, received {value!r}.")
 
 
+def check_sizes(**sizes: Any) -> list[int]:
+    """Reads sizes, which may be NumPy integers."""
+    for name, size in sizes.items():
+        if not isinstance(size, numbers.Integral) or size < 1:
+            raise ValueError(f"{name} must be a positive integer, received {size!r}.")
+    return [int(size) for size in sizes.values()]
+
+
 def check_format(name: str, received: int | None) -> None:
     """Checks the format version of a file; None is older than the first one."""
     if received != FORMAT:

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.backend import values_of
-from keras_transformer.layers.arguments import IDS_SCOPE
+from keras_transformer.layers.positional_embedding import IDS_SCOPE
 from keras_transformer.presets.options import SHARE, check_value
 from keras_transformer.special_ids import PAD
 from keras_transformer.utils import Config, Nested, Tensor

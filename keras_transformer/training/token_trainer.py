@@ -8,8 +8,7 @@ from typing import Any
 import keras
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
-from keras_transformer.layers.arguments import check_sizes
-from keras_transformer.presets.options import ABOVE_0, NOT_NEGATIVE, check_value
+from keras_transformer.presets.options import ABOVE_0, NOT_NEGATIVE, check_sizes, check_value
 from keras_transformer.training import keras_workarounds
 from keras_transformer.training.losses import refuse_probabilities, token_weights
 from keras_transformer.utils import Config, Nested, Path, Tensor

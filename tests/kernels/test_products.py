@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.kernels.products import (
+from keras_transformer.kernels.backend import (
     XLA_LOOP,
     graph_projection,
     multiply,
@@ -14,8 +14,8 @@ from keras_transformer.kernels.products import (
     xla_projection,
 )
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import fused_cross_entropy
-from keras_transformer.kernels.tensorflow.products import GRAPH_LOOP
-from keras_transformer.layers.dot_product_attention import attend_heads
+from keras_transformer.kernels.tensorflow.machine import GRAPH_LOOP
+from keras_transformer.layers.attention import attend_heads
 
 # The distance of 1 to the next number.
 ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}

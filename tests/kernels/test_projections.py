@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.kernels.products import graph_projection, project, xla_projection
+from keras_transformer.kernels.backend import graph_projection, project, xla_projection
 
 RANDOM = np.random.default_rng(0)
 

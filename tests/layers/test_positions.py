@@ -103,7 +103,7 @@ def test_a_pass_over_some_queries(name):
     layer = attention(positions)
     heads = [dense(X) for dense in (layer.query_dense, layer.key_dense, layer.value_dense)]
     whole = PositionBias(positions, 9, 9)
-    rotated = [whole.rotate(heads[0]), whole.rotate(heads[1]), heads[2]]
+    rotated = [*(positions.rotate(x, whole) for x in heads[:2]), heads[2]]
     expected, _ = layer.attend(*rotated, position_bias=whole)
 
     some = tf.TensorSpec([2, None, H, K])
@@ -111,14 +111,15 @@ def test_a_pass_over_some_queries(name):
     @tf.function(input_signature=[some, some, some, tf.TensorSpec([], "int32")])
     def attend(query, key, value, start):
         bias = PositionBias(positions, tf.shape(query)[1], tf.shape(key)[1], start)
-        return layer.attend(bias.rotate(query), key, value, position_bias=bias)[0]
+        query = positions.rotate(query, bias)
+        return layer.attend(query, key, value, position_bias=bias)[0]
 
     keys = rotated[1], rotated[2]
     for start in (0, 4, 8):
         assert_close(attend(heads[0][:, start:], *keys, start), expected[:, start:])
         for tables in (None, positions.make_tables(loop=True)):
             bias = PositionBias(positions, 1, 9, tf.constant(start), tables)
-            query = bias.rotate(heads[0][:, start : start + 1])
+            query = positions.rotate(heads[0][:, start : start + 1], bias)
             output, _ = layer.attend(query, *keys, position_bias=bias)
             assert_close(output, expected[:, start : start + 1])
 
@@ -224,20 +225,22 @@ def test_rotation_equals_keras_hub():
     heads = normal(2, 500, 3, 16)
     halves = np.concatenate([np.arange(0, 16, 2), np.arange(1, 16, 2)])
     theirs = keras_nlp.layers.RotaryEmbedding()(heads[..., halves])
-    ours = PositionBias(rotation(16), 500, 500).rotate(heads)
+    positions = rotation(16)
+    ours = positions.rotate(heads, PositionBias(positions, 500, 500))
     assert_close(np.array(ours)[..., halves], theirs, 1e-4)  # theirs rounds angles as they come
 
 
 def test_rotation_is_exact_at_any_position():
     """Angles are float32 in every precision, and as exact far away as near."""
-    rotate = PositionBias(rotation(4, "mixed_bfloat16"), 3, 3, 9_998).rotate
+    positions = rotation(4, "mixed_bfloat16")
+    at = PositionBias(positions, 3, 3, 9_998)
     heads = normal(1, 3, 1, 4)
     turns = (np.arange(9_998, 10_001)[:, None] / [1, 100]).astype("float64")
     points = heads[0, :, 0, 0::2] + 1j * heads[0, :, 0, 1::2]
     expected = points * np.exp(1j * turns)
     expected = np.stack([expected.real, expected.imag], -1).reshape(1, 3, 1, 4)
-    assert_close(rotate(heads), expected)
-    assert rotate(tf.cast(heads, "bfloat16")).dtype == "bfloat16"
+    assert_close(positions.rotate(heads, at), expected)
+    assert positions.rotate(tf.cast(heads, "bfloat16"), at).dtype == "bfloat16"
 
 
 @keras.saving.register_keras_serializable(package="tests")

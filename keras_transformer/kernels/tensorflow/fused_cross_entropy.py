@@ -11,7 +11,7 @@ import typing
 
 import tensorflow as tf
 
-from keras_transformer.kernels.products import multiply
+from keras_transformer.kernels.backend import multiply
 from keras_transformer.utils import Tensor
 
 # Maximum number of positions computed at a time: enough for a matrix product at full speed, and to
