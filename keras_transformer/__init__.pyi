@@ -46,10 +46,10 @@ from keras_transformer.runs.training_data import prepare as prepare
 from keras_transformer.runs.validation import EMAValidation as EMAValidation
 from keras_transformer.runs.validation import TranslationScores as TranslationScores
 from keras_transformer.runs.validation import ema_weights as ema_weights
-from keras_transformer.serving.acceptance.structure import check_structure as check_structure
-from keras_transformer.serving.acceptance.trial import check as check
 from keras_transformer.serving.saved_model import export as export
 from keras_transformer.serving.saved_model import load_saved_model as load_saved_model
+from keras_transformer.serving.structure import check_structure as check_structure
+from keras_transformer.serving.trial import check as check
 from keras_transformer.special_ids import END as END
 from keras_transformer.special_ids import PAD as PAD
 from keras_transformer.special_ids import START as START

@@ -8,7 +8,7 @@ from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
     from keras_transformer.runs.opening import Opened
-    from keras_transformer.serving.acceptance.trial import Finding
+    from keras_transformer.serving.trial import Finding
 
 Ops = Annotated[
     tuple[str, ...],
@@ -90,7 +90,7 @@ def check(
     allow_ops: Ops = (),
 ) -> None:
     """Test an exported version as a server would run it; exit with status 1 if a check fails."""
-    from keras_transformer.serving.acceptance.trial import check as try_out
+    from keras_transformer.serving.trial import check as try_out
     from keras_transformer.serving.versions import version_dir
 
     directory = version_dir(path)

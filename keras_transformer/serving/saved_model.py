@@ -6,6 +6,7 @@ out there, flushed to disk, and moved into place by one rename.
 """
 
 import contextlib
+import functools
 import numbers
 import os
 import shutil
@@ -17,32 +18,33 @@ import tensorflow as tf
 
 from keras_transformer.data.pairs import read_sides
 from keras_transformer.presets import GREEDY, ExportConfig
-from keras_transformer.serving import model_card
-from keras_transformer.serving.acceptance.server_process import (
+from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
+from keras_transformer.serving.server_process import (
     ServerProcess,
     is_supported,
     loadable_path,
     one_line,
 )
-from keras_transformer.serving.acceptance.structure import inspect_version
-from keras_transformer.serving.acceptance.trial import (
+from keras_transformer.serving.structure import inspect_version
+from keras_transformer.serving.trial import (
     ADVERSARIAL_INPUTS,
     Answer,
     Finding,
     check,
     write_warm_up,
 )
-from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.versions import (
     DEFAULT,
     MAX_VERSION,
     PLACEHOLDERS,
     SIGNATURES,
+    describe,
     make_inputs,
     version_dir,
     versions,
+    write_card,
 )
-from keras_transformer.translation.sentence_batches import as_bytes
+from keras_transformer.translation.sentences import as_bytes
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Pairs, Path, Texts, flush, open_locked
 
@@ -94,11 +96,12 @@ def export(
     module, functions = functions_of(translator, config)
     with temporary_version(base, number) as temporary:
         _save(module, functions, temporary)
-        card = model_card.describe(translator, functions, config, pairs, temporary)
+        run = functools.partial(run_signature, functions)
+        card = describe(translator, run, functions, config, pairs, temporary)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
-        model_card.write_card(temporary, card)  # last: it holds the checksums of all others
+        write_card(temporary, card)  # last: it holds the checksums of all others
         requests = [(name, make_inputs(name, ADVERSARIAL_INPUTS)) for name in functions]
-        answers = [Answer(*one, run_signature(functions, *one)) for one in requests]
+        answers = [Answer(*one, run(*one)) for one in requests]
         # A caller's own module may compute anything that a server can.
         findings = check(temporary, answers, CORE_OPS)
         if report:

@@ -23,7 +23,7 @@ from keras_transformer.tools.figures import (
     to_labels,
     to_numpy,
 )
-from keras_transformer.translation.results import TokenStep
+from keras_transformer.translation.sentences import TokenStep
 from keras_transformer.utils import Path, Tensor, counted
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def save_attention_plot(
     """
     # Needs TensorFlow and the tokenizers; `plot_attention` does not.
     from keras_transformer.serving.exported_translator import ExportedTranslator
-    from keras_transformer.translation.results import KINDS
+    from keras_transformer.translation.sentences import KINDS
 
     check_output(output)
     if not text.strip():
@@ -216,7 +216,7 @@ def _maps_of_run(translator, text, target, kind, layers, heads):
     from keras_transformer.translation.inspection import attention_maps
     from keras_transformer.translation.translator import to_indices
 
-    translator.run_eagerly()
+    translator.run_eagerly = True
     model = translator.model
     stack = model.encoder if kind == "encoder" else model.decoder
     counts = stack.num_layers, model.num_heads

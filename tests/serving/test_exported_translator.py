@@ -17,10 +17,10 @@ import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.opening import Opened
 from keras_transformer.serving import exported_translator
-from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.acceptance.structure import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
+from keras_transformer.serving.server_process import ServerProcess
+from keras_transformer.serving.structure import read_signatures
 from keras_transformer.serving.versions import read_card
 from keras_transformer.tools import translation_plots
 from tests.support import child_process

@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.opening import Opened
 from keras_transformer.special_ids import PAD, UNK
-from keras_transformer.translation.results import LEAST_LOG_PROB
+from keras_transformer.translation.sentences import LEAST_LOG_PROB
 
 MAX_EXAMPLES = 4  # one that the page translates at first, and three more
 MAX_CHARACTERS = 10_000  # of a text

@@ -18,10 +18,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from tensorboard.compat.proto.config_pb2 import ConfigProto
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from keras_transformer.serving.versions import CARD, DEFAULT, SIGNATURES, read_card
+from keras_transformer.serving.versions import CARD, DEFAULT, GRAPH, SIGNATURES, read_card
 from keras_transformer.utils import Path, check_files, read_bytes
 
-NAME = "saved_model.pb"
 # Of that file, in which an export of all signatures has five to ten million bytes.
 MAX_BYTES, MAX_NODES = 128 << 20, 1_000_000
 META_GRAPHS = 2  # the field of the protocol buffer SavedModel
@@ -92,7 +91,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
 
 def check_checksums(version_dir: Path) -> None:
     """Raises an error if files of a version have changed; warns if it has no checksums."""
-    names = [NAME]
+    names = [GRAPH]
     for folder in LOADED:
         for place, _, found in os.walk(os.path.join(version_dir, folder)):
             inner = os.path.relpath(place, version_dir).replace(os.sep, "/")
@@ -102,7 +101,7 @@ def check_checksums(version_dir: Path) -> None:
 
 def read_meta_graphs(version_dir: Path) -> list[MetaGraphDef]:
     """Reads the graphs of a version directory."""
-    path = os.path.join(version_dir, NAME)
+    path = os.path.join(version_dir, GRAPH)
     content = read_bytes(path, MAX_BYTES)
     try:
         # Only TensorFlow has the message SavedModel, and importing it takes seconds.

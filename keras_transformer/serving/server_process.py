@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Self, cast
 
-from keras_transformer.serving.acceptance import c_api
-from keras_transformer.serving.acceptance.structure import NAME, read_signatures
+from keras_transformer.serving import c_api
+from keras_transformer.serving.structure import read_signatures
+from keras_transformer.serving.versions import GRAPH
 from keras_transformer.utils import Path
 
 PROGRAM = os.path.abspath(c_api.__file__)
@@ -87,7 +88,7 @@ class ServerProcess:
         # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
         # Loading an unused library takes time.
-        with open(os.path.join(version_dir, NAME), "rb") as file:
+        with open(os.path.join(version_dir, GRAPH), "rb") as file:
             content = file.read()
         libraries = [library for library, name in TEXT_OPS.items() if name in content]
         command += [os.path.join(site_packages, library) for library in libraries]
