@@ -142,7 +142,7 @@ def _set_stack(spec, stack, embedding, embedding_spec):
         _set_output(last, attention)
         _set_positions(layer_spec.self_attention, attention.positions)
         _set_norm(layer_spec.self_attention.layer_norm, layer.self_attention_norm)
-        if hasattr(layer, "cross_attention"):
+        if layer.cross_attention:
             query, memory, last = layer_spec.attention.linear
             _set_projections(query, layer.cross_attention, "query")
             _set_projections(memory, layer.cross_attention, "key", "value")

@@ -166,7 +166,7 @@ class _LayerReader:
 
 def _load_layer(layer, reader):
     parts = [("self", layer.self_attention, layer.self_attention_norm)]
-    if hasattr(layer, "cross_attention"):
+    if layer.cross_attention:
         parts.append(("cross", layer.cross_attention, layer.cross_attention_norm))
     for part, attention, norm in parts:
         _load_attention(part, attention, reader)
