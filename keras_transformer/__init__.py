@@ -46,7 +46,7 @@ _NAMES = {
     "tools.curves": "plot_history plot_learning_rate plot_position_encoding plot_run plot_runs "
     "save_run_plot",
     "tools.importers.importing": "import_model",
-    "tools.translation_plots": "plot_alignment plot_attention plot_token_probabilities",
+    "tools.plots": "plot_alignment plot_attention plot_token_probabilities",
     "training.distribution": "make_strategy",
     "training.divergence": "StopOnDivergence",
     "training.losses": "MaskedAccuracy Perplexity SmoothedCrossEntropy TargetTokens",

@@ -65,9 +65,9 @@ from keras_transformer.tools.curves import plot_run as plot_run
 from keras_transformer.tools.curves import plot_runs as plot_runs
 from keras_transformer.tools.curves import save_run_plot as save_run_plot
 from keras_transformer.tools.importers.importing import import_model as import_model
-from keras_transformer.tools.translation_plots import plot_alignment as plot_alignment
-from keras_transformer.tools.translation_plots import plot_attention as plot_attention
-from keras_transformer.tools.translation_plots import (
+from keras_transformer.tools.plots import plot_alignment as plot_alignment
+from keras_transformer.tools.plots import plot_attention as plot_attention
+from keras_transformer.tools.plots import (
     plot_token_probabilities as plot_token_probabilities,
 )
 from keras_transformer.training.distribution import make_strategy as make_strategy

@@ -402,14 +402,12 @@ def shrinking_loop(
 
 def _repeat(running, advance, max_length, shapes, rows, position, outputs, state):
     """Takes steps while half of the rows can change; with fixed shapes, while any can."""
-
-    def proceed(position, outputs, state):
-        remaining = tf.math.count_nonzero(running(outputs), dtype=tf.int32)
-        enough = 2 * remaining > tf.size(rows) if shapes else remaining > 0
-        return enough & (position < max_length)
-
+    too_few = tf.size(rows) // 2 if shapes else 0
     return tf.while_loop(
-        proceed,
+        lambda position, outputs, _: (
+            (position < max_length)
+            & (tf.math.count_nonzero(running(outputs), dtype=tf.int32) > too_few)
+        ),
         lambda position, outputs, state: (position + 1, *advance(position, rows, outputs, state)),
         (position, outputs, state),
         shape_invariants=shapes,

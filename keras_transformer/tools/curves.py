@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, LogLocator
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs.run import History, Run
-from keras_transformer.tools.figures import SIGNED, colour, new_figure, save_figure
+from keras_transformer.tools.plots import SIGNED, colour, new_figure, save_figure
 from keras_transformer.utils import Path
 
 # The x-axes of a run's history: unit and label.
