@@ -90,16 +90,16 @@ def export(
         >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1
     """
     config = config or ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
-    base = os.path.abspath(os.fspath(base))
+    base = os.path.abspath(base)
     pairs = list(zip(*read_sides(pairs), strict=True))
     number = _free_version(base, version)
     module, functions = functions_of(translator, config)
     with temporary_version(base, number) as temporary:
         _save(module, functions, temporary)
         run = functools.partial(run_signature, functions)
-        card = describe(translator, run, functions, config, pairs, temporary)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
-        write_card(temporary, card)  # last: it holds the checksums of all others
+        # Last: it holds the checksums of all others.
+        write_card(temporary, describe(translator, run, functions, config, pairs, temporary))
         requests = [(name, make_inputs(name, ADVERSARIAL_INPUTS)) for name in functions]
         answers = [Answer(*one, run(*one)) for one in requests]
         # A caller's own module may compute anything that a server can.
@@ -248,9 +248,8 @@ def _publish(temporary, base, version, any_version):
 def _flush_tree(directory):
     """Makes the kernel write a tree to disk, files before the directories that name them."""
     for parent, _, names in os.walk(directory, topdown=False):
-        for name in names:
+        for name in (*names, ""):
             flush(os.path.join(parent, name))
-        flush(parent)
 
 
 @contextlib.contextmanager

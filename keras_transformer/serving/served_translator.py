@@ -36,7 +36,7 @@ class StoredWeights(tf.Module):
         super().__init__(name="stored_weights")
         # Their names are those in the checkpoint of an export.
         self.as_they_are, self.bfloat16, self.quantized, self.scales = [], [], [], []
-        vars(self)["_stored"] = stored = []  # not an attribute that would be saved as well
+        self.__dict__["_stored"] = stored = []  # not an attribute that would be saved as well
         for weight in model.weights:
             axes = _input_axes(weight)
             if precision == "float32" or not axes:
@@ -100,9 +100,9 @@ class ServedTranslator(tf.Module):
             translator.source_prefix = _find_token(tokenizers[0], config.prefix_token)
         self._config = config
         # Not as attributes of a tf.Module, which would be saved as well.
-        vars(self)["_translator"] = translator
+        self.__dict__["_translator"] = translator
         names = check_names(config.signatures)
-        vars(self)["functions"] = {name: self._function(name) for name in names}
+        self.__dict__["functions"] = {name: self._function(name) for name in names}
 
     def _function(self, name):
         """The tf.function of a signature."""

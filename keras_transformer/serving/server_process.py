@@ -108,10 +108,9 @@ class ServerProcess:
     def predict(self, inputs: Any, signature: str = c_api.DEFAULT) -> dict[str, Any]:
         """Runs one batch: {name of an output: nested lists}, or {"error": message}.
 
-        `inputs` are {name: value}, the values str, bytes, numbers, or nested lists of them; for a
-        signature with one input, the value alone is enough. Strings in the outputs are str, or
-        bytes if they are not UTF-8. A RuntimeError with the end of its log is raised if the process
-        has died.
+        `inputs` are {name: nested lists}; for a signature with one input, the lists are enough.
+        Strings in the outputs are str, or bytes if they are not UTF-8. A RuntimeError with the end
+        of its log is raised if the process has died.
         """
         (reply,) = self.predict_all([(inputs, signature)])
         return reply

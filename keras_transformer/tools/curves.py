@@ -216,16 +216,7 @@ def save_run_plot(path: Path) -> str:
 
 
 def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
-    """Draws the histories of runs into one picture, labelled by the names of their directories.
-
-    Args:
-        paths: List of run directories.
-        output: Name of the picture; its extension, such as `.png`, `.pdf` or `.svg`, selects the
-            format. The file is written atomically.
-
-    Returns:
-        `output`.
-    """
+    """Draws the histories of runs into one picture, labelled by the names of their directories."""
     names = [os.path.basename(os.path.abspath(path)) for path in paths]
     if len(set(names)) < len(names):
         names = [os.fspath(path) for path in paths]

@@ -166,26 +166,10 @@ def save_attention_plot(
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
 ) -> Path:
-    """Draws what a model attends to while it translates a text.
+    """Draws what a model attends to while it translates a text, by its layers and heads from 1.
 
-    Args:
-        opened: A run; or a SavedModel with the signature `attention`, which answers with the mean
-            of the heads of one layer, of its own translation.
-        text: The source.
-        output: Name of the picture, with the ending of its format: `.png`, `.pdf` or `.svg`. It
-            appears complete or not at all.
-        target: A translation to draw instead of the model's own, greedy one.
-        kind: "cross", from the translation to the source; "encoder" or "decoder", from each side
-            to itself.
-        layers, heads: Numbers of those to draw, from 1; all if empty.
-
-    Returns:
-        `output`.
-
-    Example:
-
-    >>> from keras_transformer.runs.opening import Opened
-    >>> save_attention_plot(Opened("runs/dates"), "samedi 9 mai 1998", "map.png", layers=[1])
+    `target` is drawn instead of the model's own, greedy translation. A SavedModel answers with the
+    mean of the heads of one layer, of its own translation. Returns `output`.
     """
     from keras_transformer.serving.exported_translator import ExportedTranslator
 

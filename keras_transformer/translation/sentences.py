@@ -85,14 +85,10 @@ class AttentionMaps(NamedTuple):
     scores: "dict[str, np.ndarray]"
 
     def labels(self, kind: str) -> tuple[list[str], list[str]]:
-        """The tokens that label the maps of a kind.
+        """The tokens that label the keys and the queries of one of `KINDS`.
 
-        Args:
-            kind: "encoder", "decoder" or "cross".
-
-        Returns:
-            Keys and queries. In the decoder's self-attention these are its input tokens; in
-            cross-attention, a query has the name of the token that it predicts.
+        In the decoder's self-attention these are its input tokens; in cross-attention, a query has
+        the name of the token that it predicts.
         """
         if kind == "encoder":
             return self.source_tokens, self.source_tokens

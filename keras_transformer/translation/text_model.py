@@ -71,7 +71,7 @@ class TextModel(tf.Module):
         self.max_output_length = min(max_output_length or model.max_length, model.max_length)
         self.variables_to_save = [weight.value for weight in model.weights]
         # Not as attributes of a tf.Module, which would save the model a second time.
-        vars(self).update(model=model, card=card or {})
+        self.__dict__.update(model=model, card=card or {})
         self._graphs = functools.cache(_compile)
         self.serve = tf.function(self.best, input_signature=[TEXT], autograph=False)
 
@@ -136,14 +136,10 @@ class TextModel(tf.Module):
     def translate_ids(
         self, source: Tensor, empty: Tensor, search: SearchConfig = GREEDY, **rows: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Translates what `read_source` returns.
+        """Translates what `read_source` returns: source ids `(B, S)`, and which rows are empty.
 
-        Args:
-            source, empty: ids `(B, S)`, and which rows are empty.
-            search: `SearchConfig`.
-            **rows: Tensors `(B, …)` named `prefix` and `seeds`, see `decoding.search`; or, to
-                sample with other values in each row, all of `seeds`, `temperature`, `top_k` and
-                `top_p`.
+        `rows` are tensors `(B, …)` named `prefix` and `seeds`, see `decoding.search`; or, to sample
+        with other values in each row, all of `seeds`, `temperature`, `top_k` and `top_p`.
 
         Returns:
             Tokens `(B, N, T)`; and texts, log-probabilities and scores, see `Hypothesis`, each

@@ -385,8 +385,8 @@ def in_threads(
     """
     at_once = inter_op_threads()
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        run = functools.partial(pool.map if at_once > 1 else map, function)
-        return in_batches(run, lengths, batch_size, at_once)
+        map_batches: Any = pool.map if at_once > 1 else map
+        return in_batches(functools.partial(map_batches, function), lengths, batch_size, at_once)
 
 
 def to_indices(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:

@@ -133,8 +133,7 @@ def test_rows_do_not_depend_on_their_batch(translator):
 
 def test_a_few_sentences_are_translated_without_a_graph(translator, monkeypatch):
     expected = translator.translate_n_best(SOURCES[:2])
-    monkeypatch.setattr(translator, "compiled", None)  # put back at the end
-    translator.run_eagerly = True
+    monkeypatch.setattr(translator, "run_eagerly", True)
     monkeypatch.setattr(tf, "function", None)  # none is made
     assert translator.translate_n_best(SOURCES[:2]) == [
         [(text, *(pytest.approx(value, abs=1e-5) for value in numbers)) for text, *numbers in row]

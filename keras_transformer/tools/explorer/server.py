@@ -59,14 +59,7 @@ MAX_BEST = 20  # alternatives of each token
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Listens on a port that only this machine can reach.
-
-    Args:
-        port: Its number; 0: any free port.
-
-    Returns:
-        A socket for `ExplorerServer`, to be closed by the caller.
-    """
+    """Listens on a port that only this machine can reach; 0: any free port."""
     if not 0 <= port <= MAX_PORT:
         raise ValueError(f"port must be from 0 to {MAX_PORT}, received {port}.")
     listening = socket.socket()
@@ -83,15 +76,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 class ExplorerServer:
-    """A page for one model: served by `run`, or by a thread within `with`.
-
-    Args:
-        model: The model that answers.
-        listening: What `listen` returned.
-
-    Attributes:
-        address: Of the page, with its token.
-    """
+    """A page at an `address` with a token: served by `run`, or by a thread within `with`."""
 
     def __init__(self, model: "ExploredRun", listening: socket.socket) -> None:
         port = listening.getsockname()[1]
@@ -103,11 +88,7 @@ class ExplorerServer:
         self._server = make_server(LOOPBACK, port, application, fd=listening.fileno(), **options)
 
     def run(self, browser: bool = True) -> None:
-        """Serves until it is interrupted.
-
-        Args:
-            browser: Whether to open the page in the user's browser.
-        """
+        """Serves until it is interrupted, and opens the page in the user's browser if asked to."""
         if browser:  # in a thread, since a browser in the terminal blocks
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
         self._server.serve_forever()
@@ -139,11 +120,6 @@ class PageApplication:
     `/TOKEN/ask/NAME`. A request without the token, with another Host (such as a name that was
     rebound to this machine) or from another Origin gets status 403, an invalid one 400, and any
     other failure 500, with a line in the log. All errors are `{"error": sentence}`.
-
-    Args:
-        model: The model that answers.
-        token: Secret word.
-        hosts: Allowed values of the header Host, with the port.
     """
 
     def __init__(self, model: "ExploredRun", token: str, hosts: Collection[str]) -> None:
@@ -230,11 +206,7 @@ class InvalidRequest(ValueError):
 
 
 class ExploredRun:
-    """A run that answers requests of the page with dicts that JSON can represent.
-
-    Attributes:
-        questions: {last segment of the address: function of the request, a dict}.
-    """
+    """Answers requests of the page with dicts: `questions`, by the last segment of the address."""
 
     def __init__(self, opened: Opened) -> None:
         if opened.run is None:
