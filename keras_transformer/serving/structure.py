@@ -183,7 +183,7 @@ def _signature_problems(meta_graph):
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
             found = {
-                key: (_shape(info), TYPES.get(info.dtype, f"type {info.dtype}"))
+                key: ([dim.size for dim in info.tensor_shape.dim], TYPES.get(info.dtype, "other"))
                 for key, info in tensors.items()
             }
             if found.keys() != specs.keys() or not all(
@@ -192,24 +192,15 @@ def _signature_problems(meta_graph):
                 yield f"The {kind} of {name!r} are {_describe(found)}, expected {_describe(specs)}."
 
 
-def _fits(shape, dtype, expected_shape, expected_dtype):
+def _fits(sizes, dtype, shape, expected_dtype):
     """Whether a tensor meets the contract; the beam size is the export's choice."""
-    same_rank = shape is not None and len(shape) == len(expected_shape)
-    return dtype == expected_dtype and same_rank and shape[0] is None
-
-
-def _shape(tensor_info):
-    """The sizes of a TensorInfo, None for an unknown one; None if the rank is unknown."""
-    shape = tensor_info.tensor_shape
-    if shape.unknown_rank:
-        return None
-    return [None if dim.size == -1 else dim.size for dim in shape.dim]
+    return dtype == expected_dtype and len(sizes) == len(shape) and sizes[:1] == [-1]
 
 
 def _describe(tensors):
     described = []
     for key, (shape, dtype) in sorted(tensors.items()):
-        sizes = shape and [-1 if size is None else size for size in shape]
+        sizes = [-1 if size is None else size for size in shape]
         described.append(f"{key}: {dtype} {sizes}")
     return "{" + ", ".join(described) + "}"
 
