@@ -147,10 +147,9 @@ class TextModel(tf.Module):
         """
 
         def search_rows(source, prefix=None, seeds=None, **sampling):
-            count, length = tf.unstack(tf.shape(source))
-            longest = self.length_limit(search)
+            longest, count = self.length_limit(search), tf.shape(source)[0]
             if self.length_ratio is not None:
-                tokens = self.length_ratio * tf.cast(length, tf.float32)
+                tokens = self.length_ratio * tf.cast(tf.shape(source)[1], tf.float32)
                 longest = tf.minimum(longest, 10 + tf.cast(tf.math.ceil(tokens), tf.int32))
             arguments = self.model.make_step(), self.model.initial_state(source), count, longest
             if sampling:
