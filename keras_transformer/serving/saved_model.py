@@ -64,9 +64,8 @@ def export(
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
     The version appears complete or not at all, and an existing one is never changed. It is tested
-    first (`check`): its structure, and, in a process that loads it as a server does, whether it
-    gives the answers of the model in memory, for any content. That process needs Linux, and is left
-    out elsewhere.
+    first (`check`): its structure, and, on Linux, in a process that loads it as a server does,
+    whether it gives the answers of the model in memory, for any content.
 
     Args:
         translator: a `Translator`; or a tf.Module whose `serve` is a tf.function with the inputs
