@@ -25,8 +25,8 @@ from benchmarks.options import read_options  # noqa: E402
 from keras_transformer.data.dates import LANGUAGES, dates
 from keras_transformer.data.text_files import read_pairs
 from keras_transformer.special_ids import PAD  # noqa: E402
-from keras_transformer.translation.sentence_batches import in_batches  # noqa: E402
 from keras_transformer.translation.text_model import TEXT  # noqa: E402
+from keras_transformer.translation.translator import in_threads  # noqa: E402
 
 ROWS = 256  # beams in a batch
 
@@ -107,7 +107,7 @@ def run(search, sources):
         rows = [row[row != PAD] for row in tokens.numpy()]
         return list(zip(rows, log_prob.numpy(), strict=True))
 
-    return in_batches(translate, [len(source) for source in sources], batch_size)
+    return in_threads(translate, [len(source) for source in sources], batch_size)
 
 
 def rank(hypotheses, length_penalty):

@@ -61,7 +61,7 @@ def _prepare(corpus, shape, folder):
     from benchmarks.shapes import SHAPES
     from keras_transformer.data.text_files import read_lines
     from keras_transformer.presets import ExportConfig
-    from keras_transformer.serving.acceptance.structure import read_signatures
+    from keras_transformer.serving.structure import read_signatures
     from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
     shape = SHAPES[shape]
@@ -78,7 +78,7 @@ def _prepare(corpus, shape, folder):
 
 class _Worker:
     def __init__(self, engine, folder):
-        from keras_transformer.serving.acceptance.server_process import ENVIRONMENT
+        from keras_transformer.serving.server_process import ENVIRONMENT
 
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.load", engine, folder],
@@ -117,7 +117,7 @@ def ours(path, signatures, folder):
     import sysconfig
 
     site_packages = sysconfig.get_paths()["purelib"]
-    c_api = runpy.run_path("keras_transformer/serving/acceptance/c_api.py")
+    c_api = runpy.run_path("keras_transformer/serving/c_api.py")
     ops = "tensorflow_text/python/ops/_sentencepiece_tokenizer.so"
     server = c_api["Server"](site_packages, path, signatures, [os.path.join(site_packages, ops)])
     return lambda text: server.run([text])["text"]

@@ -12,8 +12,8 @@ from benchmarks.shapes import SHAPES
 from benchmarks.timed_fit import TimedFit
 from benchmarks.vocabulary import synthetic_tokenizer
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.server_process import ServerProcess
 
 
 def make_model(shape, precision="float32", **options):

@@ -69,9 +69,10 @@ def exported_translation(corpus, run):
     import tempfile
 
     from keras_transformer.presets import ExportConfig
-    from keras_transformer.serving.acceptance.server_process import ServerProcess
     from keras_transformer.serving.saved_model import export
-    from keras_transformer.translation.sentence_batches import as_bytes, in_batches
+    from keras_transformer.serving.server_process import ServerProcess
+    from keras_transformer.translation.sentences import as_bytes
+    from keras_transformer.translation.translator import in_threads
 
     rows = as_bytes(read_lines(file(corpus, "test", "en")))
     lengths = list(map(len, rows))
@@ -82,7 +83,7 @@ def exported_translation(corpus, run):
     def translate(chosen):
         return server.predict([rows[i] for i in chosen])["text"]
 
-    return lambda: len(in_batches(translate, lengths, 256))
+    return lambda: len(in_threads(translate, lengths, 256))
 
 
 def ctranslate2_translation(corpus, run, beam_size=1, compute_type="float32", apart=False):

@@ -22,9 +22,9 @@ from tensorflow.core.protobuf import saved_model_pb2  # noqa: E402
 from keras_transformer import load  # noqa: E402
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.presets import SearchConfig  # noqa: E402
-from keras_transformer.serving.acceptance.server_process import ServerProcess  # noqa: E402
-from keras_transformer.serving.acceptance.trial import read_warm_up
 from keras_transformer.serving.saved_model import version_dir  # noqa: E402
+from keras_transformer.serving.server_process import ServerProcess  # noqa: E402
+from keras_transformer.serving.trial import read_warm_up
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2  # noqa: E402
 
 ROUNDS = 15

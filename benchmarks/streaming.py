@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.runs.opening import Opened
-from keras_transformer.translation.sentence_batches import (
+from keras_transformer.translation.sentences import (
     FIRST_WINDOW,
     WINDOW,
     IncomingLines,
@@ -39,7 +39,7 @@ def main(model, path, lines=20_000, rounds=3):
 
     def windows():
         incoming = IncomingLines(reader(data))
-        return list(itertools.chain.from_iterable(translate_stream(translate, incoming)))
+        return list(itertools.chain.from_iterable(translate_stream(translate, incoming.take)))
 
     pairs = list(zip(at_once(), windows(), strict=True))
     others = sum(one != other for one, other in pairs)  # rounding decides between equals

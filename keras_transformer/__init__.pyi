@@ -44,10 +44,10 @@ from keras_transformer.runs.training_data import prepare as prepare
 from keras_transformer.runs.validation import EMAValidation as EMAValidation
 from keras_transformer.runs.validation import TranslationScores as TranslationScores
 from keras_transformer.runs.validation import ema_weights as ema_weights
-from keras_transformer.serving.acceptance.structure import check_structure as check_structure
-from keras_transformer.serving.acceptance.trial import check as check
 from keras_transformer.serving.saved_model import export as export
 from keras_transformer.serving.saved_model import load_saved_model as load_saved_model
+from keras_transformer.serving.structure import check_structure as check_structure
+from keras_transformer.serving.trial import check as check
 from keras_transformer.special_ids import END as END
 from keras_transformer.special_ids import PAD as PAD
 from keras_transformer.special_ids import START as START
@@ -63,9 +63,9 @@ from keras_transformer.tools.curves import plot_run as plot_run
 from keras_transformer.tools.curves import plot_runs as plot_runs
 from keras_transformer.tools.curves import save_run_plot as save_run_plot
 from keras_transformer.tools.importers.importing import import_model as import_model
-from keras_transformer.tools.translation_plots import plot_alignment as plot_alignment
-from keras_transformer.tools.translation_plots import plot_attention as plot_attention
-from keras_transformer.tools.translation_plots import (
+from keras_transformer.tools.plots import plot_alignment as plot_alignment
+from keras_transformer.tools.plots import plot_attention as plot_attention
+from keras_transformer.tools.plots import (
     plot_token_probabilities as plot_token_probabilities,
 )
 from keras_transformer.training.distribution import make_strategy as make_strategy

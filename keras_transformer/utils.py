@@ -66,17 +66,6 @@ BLANK_SEAL = f'"{SEAL}": ""'  # stands in its place while it is computed
 TEMPORARY = "tmp."  # a prefix, since the suffix tells Keras the format
 
 
-class Hidden:
-    """An attribute's value that Keras and TensorFlow shall not track, save or wrap.
-
-    `tf.saved_model.save` would trace a Keras model in its own way and save functions a second time,
-    and a dict would become a `DictWrapper`, which JSON cannot always hold.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Formats a number with its noun: "1 pair", "2,000 pairs"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

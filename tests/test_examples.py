@@ -23,7 +23,7 @@ MAKING = {"export": "export", "prepare": "corpora"}
 # What is run, but not compared, and why.
 NOT_COMPARED = {
     "training.word_vectors.initialize_embeddings": "what GloVe covers of English",
-    "serving.acceptance.server_process.ServerProcess": "a log-probability, of another training",
+    "serving.server_process.ServerProcess": "a log-probability, of another training",
 }
 # Exports and what opens them take tens of seconds in all.
 SLOW = (*EXPORTED, "export", "export_ctranslate2")

@@ -8,7 +8,7 @@ from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
     from keras_transformer.runs.opening import Opened
-    from keras_transformer.serving.acceptance.trial import Finding
+    from keras_transformer.serving.trial import Finding
 
 Ops = Annotated[
     tuple[str, ...],
@@ -90,7 +90,7 @@ def check(
     allow_ops: Ops = (),
 ) -> None:
     """Test an exported version as a server would run it; exit with status 1 if a check fails."""
-    from keras_transformer.serving.acceptance.trial import check as try_out
+    from keras_transformer.serving.trial import check as try_out
     from keras_transformer.serving.versions import version_dir
 
     directory = version_dir(path)
@@ -133,13 +133,11 @@ def attention(
 ) -> None:
     """Draw the attention weights of a translation: rows are queries, columns are keys."""
     from keras_transformer.runs.opening import Opened
-    from keras_transformer.tools.figures import check_output
+    from keras_transformer.tools.plots import check_output, save_attention_plot
 
     check_output(output)  # before TensorFlow is imported
     opened = Opened(path, precision=precision)
     set_threads(opened)
-    from keras_transformer.tools.translation_plots import save_attention_plot
-
     print(save_attention_plot(opened, text, output, target, kind, layers, heads))
 
 
@@ -169,12 +167,12 @@ def explore(
     stop.
     """
     from keras_transformer.runs.opening import Opened
-    from keras_transformer.tools.explorer.server import listen, open_explorer
+    from keras_transformer.tools.explorer.server import ExploredRun, ExplorerServer, listen
 
     with listen(port) as listening:
         opened = Opened(path)
         set_threads(opened)
-        explorer = open_explorer(opened, listening)
+        explorer = ExplorerServer(ExploredRun(opened), listening)
         print(explorer.address, flush=True)
         print("Press Ctrl-C to stop the explorer.", file=sys.stderr)
         explorer.run(browser=not no_browser)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
-from keras_transformer.translation.sentence_batches import IncomingLines
+from keras_transformer.translation.sentences import IncomingLines
 from keras_transformer.utils import Path, counted
 
 SEPARATOR = b" ||| "
@@ -178,10 +178,6 @@ class RowReader:
     @property
     def bytes_taken(self) -> int:
         return self._lines.bytes_taken
-
-    @property
-    def ended(self) -> bool:
-        return self._error is None and self._lines.ended
 
     def take(self, max_lines: int) -> list[bytes]:
         """Returns up to `max_lines` texts, see `IncomingLines.take`."""

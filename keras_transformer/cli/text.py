@@ -19,8 +19,7 @@ from keras_transformer.cli.rows import (
     make_rows,
 )
 from keras_transformer.presets import SearchConfig
-from keras_transformer.translation.results import check_n_best
-from keras_transformer.translation.sentence_batches import IncomingLines, translate_stream
+from keras_transformer.translation.sentences import IncomingLines, check_n_best, translate_stream
 from keras_transformer.utils import check_stdout, is_stdout_read
 
 Format = Annotated[str, "format of input and output: text, jsonl (JSON objects) or tsv (tables)"]
@@ -91,7 +90,7 @@ def translate(
     with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
         if not (output and output.has_header):
             _write(file, header)
-        for answers in translate_stream(translator, reader, prefixes, first):
+        for answers in translate_stream(translator, reader.take, prefixes, first):
             _write(file, reader.format_answers(answers, first))
             first += len(answers)
             progress(len(answers), lines.bytes_taken)

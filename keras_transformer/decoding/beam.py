@@ -13,7 +13,6 @@ from keras_transformer.decoding.sampling import (
     append,
     greedy_search,
     logsumexp,
-    prefix_constraint,
     read_arguments,
     read_logits,
     sample,
@@ -168,11 +167,11 @@ def ranking_score(
 
 def _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes):
     """Does what `beam_search` does, for more than one beam."""
-    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
+    batch_size, max_length, constraint = read_arguments(state, batch_size, max_length, prefix)
     penalty = {"length_penalty": config.length_penalty, "length_norm": config.length_norm}
     rank = functools.partial(ranking_score, **penalty)
     beam_size, enough = config.beam_size, config.beam_patience * config.beam_size
-    arguments = step, state, batch_size, max_length, beam_size, rank, prefix_constraint(prefix)
+    arguments = step, state, batch_size, max_length, beam_size, rank, constraint
     alive, ended, steps = _search(*arguments, fixed_shapes, enough)
     # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
     # In other rows none of them ranks above the ended ones, which come first in ties.

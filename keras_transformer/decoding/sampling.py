@@ -7,7 +7,7 @@ T number of steps taken, V vocabulary, K kept by top-k.
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +15,9 @@ import tensorflow as tf
 from keras_transformer.presets import SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.utils import Nested, SearchOutputs, State, Step, Tensor
+
+# Function from position and V to the ids that a prefix requires `(B,)`, PAD if any may follow.
+Constraint: TypeAlias = Callable[[int | Tensor, int | None], Tensor]
 
 NEVER = float("-inf")  # the log-probability of what cannot follow, and of an empty hypothesis
 
@@ -60,7 +63,7 @@ def greedy_search(
     >>> tokenizer.detokenize(tokens).numpy().tolist()
     [b'1998-05-09']
     """
-    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
+    batch_size, max_length, constraint = read_arguments(state, batch_size, max_length, prefix)
 
     def choose(logits, position, rows):
         if not fixed_shapes:
@@ -72,7 +75,7 @@ def greedy_search(
         best = tf.reduce_min(tf.where(largest, tf.range(last + 1), last), axis=-1)
         return best, best
 
-    return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
+    return decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
 
 
 def sample(
@@ -114,7 +117,7 @@ def sample(
     >>> step, state = model.make_step(), model.initial_state(source)
     >>> tokens, lengths, log_prob = sample(step, state, len(source), 64, top_p=0.9)
     """
-    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
+    batch_size, max_length, constraint = read_arguments(state, batch_size, max_length, prefix)
     for name, value in dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed).items():
         _check_option(name, value, batch_size)
     uniform = _random_uniform(seed, batch_size, max_length)  # (B, max_length)
@@ -134,7 +137,7 @@ def sample(
         rank_index = tf.minimum(rank_index, last)  # if rounding left the draw beyond all
         return tf.gather(order, rank_index, batch_dims=1), order[:, 0]
 
-    return decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes)
+    return decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
 
 
 def _check_option(name, value, batch_size):
@@ -195,7 +198,7 @@ def decode_tokens(
     batch_size: int | Tensor,
     max_length: int | Tensor,
     choose: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-    prefix: Tensor | None = None,
+    constraint: Constraint | None = None,
     fixed_shapes: bool = False,
 ) -> SearchOutputs:
     """Appends tokens to every row until all have ended: returns what `greedy_search` does.
@@ -204,10 +207,6 @@ def decode_tokens(
     rows, int32 `(A,)`, to the ids of the next tokens and of the most probable ones, int32 `(A,)`
     each. The other arguments are those that `read_arguments` returns.
     """
-    constraint = prefix_constraint(prefix)
-
-    def running(outputs):
-        return tf.logical_not(outputs.ended)
 
     def advance(position, rows, outputs, state):
         logits, state = step(outputs.last, position, state)
@@ -223,7 +222,7 @@ def decode_tokens(
             last,
             outputs.ended | tf.equal(last, END) | tf.equal(gain, NEVER),
             append(outputs.tokens, last, position if fixed_shapes else None),
-            outputs.lengths + tf.cast(running(outputs), tf.int32),
+            outputs.lengths + tf.cast(~outputs.ended, tf.int32),
             outputs.log_prob + tf.where(outputs.ended, 0.0, gain),
         )
         return outputs, state
@@ -236,7 +235,12 @@ def decode_tokens(
         tf.zeros([batch_size], tf.float32),
     )
     outputs, _ = shrinking_loop(
-        running, advance, nothing, state, max_length, fixed_shapes=fixed_shapes
+        lambda outputs: ~outputs.ended,
+        advance,
+        nothing,
+        state,
+        max_length,
+        fixed_shapes=fixed_shapes,
     )
     # Such a row has no hypothesis.
     never = tf.equal(outputs.log_prob, NEVER)
@@ -267,12 +271,7 @@ def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
     return tf.where(tf.equal(largest, NEVER), 0.0, total)
 
 
-def prefix_constraint(
-    prefix: Tensor | None,
-) -> Callable[[int | Tensor, int | None], Tensor] | None:
-    """Returns a function from position and V to the required ids `(B,)`, PAD if any may follow."""
-    if prefix is None:
-        return None
+def _prefix_constraint(prefix):
     ids = tf.cast(prefix, tf.int32)
     width = tf.shape(ids)[1]
     ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # read past the end
@@ -299,8 +298,8 @@ def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Te
 
 def read_arguments(
     state: State, batch_size: int | Tensor, max_length: int | Tensor, prefix: Tensor | None
-) -> tuple[int | Tensor, int | Tensor, Tensor | None]:
-    """Checks arguments of `greedy_search`; returns the sizes, tensors as int32, and the prefix.
+) -> tuple[int | Tensor, int | Tensor, Constraint | None]:
+    """Checks arguments of `greedy_search`; returns the sizes, tensors as int32, and a `Constraint`.
 
     Eagerly, their values are known; while a graph is traced, shapes, ints and constants are.
     Nothing is checked in a running graph: on a server, an error would be of no use.
@@ -322,6 +321,7 @@ def read_arguments(
                 f"The state has length={room}, but max_length is {steps}: create the state with "
                 f"length={steps}, or search for at most {room} steps."
             )
+    constraint = None
     if prefix is not None:
         ragged = isinstance(prefix, tf.RaggedTensor)
         prefix = prefix.to_tensor() if ragged else tf.convert_to_tensor(prefix)
@@ -332,10 +332,11 @@ def read_arguments(
                 f"The prefix must be integer ids of shape (batch_size={rows}, at most max_length="
                 f"{steps}), received {prefix.dtype.name} of shape {shape}."
             )
+        constraint = _prefix_constraint(prefix)
     batch_size, max_length = (
         tf.cast(x, tf.int32) if tf.is_tensor(x) else x for x in (batch_size, max_length)
     )
-    return batch_size, max_length, prefix
+    return batch_size, max_length, constraint
 
 
 def shrinking_loop(
@@ -366,7 +367,9 @@ def shrinking_loop(
         The final outputs, tensors `(B, …)`, and the number of steps taken.
     """
     scalar, vector = tf.TensorShape([]), tf.TensorShape([None])
-    output_shapes, state_shapes = tf.nest.map_structure(_shape_invariant, (outputs, state))
+    output_shapes, state_shapes = tf.nest.map_structure(  # an axis of size 0 grows
+        lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), (outputs, state)
+    )
     shapes = None if fixed_shapes else (scalar, output_shapes, state_shapes)
     repeat = functools.partial(_repeat, running, advance, max_length, shapes)
 
@@ -399,16 +402,16 @@ def shrinking_loop(
 
 def _repeat(running, advance, max_length, shapes, rows, position, outputs, state):
     """Takes steps while half of the rows can change; with fixed shapes, while any can."""
-
-    def proceed(position, outputs, state):
-        remaining = tf.math.count_nonzero(running(outputs), dtype=tf.int32)
-        enough = 2 * remaining > tf.size(rows) if shapes else remaining > 0
-        return enough & (position < max_length)
-
-    def body(position, outputs, state):
-        return position + 1, *advance(position, rows, outputs, state)
-
-    return tf.while_loop(proceed, body, (position, outputs, state), shape_invariants=shapes)
+    too_few = tf.size(rows) // 2 if shapes else 0
+    return tf.while_loop(
+        lambda position, outputs, _: (
+            (position < max_length)
+            & (tf.math.count_nonzero(running(outputs), dtype=tf.int32) > too_few)
+        ),
+        lambda position, outputs, state: (position + 1, *advance(position, rows, outputs, state)),
+        (position, outputs, state),
+        shape_invariants=shapes,
+    )
 
 
 def _scatter_rows(whole, rows, part):
@@ -417,8 +420,3 @@ def _scatter_rows(whole, rows, part):
     whole = tf.pad(whole, tf.pad(growth[:, tf.newaxis], [[1, 0], [1, 0]]))
     whole = tf.tensor_scatter_nd_update(whole, rows[:, tf.newaxis], part)
     return tf.ensure_shape(whole, [None, *part.shape[1:]])
-
-
-def _shape_invariant(tensor):
-    """Returns the shape that a tensor has throughout the loop."""
-    return tf.TensorShape([None, *(None if size == 0 else size for size in tensor.shape[1:])])

@@ -16,7 +16,7 @@ from keras_transformer.serving.versions import (
     versions,
 )
 from keras_transformer.tokenizers import saved
-from keras_transformer.translation.sentence_batches import as_bytes
+from keras_transformer.translation.sentences import as_bytes
 from keras_transformer.utils import Path, describe_corruption
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class SentenceTranslator:
         if not all(start.startswith(self._tags) for start in starts if start):
             _warn_of_missing_tag(self._tags)
         if self._runs_here:
-            self._model.run_eagerly(self.count <= EAGER_SENTENCES)
+            self._model.run_eagerly = self.count <= EAGER_SENTENCES
         return self._method(texts, search=self._search, prefixes=prefixes, first=first)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.data.pairs import read_sides
@@ -17,7 +16,7 @@ from keras_transformer.training.distribution import broadcast_from_chief, is_chi
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.translator import Translator
-from keras_transformer.utils import Pairs, Tensor
+from keras_transformer.utils import Pairs
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -129,10 +128,8 @@ class TranslationScores(keras.callbacks.Callback):
     def measure(self, model: "Transformer") -> dict[str, float]:
         """Scores the translations of a model: `{"val_bleu": …, "val_chrf": …}`."""
         if self._translator is None or self._translator.model is not model:
-            self._translator = _BoundedTranslator(
-                model, *self.tokenizers, source_end=self.source_end
-            )
-            self._translator.ratio = self._length_ratio()
+            self._translator = Translator(model, *self.tokenizers, source_end=self.source_end)
+            self._translator.length_ratio = 2 * self._length_ratio()
         outputs = self._translator.translate(self.sources, self.batch_size, self.search)
         scores = corpus_scores(outputs, self.targets, self.bleu_tokenize)
         return {"val_bleu": scores["bleu"], "val_chrf": scores["chrf"]}
@@ -144,17 +141,6 @@ class TranslationScores(keras.callbacks.Callback):
             len(texts) + int(tokenizer(texts).flat_values.shape[0]) for tokenizer, texts in sides
         )
         return target / max(source, 1)
-
-
-class _BoundedTranslator(Translator):
-    """Limits the length of translations, as an untrained model may not generate END."""
-
-    ratio: float
-
-    def bound(self, source: Tensor, longest: int) -> Tensor:
-        """Returns the maximum number of steps for ids `(B, S)`."""
-        tokens = 2 * self.ratio * tf.cast(tf.shape(source)[1], tf.float32)
-        return tf.minimum(longest, 10 + tf.cast(tf.math.ceil(tokens), tf.int32))
 
 
 class RunValidation:

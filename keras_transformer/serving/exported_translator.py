@@ -11,24 +11,21 @@ import numpy as np
 
 from keras_transformer.kernels import available_cores
 from keras_transformer.presets import SearchConfig, resolve_search
-from keras_transformer.serving.acceptance.server_process import (
+from keras_transformer.serving.server_process import (
     ServerProcess,
     is_supported,
     one_line,
 )
-from keras_transformer.serving.acceptance.structure import inspect_version
+from keras_transformer.serving.structure import inspect_version
 from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
-from keras_transformer.translation.results import (
+from keras_transformer.translation.sentences import (
     AttentionMaps,
     Hypothesis,
-    check_n_best,
-    sample_seed,
-)
-from keras_transformer.translation.sentence_batches import (
     as_bytes,
     check_count,
-    in_order,
-    sorted_batches,
+    check_n_best,
+    in_batches,
+    sample_seeds,
 )
 from keras_transformer.utils import Path, Texts
 
@@ -102,14 +99,14 @@ class ExportedTranslator:
         n_best = check_n_best(n_best, search)
         name = self.check_search(search, prefixes is not None)
         draws = n_best if search.sample else 1
-        rows = [row for row in as_bytes(texts) for _ in range(draws)]
+        texts = as_bytes(texts)
+        rows = [row for row in texts for _ in range(draws)]
         inputs: dict[str, list[Any]] = {"text": rows}
         if search.sample:
-            places = [divmod(i, draws) for i in range(len(rows))]
-            inputs["seed"] = [sample_seed(search, first + number, draw) for number, draw in places]
+            inputs["seed"] = sample_seeds(search, first, len(texts), draws)
             inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
         found = []
-        for answer in self._ask(name, inputs, max(1, batch_size // search.beam_size)):
+        for answer in self._ask(name, inputs, batch_size // search.beam_size):
             if name != "beam":
                 answer = {key: [answer[key]] for key in ("text", "log_prob")}
             columns = answer["text"], answer["log_prob"], answer.get("score", answer["log_prob"])
@@ -178,23 +175,25 @@ class ExportedTranslator:
     ) -> list[dict[str, Any]]:
         """One dict of outputs for each row of all inputs, in their order."""
         texts = next(iter(inputs.values()))
-        batches = sorted_batches([len(text) for text in texts], batch_size, self._threads)
-        requests = [
-            ({key: [rows[i] for i in batch] for key, rows in inputs.items()}, name)
-            for batch in batches
-        ]
-        replies = self._predict_all(requests, len(texts)) if requests else []
-        rows = (zip(*reply.values(), strict=True) for reply in replies)
-        names: Collection[str] = replies[0].keys() if replies else ()
-        return [dict(zip(names, row, strict=True)) for row in in_order(batches, map(list, rows))]
 
-    def _predict_all(self, requests, texts):
-        """Runs batches, each (inputs, name of the signature), that have so many texts together.
+        def run(batches):
+            requests = [
+                ({key: [rows[i] for i in batch] for key, rows in inputs.items()}, name)
+                for batch in batches
+            ]
+            for reply in self._predict_all(requests, len(texts)) if requests else ():
+                rows = zip(*reply.values(), strict=True)
+                yield [dict(zip(reply, row, strict=True)) for row in rows]
+
+        return in_batches(run, [len(text) for text in texts], batch_size, self._threads)
+
+    def _predict_all(self, requests, count):
+        """Runs batches, each (inputs, name of the signature), with `count` texts together.
 
         A process with an optimized graph replaces the first one once there have been more than
         `OPTIMIZE_THRESHOLD` texts.
         """
-        before, self._texts = self._texts, self._texts + texts
+        before, self._texts = self._texts, self._texts + count
         try:
             if self._run is None or before <= OPTIMIZE_THRESHOLD < self._texts:
                 self._start(optimize=self._texts > OPTIMIZE_THRESHOLD)

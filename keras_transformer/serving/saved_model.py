@@ -6,6 +6,7 @@ out there, flushed to disk, and moved into place by one rename.
 """
 
 import contextlib
+import functools
 import numbers
 import os
 import shutil
@@ -17,32 +18,33 @@ import tensorflow as tf
 
 from keras_transformer.data.pairs import read_sides
 from keras_transformer.presets import GREEDY, ExportConfig
-from keras_transformer.serving import model_card
-from keras_transformer.serving.acceptance.server_process import (
+from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
+from keras_transformer.serving.server_process import (
     ServerProcess,
     is_supported,
     loadable_path,
     one_line,
 )
-from keras_transformer.serving.acceptance.structure import inspect_version
-from keras_transformer.serving.acceptance.trial import (
+from keras_transformer.serving.structure import inspect_version
+from keras_transformer.serving.trial import (
     ADVERSARIAL_INPUTS,
     Answer,
     Finding,
     check,
     write_warm_up,
 )
-from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.versions import (
     DEFAULT,
     MAX_VERSION,
     PLACEHOLDERS,
     SIGNATURES,
+    describe,
     make_inputs,
     version_dir,
     versions,
+    write_card,
 )
-from keras_transformer.translation.sentence_batches import as_bytes
+from keras_transformer.translation.sentences import as_bytes
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Pairs, Path, Texts, flush, open_locked
 
@@ -62,9 +64,8 @@ def export(
     """Publishes a translator as the SavedModel directory `base/<version>`.
 
     The version appears complete or not at all, and an existing one is never changed. It is tested
-    first (`check`): its structure, and, in a process that loads it as a server does, whether it
-    gives the answers of the model in memory, for any content. That process needs Linux, and is left
-    out elsewhere.
+    first (`check`): its structure, and, on Linux, in a process that loads it as a server does,
+    whether it gives the answers of the model in memory, for any content.
 
     Args:
         translator: a `Translator`; or a tf.Module whose `serve` is a tf.function with the inputs
@@ -88,17 +89,18 @@ def export(
         >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1
     """
     config = config or ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
-    base = os.path.abspath(os.fspath(base))
+    base = os.path.abspath(base)
     pairs = list(zip(*read_sides(pairs), strict=True))
     number = _free_version(base, version)
     module, functions = functions_of(translator, config)
     with temporary_version(base, number) as temporary:
         _save(module, functions, temporary)
-        card = model_card.describe(translator, functions, config, pairs, temporary)
+        run = functools.partial(run_signature, functions)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
-        model_card.write_card(temporary, card)  # last: it holds the checksums of all others
+        # Last: it holds the checksums of all others.
+        write_card(temporary, describe(translator, run, functions, config, pairs, temporary))
         requests = [(name, make_inputs(name, ADVERSARIAL_INPUTS)) for name in functions]
-        answers = [Answer(*one, run_signature(functions, *one)) for one in requests]
+        answers = [Answer(*one, run(*one)) for one in requests]
         # A caller's own module may compute anything that a server can.
         findings = check(temporary, answers, CORE_OPS)
         if report:
@@ -245,9 +247,8 @@ def _publish(temporary, base, version, any_version):
 def _flush_tree(directory):
     """Makes the kernel write a tree to disk, files before the directories that name them."""
     for parent, _, names in os.walk(directory, topdown=False):
-        for name in names:
+        for name in (*names, ""):
             flush(os.path.join(parent, name))
-        flush(parent)
 
 
 @contextlib.contextmanager

@@ -14,9 +14,8 @@ from keras_transformer.presets import ExportConfig
 from keras_transformer.serving.versions import DEFAULT, SIGNATURES, Functions, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.keras_workarounds import check_weights
-from keras_transformer.translation.text_model import attention_to_source
+from keras_transformer.translation.text_model import attention_to_source, make_valid
 from keras_transformer.translation.translator import Translator
-from keras_transformer.utils import Hidden
 
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
 MIN_TEMPERATURE = 0.01  # below, the most probable token wins in any case
@@ -31,11 +30,13 @@ class StoredWeights(tf.Module):
     multiple of it.
     """
 
+    _stored: list[tuple[Any, tf.Variable, tf.Variable | None]]
+
     def __init__(self, model: keras.Model, precision: str = "float32") -> None:
         super().__init__(name="stored_weights")
         # Their names are those in the checkpoint of an export.
         self.as_they_are, self.bfloat16, self.quantized, self.scales = [], [], [], []
-        stored: list[tuple[Any, tf.Variable, tf.Variable | None]] = []
+        self.__dict__["_stored"] = stored = []  # not an attribute that would be saved as well
         for weight in model.weights:
             axes = _input_axes(weight)
             if precision == "float32" or not axes:
@@ -50,12 +51,11 @@ class StoredWeights(tf.Module):
                 steps = tf.cast(tf.round(weight.value / scale), tf.int8)
                 self.quantized.append(tf.Variable(steps))
                 stored.append((weight, self.quantized[-1], self.scales[-1]))
-        self._stored = Hidden(stored)
 
     def in_use(self) -> keras.StatelessScope:
         """Context in which the model computes with the stored values."""
         values = []
-        for weight, variable, scale in self._stored.value:
+        for weight, variable, scale in self._stored:
             value = tf.cast(variable, tf.float32)
             values.append((weight, value if scale is None else value * scale))
         return keras.StatelessScope(values)
@@ -76,7 +76,13 @@ class ServedTranslator(tf.Module):
 
     No function raises on content: texts are truncated, numbers out of range are clipped, and
     unknown ids become UNK. Rows do not depend on other rows.
+
+    Attributes:
+        functions: {name: tf.function}, called with the tensors that `SIGNATURES` names.
     """
+
+    functions: Functions
+    _translator: Translator
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
         super().__init__(name="served_translator")
@@ -92,15 +98,11 @@ class ServedTranslator(tf.Module):
             translator = Translator(translator.model, *tokenizers, *limits)
         if config.prefix_token is not None:
             translator.source_prefix = _find_token(tokenizers[0], config.prefix_token)
-        self._translator = Hidden(translator)
         self._config = config
-        functions = {name: self._function(name) for name in check_names(config.signatures)}
-        self._functions = Hidden(functions)
-
-    @property
-    def functions(self) -> Functions:
-        """{name: tf.function}, called with the tensors that `SIGNATURES` names."""
-        return self._functions.value
+        # Not as attributes of a tf.Module, which would be saved as well.
+        self.__dict__["_translator"] = translator
+        names = check_names(config.signatures)
+        self.__dict__["functions"] = {name: self._function(name) for name in names}
 
     def _function(self, name):
         """The tf.function of a signature."""
@@ -127,15 +129,15 @@ class ServedTranslator(tf.Module):
         return tf.function(serve, input_signature=specs, autograph=False)
 
     def _serving_default(self, text):
-        return self._translator.value.best(text)
+        return self._translator.best(text)
 
     def _beam(self, text):
-        answer = self._translator.value.translate_batch(text, search=self._config.search)
+        answer = self._translator.translate_batch(text, search=self._config.search)
         return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
     def _sample(self, text, temperature, top_k, top_p, seed):
         temperature = _finite(temperature, 1.0)
-        return self._translator.value.best(
+        return self._translator.best(
             text,
             temperature=tf.clip_by_value(temperature, MIN_TEMPERATURE, 1 / MIN_TEMPERATURE),
             top_k=tf.maximum(top_k, 0),
@@ -144,13 +146,13 @@ class ServedTranslator(tf.Module):
         )
 
     def _score(self, source, target):
-        translator = self._translator.value
-        target = translator.target_tokenizer(translator.clean(target))
+        translator = self._translator
+        target = translator.target_tokenizer(make_valid(target))
         log_prob, tokens = translator.score_batch(source, translator.truncate_and_pad(target)[0])
         return {"log_prob": log_prob, "tokens": tokens}
 
     def _attention(self, text):
-        translator = self._translator.value
+        translator = self._translator
         model = translator.model
         source, empty = translator.read_source(text)
         tokens, texts, _, _ = translator.translate_ids(source, empty)
@@ -168,12 +170,13 @@ class ServedTranslator(tf.Module):
         }
 
     def _tokens(self, ids):
-        translator = self._translator.value
+        translator = self._translator
         is_known = (ids >= 0) & (ids < translator.model.source_vocabulary_size)
         ids = tf.where(is_known, ids, UNK)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
-        ids = translator.add_prefix(tf.ragged.boolean_mask(ids, tf.logical_not(marks)))
-        source, empty = translator.truncate_and_pad(ids, translator.source_end)
+        ids = tf.ragged.boolean_mask(ids, tf.logical_not(marks))
+        settings = translator.source_end, translator.source_prefix
+        source, empty = translator.truncate_and_pad(ids, *settings)
         tokens, _, log_prob, _ = translator.translate_ids(source, empty)
         tokens = tokens[:, 0]
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)

@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, LogLocator
 
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.runs.run import History, Run
-from keras_transformer.tools.figures import SIGNED, colour, new_figure, save_figure
+from keras_transformer.tools.plots import SIGNED, colour, new_figure, save_figure
 from keras_transformer.utils import Path
 
 # The x-axes of a run's history: unit and label.
@@ -216,16 +216,7 @@ def save_run_plot(path: Path) -> str:
 
 
 def save_runs_plot(paths: Sequence[Path], output: Path) -> Path:
-    """Draws the histories of runs into one picture, labelled by the names of their directories.
-
-    Args:
-        paths: List of run directories.
-        output: Name of the picture; its extension, such as `.png`, `.pdf` or `.svg`, selects the
-            format. The file is written atomically.
-
-    Returns:
-        `output`.
-    """
+    """Draws the histories of runs into one picture, labelled by the names of their directories."""
     names = [os.path.basename(os.path.abspath(path)) for path in paths]
     if len(set(names)) < len(names):
         names = [os.fspath(path) for path in paths]

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD
-from keras_transformer.translation.results import AttentionMaps, TokenStep
+from keras_transformer.translation.sentences import AttentionMaps, TokenStep
 from keras_transformer.translation.text_model import decoder_input
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Tensor

@@ -17,8 +17,8 @@ from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
-from keras_transformer.translation.results import LEAST_LOG_PROB
-from keras_transformer.utils import Hidden, SearchOutputs, Tensor
+from keras_transformer.translation.sentences import LEAST_LOG_PROB
+from keras_transformer.utils import SearchOutputs, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -33,7 +33,13 @@ SLICES = 1, 2, 4  # of a batch
 class TextModel(tf.Module):
     """Translates and scores batches of text; for its arguments, see `Translator`."""
 
+    model: "Transformer"
+    card: dict[str, Any]  # what an export's model card says of the training
     source_prefix: int | None = None  # the id of a token that is put before every source
+    run_eagerly = False  # without graphs: for a few sentences, tracing takes longer than decoding
+    # Of tokens of a translation to those of its source, at most, as an untrained model may not
+    # generate END.
+    length_ratio: float | None = None
 
     def __init__(
         self,
@@ -64,40 +70,39 @@ class TextModel(tf.Module):
             raise ValueError(f"max_output_length must be at least 1, received {max_output_length}.")
         self.max_output_length = min(max_output_length or model.max_length, model.max_length)
         self.variables_to_save = [weight.value for weight in model.weights]
-        self._model, self._card = Hidden(model), Hidden(card or {})
-        self._graphs: Callable[..., Callable[..., Any]] = functools.cache(_compile)
-        self.compiled: Callable[..., Callable[..., Any]] = self._graphs
+        # Not as attributes of a tf.Module, which would save the model a second time.
+        self.__dict__.update(model=model, card=card or {})
+        self._graphs = functools.cache(_compile)
         self.serve = tf.function(self.best, input_signature=[TEXT], autograph=False)
-
-    @property
-    def model(self) -> "Transformer":
-        """The `Transformer`."""
-        return self._model.value
-
-    @property
-    def card(self) -> dict[str, Any]:
-        """What an export's model card says of the training; `load` reads it from the run."""
-        return self._card.value
 
     @property
     def default_layer(self) -> int:
         """The decoder layer whose cross-attention aligns best; see `Translator.align`."""
         return max(self.model.decoder.num_layers - 2, self.model.decoder.num_layers // 2)
 
-    def run_eagerly(self, eagerly: bool = True) -> None:
-        """Runs without graphs: for a few sentences, tracing takes longer than decoding."""
-        self.compiled = _eager if eagerly else self._graphs
+    def compiled(
+        self, function: Callable[..., Any], inputs: Sequence[tf.TensorSpec], **options: Any
+    ) -> Callable[..., Any]:
+        """The function as a graph, traced once; for `run_eagerly`, the function itself."""
+        if not self.run_eagerly:
+            return self._graphs(function, inputs, **options)
+        return lambda *values: function(
+            *map(tf.convert_to_tensor, values, [spec.dtype for spec in inputs]), **options
+        )
 
-    def clean(self, text: Tensor) -> Tensor:
-        """Text `(B,)` in valid UTF-8; a tensor of another rank is refused."""
-        return _make_valid(tf.ensure_shape(text, [None]))
-
-    def truncate_and_pad(self, ids: tf.RaggedTensor, end: bool = True) -> tuple[Tensor, Tensor]:
+    def truncate_and_pad(
+        self, ids: tf.RaggedTensor, end: bool = True, prefix: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Ragged ids to `(B, T)`, truncated and padded; and which rows were empty.
 
         END is appended; without `end` only to empty rows, so that there is something to attend to.
+        The id `prefix` is put before the others.
         """
         empty = tf.equal(ids.row_lengths(), 0)
+        if prefix is not None:
+            prefixes = tf.fill([ids.nrows(), 1], tf.cast(prefix, ids.dtype))
+            prefixes = tf.ragged.boolean_mask(prefixes, ~empty[:, tf.newaxis])
+            ids = tf.concat([prefixes, ids], axis=1)
         ids = tf.cast(ids[:, : self.model.max_length - 1], tf.int32)
         ends = tf.fill([ids.nrows(), 1], END)
         if not end:
@@ -107,16 +112,8 @@ class TextModel(tf.Module):
 
     def read_source(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
-        ids = self.add_prefix(self.source_tokenizer(self.clean(text)))
-        return self.truncate_and_pad(ids, self.source_end)
-
-    def add_prefix(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Ragged source ids with `source_prefix` before each row that is not empty."""
-        if self.source_prefix is None:
-            return ids
-        rows = tf.fill([ids.nrows(), 1], tf.cast(self.source_prefix, ids.dtype))
-        filled = tf.not_equal(ids.row_lengths(), 0)[:, tf.newaxis]
-        return tf.concat([tf.ragged.boolean_mask(rows, filled), ids], axis=1)
+        ids = self.source_tokenizer(make_valid(tf.ensure_shape(text, [None])))
+        return self.truncate_and_pad(ids, self.source_end, self.source_prefix)
 
     def best(self, text: Tensor, **rows: Tensor) -> dict[str, Tensor]:
         """The best translations, `{"text": (B,), "log_prob": (B,)}`: what `serve` computes."""
@@ -139,24 +136,22 @@ class TextModel(tf.Module):
     def translate_ids(
         self, source: Tensor, empty: Tensor, search: SearchConfig = GREEDY, **rows: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Translates what `read_source` returns.
+        """Translates what `read_source` returns: source ids `(B, S)`, and which rows are empty.
 
-        Args:
-            source, empty: ids `(B, S)`, and which rows are empty.
-            search: `SearchConfig`.
-            **rows: Tensors `(B, …)` named `prefix` and `seeds`, see `decoding.search`; or, to
-                sample with other values in each row, all of `seeds`, `temperature`, `top_k` and
-                `top_p`.
+        `rows` are tensors `(B, …)` named `prefix` and `seeds`, see `decoding.search`; or, to sample
+        with other values in each row, all of `seeds`, `temperature`, `top_k` and `top_p`.
 
         Returns:
             Tokens `(B, N, T)`; and texts, log-probabilities and scores, see `Hypothesis`, each
             `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
         """
-        longest = self.length_limit(search)
 
         def search_rows(source, prefix=None, seeds=None, **sampling):
-            state, count = self.model.initial_state(source), tf.shape(source)[0]
-            arguments = self.model.make_step(), state, count, self.bound(source, longest)
+            longest, count = self.length_limit(search), tf.shape(source)[0]
+            if self.length_ratio is not None:
+                tokens = self.length_ratio * tf.cast(tf.shape(source)[1], tf.float32)
+                longest = tf.minimum(longest, 10 + tf.cast(tf.math.ceil(tokens), tf.int32))
+            arguments = self.model.make_step(), self.model.initial_state(source), count, longest
             if sampling:
                 outputs = sample(*arguments, seed=seeds, prefix=prefix, **sampling)
                 return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
@@ -170,7 +165,7 @@ class TextModel(tf.Module):
         texts = self.target_tokenizer.detokenize(
             tf.reshape(tokens, [size * beam_size, tf.shape(tokens)[2]])
         )
-        texts = tf.reshape(_make_valid(texts), [size, beam_size])
+        texts = tf.reshape(make_valid(texts), [size, beam_size])
         only = tf.one_hot(tf.zeros([size], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
         empty = empty[:, tf.newaxis]
         log_prob, score = (
@@ -203,10 +198,6 @@ class TextModel(tf.Module):
         mean = tf.where(readable[:, tf.newaxis], mean, -1.0)
         return source, tf.argmax(mean, axis=-1, output_type=tf.int32)
 
-    def bound(self, source: Tensor, longest: int) -> int | Tensor:
-        """Maximum number of steps for source ids `(B, S)`; `longest`, unless a subclass knows."""
-        return longest
-
     def length_limit(self, search: SearchConfig) -> int:
         """Maximum number of tokens of a translation that is searched for like this."""
         return min(search.max_output_length or self.max_output_length, self.max_output_length)
@@ -235,7 +226,7 @@ def decoder_input(target: Tensor) -> Tensor:
     return tf.pad(target, [[0, 0], [1, 0]], constant_values=START)[:, : tf.shape(target)[1]]
 
 
-def _make_valid(text):
+def make_valid(text: Tensor) -> Tensor:
     """Valid UTF-8, which byte pieces need not form: JSON can hold nothing else."""
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
@@ -246,14 +237,6 @@ def _compile(function, inputs, **options):
     function = tf.function(function, input_signature=inputs, autograph=False)
     function.get_concrete_function()  # traced before threads share it
     return function
-
-
-def _eager(function, inputs, **options):
-    def call(*values):
-        pairs = zip(values, inputs, strict=True)
-        return function(*(tf.convert_to_tensor(x, spec.dtype) for x, spec in pairs), **options)
-
-    return call
 
 
 def search_in_slices(

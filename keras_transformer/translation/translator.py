@@ -3,20 +3,31 @@
 Shapes: B batch.
 """
 
+import concurrent.futures
+import functools
 import itertools
-from collections.abc import Iterable
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.kernels.tensorflow.machine import inter_op_threads
 from keras_transformer.layers.composite import change_precision
 from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.special_ids import END, PAD
-from keras_transformer.translation.results import Hypothesis, check_n_best, sample_seed
-from keras_transformer.translation.sentence_batches import as_bytes, check_count, in_batches
-from keras_transformer.translation.text_model import TEXT, TextModel
+from keras_transformer.translation.sentences import (
+    Hypothesis,
+    as_bytes,
+    check_count,
+    check_n_best,
+    in_batches,
+    sample_seeds,
+)
+from keras_transformer.translation.text_model import TEXT, TextModel, make_valid
 from keras_transformer.utils import Texts
+
+T = TypeVar("T")
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
 TARGET = tf.TensorSpec([None, None], tf.int32, "target")
@@ -198,11 +209,11 @@ class Translator(TextModel):
             prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
         translate_batch = self.compiled(self.translate_batch, inputs, search=search)
+        seeds = np.array(sample_seeds(search, first, len(rows), draws), np.int64)
 
         def run(chosen):
-            numbers, draw = np.divmod(chosen, draws)
-            seeds = [sample_seed(search, *pair) for pair in zip(numbers + first, draw, strict=True)]
-            batch = [[rows[i] for i in numbers], np.array(seeds, np.int64)]
+            numbers = [i // draws for i in chosen]
+            batch = [[rows[i] for i in numbers], seeds[chosen]]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
             outputs = (tensor.numpy() for tensor in translate_batch(*batch))
@@ -215,7 +226,7 @@ class Translator(TextModel):
             ]
 
         lengths = [len(row) for row in rows for _ in range(draws)]
-        found = in_batches(run, lengths, max(1, batch_size // search.beam_size))
+        found = in_threads(run, lengths, batch_size // search.beam_size)
         starts = range(0, len(found), draws)
         return [list(itertools.chain(*found[i : i + draws]))[:n_best] for i in starts]
 
@@ -247,7 +258,7 @@ class Translator(TextModel):
             values, counts = score_batch([rows[i] for i in chosen], target)
             return list(zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True))
 
-        return in_batches(run, ids.row_lengths().numpy(), batch_size)
+        return in_threads(run, ids.row_lengths().numpy(), batch_size)
 
     def align(
         self,
@@ -302,7 +313,7 @@ class Translator(TextModel):
                 for a, b, row in zip(sources, targets, positions.numpy().tolist(), strict=True)
             ]
 
-        return in_batches(run, ids.row_lengths().numpy() - 1, batch_size)
+        return in_threads(run, ids.row_lengths().numpy() - 1, batch_size)
 
     def read_targets(
         self,
@@ -357,9 +368,25 @@ class Translator(TextModel):
                 check = tf.debugging.assert_equal(tf.size(prefixes), tf.size(rows), message)
                 with tf.control_dependencies([check]):
                     prefixes = tf.identity(prefixes)
-                prefixes = self.target_tokenizer(self.clean(prefixes)).to_tensor(PAD)
+                prefixes = self.target_tokenizer(make_valid(prefixes)).to_tensor(PAD)
             found = self.translate_batch(rows, seeds, prefixes, search)[0][:, 0]
         return tf.reshape(found, tf.shape(text))
+
+
+def in_threads(
+    function: Callable[[list[int]], Sequence[T]],
+    lengths: Sequence[int] | np.ndarray,
+    batch_size: int,
+) -> list[T]:
+    """Returns the results of items, which a function computes in batches of similar length.
+
+    `function` maps the indices of some items to a list of as many results. Several threads call it
+    where TensorFlow runs each operation on one core (`configure_threads`).
+    """
+    at_once = inter_op_threads()
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        map_batches: Any = pool.map if at_once > 1 else map
+        return in_batches(functools.partial(map_batches, function), lengths, batch_size, at_once)
 
 
 def to_indices(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.tools import translation_plots
+from keras_transformer.tools import plots
 from tests.support.command_line import refused, run, sentences_before_tensorflow
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """What `plot_attention` is called with; it draws all the same."""
-    calls, plot = [], translation_plots.plot_attention
-    monkeypatch.setattr(translation_plots, "plot_attention", lambda *x: calls.append(x) or plot(*x))
+    calls, plot = [], plots.plot_attention
+    monkeypatch.setattr(plots, "plot_attention", lambda *x: calls.append(x) or plot(*x))
     return calls
 
 

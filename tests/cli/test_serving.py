@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_transformer import load
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.model_card import describe
+from keras_transformer.serving.versions import describe
 from tests.support.command_line import refused, run
 
 
@@ -44,7 +44,7 @@ def test_the_card_of_a_run_is_made_of_plain_objects(reverse_run, tmp_path):
     """TensorFlow's wrapper of a dict cannot be written as JSON by every version of Python."""
     translator = load(reverse_run[0] / "run")
     tf.saved_model.save(tf.Module(), tmp_path)
-    card = describe(translator, {}, ExportConfig(signatures=()), [], tmp_path)
+    card = describe(translator, dict, (), ExportConfig(signatures=()), [], tmp_path)
     assert card["recipe"] == translator.card["recipe"] and card["recipe"]["epochs"] == 2
     plain = {dict, list, tuple, str, int, float, bool, type(None)}
     assert set(types_in([card, translator.card])) <= plain

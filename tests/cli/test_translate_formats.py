@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_transformer.runs import opening
-from keras_transformer.translation import sentence_batches
+from keras_transformer.translation import sentences
 from tests.support.command_line import refused, run
 
 TEXTS = ["ABC", "", "DA FE", "B\u00e9\U0001f642"]
@@ -13,7 +13,7 @@ TEXTS = ["ABC", "", "DA FE", "B\u00e9\U0001f642"]
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    monkeypatch.setattr(sentence_batches, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(sentences, "FIRST_WINDOW", 2)
     monkeypatch.setattr(opening, "EAGER_SENTENCES", 100)  # graphs would take longer to make
 
 

@@ -10,7 +10,7 @@ import pytest
 from keras_transformer.cli.rows import UnfinishedOutput, make_rows
 from keras_transformer.cli.text import _write
 from keras_transformer.runs import opening
-from keras_transformer.translation import sentence_batches
+from keras_transformer.translation import sentences
 from tests.support import child_process
 from tests.support.command_line import refused, run
 from tests.support.toy_translator import toy_pairs
@@ -23,8 +23,8 @@ N_BEST = ["--beam-size", "3", "--n-best", "2"]
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    monkeypatch.setattr(sentence_batches, "FIRST_WINDOW", 2)
-    monkeypatch.setattr(sentence_batches, "WINDOW", 5)
+    monkeypatch.setattr(sentences, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(sentences, "WINDOW", 5)
     monkeypatch.setattr(opening, "EAGER_SENTENCES", 100)  # graphs would take longer to make
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.server_process import ServerProcess
 from tests.support.layer_harness import assert_close, normal
 from tests.support.toy_translator import SIZES, SOURCES, random_translator, toy_tokenizer
 

@@ -11,8 +11,8 @@ import pytest
 from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.runs import run as run_module
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.acceptance import structure
-from keras_transformer.serving.acceptance.structure import inspect_version
+from keras_transformer.serving import structure
+from keras_transformer.serving.structure import inspect_version
 from tests.support.sealing import reseal
 from tests.support.trials.corpora import manifest
 from tests.support.trials.doing import sound

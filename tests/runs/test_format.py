@@ -8,7 +8,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.presets.options import FORMAT
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.server_process import ServerProcess
 from tests.support.paths import FIXTURES
 
 FORMATS = sorted(FIXTURES.glob("format-*"))

@@ -69,7 +69,7 @@ def test_scores_of_a_beam(trained):
     model.set_weights([w + 0.15 * random.normal(size=w.shape) for w in sure.get_weights()])
     scores = kt.TranslationScores(valid[:20], toy_tokenizer(), toy_tokenizer(), "char", beam_size=4)
     translator = kt.Translator(model, toy_tokenizer(), toy_tokenizer())
-    translator.run_eagerly()
+    translator.run_eagerly = True
     beam, greedy = (translator.translate(sources, search=kt.SearchConfig(n)) for n in (4, 1))
     of_beam, of_greedy = (corpus_scores(x, targets, "char")["bleu"] for x in (beam, greedy))
     assert of_greedy != scores.measure(model)["val_bleu"] == of_beam

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.server_process import ServerProcess
 from tests.support import child_process, grpc_stand_in, rest_stand_in
 from tests.support.paths import EXPORT
 from tests.support.toy_translator import SOURCES, trained_translator

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.saved_model import CORE_OPS
+from keras_transformer.serving.server_process import ServerProcess
+from keras_transformer.serving.structure import check_structure
 from tests.support import child_process
 from tests.support.paths import ROOT, SUPPORT
 

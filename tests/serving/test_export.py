@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import keras_transformer
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.structure import check_structure
 from keras_transformer.serving.saved_model import export, load_saved_model
+from keras_transformer.serving.structure import check_structure
 from tests.support.paths import FIXTURES
 from tests.support.sample_text import BYTES, TEXTS
 from tests.support.serving import run_through_c_api

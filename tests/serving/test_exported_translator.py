@@ -17,12 +17,12 @@ import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.opening import Opened
 from keras_transformer.serving import exported_translator
-from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.acceptance.structure import read_signatures
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
+from keras_transformer.serving.server_process import ServerProcess
+from keras_transformer.serving.structure import read_signatures
 from keras_transformer.serving.versions import read_card
-from keras_transformer.tools import translation_plots
+from keras_transformer.tools import plots
 from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES
@@ -140,8 +140,8 @@ def test_the_commands_take_an_export(toy_version, translator, tmp_path):
 
 
 def test_picture(toy_version, translator, monkeypatch, tmp_path):
-    calls, plot = [], translation_plots.plot_attention
-    monkeypatch.setattr(translation_plots, "plot_attention", lambda *x: calls.append(x) or plot(*x))
+    calls, plot = [], plots.plot_attention
+    monkeypatch.setattr(plots, "plot_attention", lambda *x: calls.append(x) or plot(*x))
     result = run("attention", toy_version, "hgf", "--output", tmp_path / "map.png")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")

@@ -12,8 +12,8 @@ import pytest
 import keras_transformer
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving import model_card
-from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving import versions
+from keras_transformer.serving.server_process import ServerProcess
 from keras_transformer.serving.versions import check_names
 from tests.support.toy_translator import toy_pairs, trained_translator
 
@@ -84,7 +84,7 @@ def test_page_is_a_page_without_python(toy_version):
     page = read_page(toy_version)
     assert len(page) < 6000 and max(map(len, page.splitlines())) < 400
     recipe = {"languages": [], "plain": (1, "a"), "peak": None, "nfkc": True, "rate": 0.1 + 0.2}
-    lines = model_card._page({"recipe": recipe, "data": {}, "signatures": {}}).splitlines()
+    lines = versions._page({"recipe": recipe, "data": {}, "signatures": {}}).splitlines()
     rows = ["languages | none", "plain | 1, a", "peak | none", "nfkc | yes", "rate | 0.3"]
     assert [line for line in lines if " | " in line][1:] == [f"| {row} |" for row in rows]
     assert "## Data" not in lines

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.serving.acceptance import server_process
+from keras_transformer.serving import server_process
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
 from tests.support.paths import ROOT

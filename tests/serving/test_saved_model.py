@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.data.pairs import Pair
-from keras_transformer.serving import saved_model
-from keras_transformer.serving.acceptance import trial
+from keras_transformer.serving import saved_model, trial
 from keras_transformer.serving.saved_model import CORE_OPS, export, temporary_version
 from tests.support import stand_in_translator as stand_ins
 from tests.support.command_line import python
@@ -124,7 +123,7 @@ def test_no_version_is_to_be_seen_before_it_is_whole(translator, tmp_path, monke
         monkeypatch.setattr(module, name, spied)
 
     spy(tf.saved_model, "save")
-    spy(saved_model.model_card, "write_card")
+    spy(saved_model, "write_card")
     spy(saved_model, "write_warm_up")
     spy(saved_model, "check")
     spy(os, "rename")

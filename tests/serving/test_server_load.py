@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.server_process import ServerProcess
 from tests.support.toy_translator import SOURCES, toy_pairs, trained_translator
 
 MOST_MEMORY = 1 << 20  # KiB, nearly half of it TensorFlow's own libraries

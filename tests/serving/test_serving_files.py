@@ -15,8 +15,8 @@ import yaml
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.serving.acceptance.server_process import ENVIRONMENT
 from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.server_process import ENVIRONMENT
 from tests.serving.test_clients import load, rest
 from tests.support import child_process, server_protos
 from tests.support.paths import EXPORT, ROOT

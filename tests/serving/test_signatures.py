@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.server_process import ENVIRONMENT, ServerProcess
 from keras_transformer.serving.saved_model import export
+from keras_transformer.serving.server_process import ENVIRONMENT, ServerProcess
 from keras_transformer.serving.versions import check_names, make_inputs
 from tests.support.toy_translator import SOURCES, trained_translator
 
@@ -34,6 +34,13 @@ def test_the_process_is_configured_as_a_server(server):
 def test_score_cuts_a_target_that_is_too_long(server):
     reply = server.predict({"source": ["abc"], "target": ["A" * 1000]}, "score")
     assert reply["tokens"] == [12] and np.isfinite(reply["log_prob"][0])
+
+
+def test_a_source_that_is_too_long_is_answered_as_its_first_tokens(server):
+    whole = [4 + k % 5 for k in range(24)]
+    assert server.predict([whole], "tokens") == server.predict([whole[:11]], "tokens")
+    texts = ["abcdefgh" * 9, "abcdefgh" * 5 + "hgf"]
+    assert len(set(server.predict(texts)["text"])) == 1
 
 
 def sample(server, texts, **values):

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.acceptance.server_process import ServerProcess
 from keras_transformer.serving.saved_model import export
 from keras_transformer.serving.served_translator import StoredWeights
+from keras_transformer.serving.server_process import ServerProcess
 from keras_transformer.serving.versions import read_card
 from tests.support.toy_translator import SOURCES, random_translator, toy_pairs, trained_translator
 

@@ -36,8 +36,8 @@ def write(folder):
 
 def answer(folder):
     """What is wrong with each of them, in words, and what its signatures answer, by its name."""
-    from keras_transformer.serving.acceptance.server_process import ServerProcess
-    from keras_transformer.serving.acceptance.trial import check
+    from keras_transformer.serving.server_process import ServerProcess
+    from keras_transformer.serving.trial import check
     from keras_transformer.serving.versions import SIGNATURES, make_inputs, read_card
     from tests.support.sample_text import LINES
     from tests.support.toy_translator import SOURCES

@@ -2,7 +2,7 @@
 
 All signatures, with every choice that an export or an architecture has, each at least once; and the
 exports of earlier versions, which this one reads. What is opened unasked may hold these and no
-others (`keras_transformer/serving/acceptance/structure.py`).
+others (`keras_transformer/serving/structure.py`).
 """
 
 import pathlib
@@ -13,10 +13,10 @@ import textwrap
 from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import RELATIVE
 from keras_transformer.runs.inspection import ACTIVATIONS
-from keras_transformer.serving.acceptance import structure
-from keras_transformer.serving.acceptance.structure import operations, read_meta_graphs
+from keras_transformer.serving import structure
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
+from keras_transformer.serving.structure import operations, read_meta_graphs
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from tests.support.paths import FIXTURES

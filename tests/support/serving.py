@@ -1,6 +1,6 @@
 """Runs an exported version directory the way TF Serving would."""
 
-from keras_transformer.serving.acceptance.server_process import ServerProcess
+from keras_transformer.serving.server_process import ServerProcess
 
 
 def run_through_c_api(version_dir, batches):

@@ -47,10 +47,10 @@ def words(letters):
 def pair(request, tmp_path_factory):
     """A translator, and the directory that was written of it."""
     translator = MAKERS[request.param]()
-    translator.run_eagerly()  # graphs would take longer to make
+    translator.run_eagerly = True  # graphs would take longer to make
     output = tmp_path_factory.mktemp("ct2") / "model"
     yield translator, export_ctranslate2(translator, output)
-    translator.run_eagerly(False)  # the trained one is everybody's
+    translator.run_eagerly = False  # the trained one is everybody's
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])

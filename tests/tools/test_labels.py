@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_transformer.tools.figures import new_figure, text_style, text_width, to_labels
+from keras_transformer.tools.plots import new_figure, text_style, text_width, to_labels
 
 
 def test_labels_are_short_and_can_be_drawn():

@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 import keras_transformer as kt
-from keras_transformer.translation.results import TokenStep
+from keras_transformer.translation.sentences import TokenStep
 
 
 def step(token, taken, **best):

@@ -19,7 +19,7 @@ from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.transformer import Transformer
-from keras_transformer.translation.results import LEAST_LOG_PROB
+from keras_transformer.translation.sentences import LEAST_LOG_PROB
 from keras_transformer.translation.translator import Translator
 from tests.support.sample_text import BYTES, LINES, TEXTS
 from tests.support.toy_translator import (
@@ -133,8 +133,7 @@ def test_rows_do_not_depend_on_their_batch(translator):
 
 def test_a_few_sentences_are_translated_without_a_graph(translator, monkeypatch):
     expected = translator.translate_n_best(SOURCES[:2])
-    monkeypatch.setattr(translator, "compiled", None)  # put back at the end
-    translator.run_eagerly()
+    monkeypatch.setattr(translator, "run_eagerly", True)
     monkeypatch.setattr(tf, "function", None)  # none is made
     assert translator.translate_n_best(SOURCES[:2]) == [
         [(text, *(pytest.approx(value, abs=1e-5) for value in numbers)) for text, *numbers in row]
@@ -192,7 +191,7 @@ def test_samples_differ(translator):
 
 def test_several_samples_are_those_of_the_seeds_that_follow():
     translator = random_translator()
-    translator.run_eagerly()
+    translator.run_eagerly = True
     config = SearchConfig(sample=True, temperature=1.5, seed=2**31 - 1)
     prefixes = ["", "B"] * 5
     found = translator.translate_n_best(SOURCES, 4, config, prefixes, n_best=2)
@@ -227,7 +226,7 @@ def test_maximum_output_length(search):
     whole = Translator(model, tokenizer, tokenizer, max_output_length=10**6)
     usual = Translator(model, tokenizer, tokenizer)
     for translator in (bounded, whole, usual):
-        translator.run_eagerly()  # five graphs would take longer to make
+        translator.run_eagerly = True  # five graphs would take longer to make
     short, long = (x.translate(SOURCES, search=search) for x in (bounded, whole))
     assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
     assert long == usual.translate(SOURCES, search=search)
@@ -407,7 +406,7 @@ def test_a_copied_translator_is_the_same(copied):
     translator = Translator(made.model, *tokenizers, 5, card=card)
     twin = copied(translator)
     for one in (translator, twin):
-        one.run_eagerly()
+        one.run_eagerly = True
     assert twin.source_tokenizer is twin.target_tokenizer
     assert twin.max_output_length == 5 and twin.card == card
     assert twin.translate(SOURCES, search=BEAM) == translator.translate(SOURCES, search=BEAM)

@@ -5,11 +5,12 @@ import os
 import re
 from typing import Any
 
-from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.tools.importers.source_model import (
     SourceModel,
     check_options,
     list_ignored,
+    make_config,
+    make_search,
     read_activation,
     read_licence,
     read_option,
@@ -157,29 +158,22 @@ def _read_tensors(path, options):
 
 
 def _read_config(path, options):
-    depth = "encoder_layers", "decoder_layers"
-    layers, decoder_layers = (read_size(path, options, name) for name in depth)
     separate = options.get("share_encoder_decoder_embeddings") is False
     tied = options.get("tie_word_embeddings", True)
-    try:
-        return ModelConfig(
-            num_layers=layers,
-            num_decoder_layers=None if decoder_layers == layers else decoder_layers,
-            d_model=read_size(path, options, "d_model"),
-            num_heads=read_size(
-                path, options, "encoder_attention_heads", "decoder_attention_heads"
-            ),
-            d_ff=read_size(path, options, "encoder_ffn_dim", "decoder_ffn_dim"),
-            dropout=options.get("dropout", 0.1),
-            activation=read_activation(path, options, "activation_function"),
-            share_embeddings="none" if not tied else "target" if separate else "all",
-            max_length=read_size(path, options, "max_position_embeddings"),
-            epsilon=1e-5,
-            output_bias=bool(tied),
-            suppress_ids=True,
-        )
-    except ValueError as error:
-        raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
+    return make_config(
+        path,
+        read_size(path, options, "encoder_layers"),
+        read_size(path, options, "decoder_layers"),
+        d_model=read_size(path, options, "d_model"),
+        num_heads=read_size(path, options, "encoder_attention_heads", "decoder_attention_heads"),
+        d_ff=read_size(path, options, "encoder_ffn_dim", "decoder_ffn_dim"),
+        dropout=options.get("dropout", 0.1),
+        activation=read_activation(path, options, "activation_function"),
+        share_embeddings="none" if not tied else "target" if separate else "all",
+        max_length=read_size(path, options, "max_position_embeddings"),
+        epsilon=1e-5,
+        output_bias=bool(tied),
+    )
 
 
 def _name_embeddings(options):
@@ -289,12 +283,10 @@ def _read_search(generation, options):
     if longest is None:
         longest = generation.get("max_length") or options.get("max_length")
         longest = longest - 1 if type(longest) is int else longest  # without the decoder's first
-    try:
-        return SearchConfig(
-            beam_size=read_option(generation, "num_beams", 1),
-            length_penalty=float(read_option(generation, "length_penalty", 1.0)),
-            length_norm="length",
-            max_output_length=longest,
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"The search of the model's configuration is invalid: {error}") from None
+    return make_search(
+        "the model's configuration",
+        read_option(generation, "length_penalty", 1.0),
+        beam_size=read_option(generation, "num_beams", 1),
+        length_norm="length",
+        max_output_length=longest,
+    )

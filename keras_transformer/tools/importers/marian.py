@@ -3,13 +3,14 @@
 import os
 from typing import Any
 
-from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.tools.importers.source_model import (
     NamedFiles,
     SourceModel,
     check_options,
     list_files,
     list_ignored,
+    make_config,
+    make_search,
     parse_yaml,
     read_activation,
     read_licence,
@@ -110,7 +111,12 @@ def read_marian(folder: Path) -> SourceModel:
         output_kernel=untransposed if untransposed in tensors else "",
         source=source,
         target=target,
-        search=_read_search(decoder),
+        search=make_search(
+            DECODER,
+            read_option(decoder, "normalize", 0),
+            beam_size=read_option(decoder, "beam-size", 6),
+            length_norm="length",
+        ),
         notes=_notes(folder, decoder),
     )
 
@@ -171,28 +177,24 @@ def _read_options(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, Any
 
 
 def _read_config(path, options, tensors):
-    layers, decoder_layers = (read_size(path, options, f"{x}-depth") for x in ("enc", "dec"))
     d_ff = read_size(path, options, "transformer-dim-ffn")
     check_options(path, options, {"transformer-decoder-dim-ffn": (0, d_ff)})
     all_tied = options.get("tied-embeddings-all")
     tied = all_tied or options.get("tied-embeddings")
-    try:
-        return ModelConfig(
-            num_layers=layers,
-            num_decoder_layers=None if decoder_layers == layers else decoder_layers,
-            d_model=read_size(path, options, "dim-emb"),
-            num_heads=read_size(path, options, "transformer-heads"),
-            d_ff=d_ff,
-            dropout=float(options.get("transformer-dropout", 0.1)),
-            activation=read_activation(path, options, "transformer-ffn-activation"),
-            share_embeddings="all" if all_tied else "target" if tied else "none",
-            max_length=MAX_LENGTH,
-            frequencies="tensor2tensor",
-            output_bias=bool(tied),
-            suppress_ids=True,
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from None
+    return make_config(
+        path,
+        read_size(path, options, "enc-depth"),
+        read_size(path, options, "dec-depth"),
+        d_model=read_size(path, options, "dim-emb"),
+        num_heads=read_size(path, options, "transformer-heads"),
+        d_ff=d_ff,
+        dropout=options.get("transformer-dropout", 0.1),
+        activation=read_activation(path, options, "transformer-ffn-activation"),
+        share_embeddings="all" if all_tied else "target" if tied else "none",
+        max_length=MAX_LENGTH,
+        frequencies="tensor2tensor",
+        output_bias=bool(tied),
+    )
 
 
 def _find_vocabularies(folder, decoder, files):
@@ -227,17 +229,6 @@ def _read_vocabularies(folder, paths, decoder):
         suppressed = frozenset() if decoder.get("allow-unk") else frozenset([unk])
         sides.append(Vocabulary(pieces, None, unk, None, end, suppressed, content, plain=plain))
     return sides
-
-
-def _read_search(decoder):
-    try:
-        return SearchConfig(
-            beam_size=read_option(decoder, "beam-size", 6),
-            length_penalty=float(read_option(decoder, "normalize", 0)),
-            length_norm="length",
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"The search of {DECODER} is invalid: {error}") from None
 
 
 def _notes(folder, decoder):

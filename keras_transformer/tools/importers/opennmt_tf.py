@@ -10,13 +10,14 @@ import os
 import re
 from typing import Any
 
-from keras_transformer.presets import ModelConfig, SearchConfig
 from keras_transformer.tools.importers.source_model import (
     NamedFiles,
     SourceModel,
     check_options,
     list_files,
     list_ignored,
+    make_config,
+    make_search,
     parse_yaml,
     read_activation,
     read_licence,
@@ -218,14 +219,12 @@ def _read_search(path, options, params):
             "the configuration has no beam_width, so the search is greedy; with --auto_config, "
             "OpenNMT-tf has a beam of 4."
         )
-    try:
-        search = SearchConfig(
-            beam_size=read_option(params, "beam_width", 4 if automatic else 1),
-            length_penalty=float(read_option(params, "length_penalty", 0)),
-            max_output_length=read_option(params, "maximum_decoding_length", OUTPUT_LENGTH),
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"The search of {path} is invalid: {error}") from None
+    search = make_search(
+        path,
+        read_option(params, "length_penalty", 0),
+        beam_size=read_option(params, "beam_width", 4 if automatic else 1),
+        max_output_length=read_option(params, "maximum_decoding_length", OUTPUT_LENGTH),
+    )
     return search, notes
 
 
@@ -258,10 +257,10 @@ def read_description(
 
 def _read_config(path, num_heads, activation, tensors, longest):
     """Returns the architecture; its sizes are those of the tensors."""
-    depths = {
-        stack: len({x.split("/")[2] for x in tensors if x.startswith(f"{stack}/layers/")})
+    depths = [
+        len({x.split("/")[2] for x in tensors if x.startswith(f"{stack}/layers/")})
         for stack in ("encoder", "decoder")
-    }
+    ]
     embedding, inner = EMBEDDINGS["source"][0], "encoder/layers/0/ffn/layer/inner/kernel"
     for name in (embedding, inner):
         if name not in tensors or len(tensors[name].shape) != 2:
@@ -270,26 +269,22 @@ def _read_config(path, num_heads, activation, tensors, longest):
             )
     tied = OUTPUT_KERNEL not in tensors
     shared = EMBEDDINGS["target"][0] not in tensors
-    try:
-        return ModelConfig(
-            num_layers=depths["encoder"],
-            num_decoder_layers=depths["decoder"],
-            d_model=tensors[embedding].shape[1],
-            num_heads=num_heads,
-            d_ff=tensors[inner].shape[1],
-            dropout=DROPOUT,
-            norm="pre" if "encoder/layer_norm/gamma" in tensors else "post",
-            activation=read_activation(path, {"activation": activation}, "activation"),
-            share_embeddings="none" if not tied else "all" if shared else "target",
-            max_length=longest,
-            epsilon=1e-3,
-            frequencies="tensor2tensor",
-            first_position=1,
-            output_bias=tied and OUTPUT_BIAS in tensors,
-            suppress_ids=True,
-        )
-    except ValueError as error:
-        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return make_config(
+        path,
+        *depths,
+        d_model=tensors[embedding].shape[1],
+        num_heads=num_heads,
+        d_ff=tensors[inner].shape[1],
+        dropout=DROPOUT,
+        norm="pre" if "encoder/layer_norm/gamma" in tensors else "post",
+        activation=read_activation(path, {"activation": activation}, "activation"),
+        share_embeddings="none" if not tied else "all" if shared else "target",
+        max_length=longest,
+        epsilon=1e-3,
+        frequencies="tensor2tensor",
+        first_position=1,
+        output_bias=tied and OUTPUT_BIAS in tensors,
+    )
 
 
 # --- checkpoints ---

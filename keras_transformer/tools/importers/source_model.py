@@ -165,6 +165,25 @@ def list_ignored(options: Mapping[str, Any], neutral: Mapping[str, Iterable[Any]
     ]
 
 
+def make_config(path: Path, layers: int, decoder_layers: int, **options: Any) -> ModelConfig:
+    """Makes the architecture; errors name the file that the options are from."""
+    depth = None if decoder_layers == layers else decoder_layers
+    try:
+        return ModelConfig(
+            num_layers=layers, num_decoder_layers=depth, suppress_ids=True, **options
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def make_search(name: Path, length_penalty: Any, **options: Any) -> SearchConfig:
+    """Makes the search; errors say that its options are from `name`."""
+    try:
+        return SearchConfig(length_penalty=float(length_penalty), **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The search of {name} is invalid: {error}") from None
+
+
 def read_activation(path: Path, options: Mapping[str, Any], name: str) -> str:
     """Returns Keras' name of the activation."""
     check_options(path, {name: options.get(name)}, {name: ACTIVATIONS})

@@ -110,30 +110,20 @@ def _read_npz(path, archive):
             read = np.lib.format.read_array_header_1_0
             if version != (1, 0):
                 read = np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
+            shape, _, dtype = read(file)
             start = file.tell()
         if dtype.name not in ARRAYS:
             raise ValueError(f"{path}: {name} must be float32 or float16, received {dtype}.")
         if entry.file_size - start != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"{path} is corrupted: the size of {name} is not that of its shape.")
-        where = functools.partial(_read_entry, path, entry.filename, start, dtype, math.prod(shape))
-        order = "F" if fortran else "C"
-        tensors[name] = StoredTensor(shape, functools.partial(_ordered, where, shape, order))
+        read_array = functools.partial(_read_npz_array, path, entry.filename)
+        tensors[name] = StoredTensor(shape, read_array)
     return tensors
 
 
-def _ordered(read, shape, order):
-    return read().reshape(shape, order=order)
-
-
-def _read_entry(path, name, start, dtype, count):
-    """Reads an array from an entry of a zip."""
+def _read_npz_array(path, name):
     with zipfile.ZipFile(path) as archive, archive.open(name) as file:
-        file.seek(start)
-        content = file.read(count * dtype.itemsize)
-    if len(content) < count * dtype.itemsize:
-        raise ValueError(f"{path} is truncated: {name} ends early; copy or download it again.")
-    return np.frombuffer(content, dtype)
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 # --- PyTorch ---
@@ -257,9 +247,18 @@ def _read_torch_zip(path, archive):
         entry, dtype = f"{root}data/{view.storage.key}", np.dtype(view.storage.dtype)
         size = archive.getinfo(entry).file_size if entry in archive.namelist() else 0
         _check_end(path, name, view.storage.numbers * dtype.itemsize, size)
-        read = functools.partial(_read_entry, path, entry, 0, dtype, view.storage.numbers)
+        read = functools.partial(_read_entry, path, entry, dtype, view.storage.numbers)
         tensors[name] = _make_tensor(view, read)
     return tensors
+
+
+def _read_entry(path, name, dtype, count):
+    """Reads the numbers of a storage from an entry of a zip."""
+    with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+        content = file.read(count * dtype.itemsize)
+    if len(content) < count * dtype.itemsize:
+        raise ValueError(f"{path} is truncated: {name} ends early; copy or download it again.")
+    return np.frombuffer(content, dtype)
 
 
 def _read_torch_stream(path):

@@ -6,6 +6,8 @@ networks are not. Layer normalization and the softmax do not depend on the order
 """
 
 import dataclasses
+import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,6 @@ from keras_transformer.presets import ModelConfig
 from keras_transformer.special_ids import SUPPRESSED
 from keras_transformer.tools.importers.source_model import SourceModel
 from keras_transformer.tools.importers.vocabularies import Rewritten
-
-PROJECTIONS = ("query", "key", "value")
 
 
 class TensorReader:
@@ -127,77 +127,63 @@ def load_weights(
     order = residual_order(transformer.d_model)
     for name in ("encoder", "decoder"):
         for index, layer in enumerate(getattr(transformer, name).layers):
-            _load_layer(layer, _LayerReader(reader, model, name, index, order))
+            _LayerReader(reader, model, name, index, order).copy_layer(layer)
         if norm := getattr(transformer, name).final_norm:
-            _load_norm("final", norm, _LayerReader(reader, model, name, 0, order))
+            _LayerReader(reader, model, name, 0, order).copy_norm("final", norm)
     _load_embeddings(transformer, reader, model, (source, target), order)
     reader.check_unread()
 
 
 def residual_order(d_model: int) -> np.ndarray:
     """Returns the index in their residual stream of each of our D features."""
-    order = np.empty(d_model, np.int64)
-    order[0::2] = np.arange(d_model // 2)
-    order[1::2] = d_model // 2 + np.arange(d_model // 2)
-    return order
+    return np.arange(d_model).reshape(2, -1).T.flatten()
 
 
 class _LayerReader:
-    """Reads the tensors of one layer."""
+    """Copies the tensors of one layer."""
 
     def __init__(
         self, reader: TensorReader, model: SourceModel, stack: str, index: int, order: np.ndarray
     ) -> None:
-        self._reader, self._model, self.order = reader, model, order
-        self._where = stack, index
+        self._reader, self._transposed, self._order = reader, model.transposed, order
+        self._name_tensor = functools.partial(model.name_tensor, stack, index)
 
-    def vector(self, part, sublayer, weight, size):
-        return self._reader.read(
-            self._model.name_tensor(*self._where, part, sublayer, weight), (size,)
-        )
+    def copy_layer(self, layer: Any) -> None:
+        """Copies the weights of an encoder or decoder layer."""
+        parts = [("self", layer.self_attention, layer.self_attention_norm)]
+        if layer.cross_attention:
+            parts.append(("cross", layer.cross_attention, layer.cross_attention_norm))
+        for part, attention, norm in parts:
+            for name in ("query", "key", "value", "output"):
+                self._copy_projection(part, name, getattr(attention, f"{name}_dense"))
+            self.copy_norm(part, norm)
+        for name in ("inner", "outer"):
+            self._copy_projection("feed_forward", name, getattr(layer.feed_forward, name))
+        self.copy_norm("feed_forward", layer.feed_forward_norm)
 
-    def kernel(self, part, sublayer, inputs, outputs):
-        """A matrix (inputs, outputs)."""
-        name = self._model.name_tensor(*self._where, part, sublayer, "kernel")
-        if self._model.transposed:
-            return self._reader.read(name, (outputs, inputs)).T
-        return self._reader.read(name, (inputs, outputs))
+    def copy_norm(self, part: str, norm: Any) -> None:
+        """Copies the weights of a normalization of the residual stream."""
+        for weight in ("gamma", "beta"):
+            name = self._name_tensor(part, "norm", weight)
+            getattr(norm, weight).assign(self._reader.read(name, self._order.shape)[self._order])
 
-
-def _load_layer(layer, reader):
-    parts = [("self", layer.self_attention, layer.self_attention_norm)]
-    if layer.cross_attention:
-        parts.append(("cross", layer.cross_attention, layer.cross_attention_norm))
-    for part, attention, norm in parts:
-        _load_attention(part, attention, reader)
-        _load_norm(part, norm, reader)
-    inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
-    d_model, d_ff = inner.kernel.shape
-    order, part = reader.order, "feed_forward"
-    inner.kernel.assign(reader.kernel(part, "inner", d_model, d_ff)[order])
-    inner.bias.assign(reader.vector(part, "inner", "bias", d_ff))
-    outer.kernel.assign(reader.kernel(part, "outer", d_ff, d_model)[:, order])
-    outer.bias.assign(reader.vector(part, "outer", "bias", d_model)[order])
-    _load_norm(part, layer.feed_forward_norm, reader)
-
-
-def _load_attention(part, attention, reader):
-    for name in PROJECTIONS:
-        dense = getattr(attention, f"{name}_dense")
-        d_model, heads, key_dim = dense.kernel.shape
-        kernel = reader.kernel(part, name, d_model, d_model)[reader.order]
-        dense.kernel.assign(kernel.reshape(d_model, heads, key_dim))
-        dense.bias.assign(reader.vector(part, name, "bias", d_model).reshape(heads, key_dim))
-    dense = attention.output_dense
-    kernel = reader.kernel(part, "output", d_model, d_model)[:, reader.order]
-    dense.kernel.assign(kernel.reshape(heads, key_dim, d_model))
-    dense.bias.assign(reader.vector(part, "output", "bias", d_model)[reader.order])
-
-
-def _load_norm(part, norm, reader):
-    for weight in ("gamma", "beta"):
-        variable = getattr(norm, weight)
-        variable.assign(reader.vector(part, "norm", weight, variable.shape[0])[reader.order])
+    def _copy_projection(self, part, name, dense):
+        """Copies a projection of the residual stream to other features, or back."""
+        is_back, d_model = name in ("output", "outer"), len(self._order)
+        features = math.prod(dense.kernel.shape) // d_model
+        shape = (features, d_model) if is_back else (d_model, features)
+        kernel_name = self._name_tensor(part, name, "kernel")
+        if self._transposed:
+            kernel = self._reader.read(kernel_name, shape[::-1]).T
+        else:
+            kernel = self._reader.read(kernel_name, shape)
+        bias = self._reader.read(self._name_tensor(part, name, "bias"), shape[1:])
+        if is_back:
+            kernel, bias = kernel[:, self._order], bias[self._order]
+        else:
+            kernel = kernel[self._order]
+        dense.kernel.assign(kernel.reshape(dense.kernel.shape))
+        dense.bias.assign(bias.reshape(dense.bias.shape))
 
 
 def _load_embeddings(transformer, reader, model, sides, order):

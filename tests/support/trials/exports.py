@@ -2,7 +2,7 @@
 
 import os
 
-from keras_transformer.serving.acceptance.structure import read_meta_graphs
+from keras_transformer.serving.structure import read_meta_graphs
 from tests.support.sealing import reseal
 from tests.support.trials.trial import Trial
 

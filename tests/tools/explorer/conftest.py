@@ -8,7 +8,7 @@ from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import Run
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.tools.explorer.server import listen, open_explorer
+from keras_transformer.tools.explorer.server import ExploredRun, ExplorerServer, listen
 from tests.support.toy_translator import random_translator
 
 HOSTILE = ("<img/src=x/onerror=document.title='hacked'>", "<script>document.title=1</script>")
@@ -35,7 +35,7 @@ def explored_run(word_translator, tmp_path_factory):
 @contextlib.contextmanager
 def serving(path):
     """The explorer's page of a model while it is served."""
-    with listen() as listening, open_explorer(Opened(path), listening) as explorer:
+    with listen() as listening, ExplorerServer(ExploredRun(Opened(path)), listening) as explorer:
         yield explorer
 
 

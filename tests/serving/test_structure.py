@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.serving.acceptance import structure
-from keras_transformer.serving.acceptance.structure import OURS, SAVER
+from keras_transformer.serving import structure
 from keras_transformer.serving.saved_model import CORE_OPS
+from keras_transformer.serving.structure import OURS, SAVER
 from tests.support import stand_in_translator as stand_ins
 from tests.support.exported_operations import exported_operations, operations_of
 

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Self, cast
 
-from keras_transformer.serving.acceptance import c_api
-from keras_transformer.serving.acceptance.structure import NAME, read_signatures
+from keras_transformer.serving import c_api
+from keras_transformer.serving.structure import read_signatures
+from keras_transformer.serving.versions import GRAPH
 from keras_transformer.utils import Path
 
 PROGRAM = os.path.abspath(c_api.__file__)
@@ -87,7 +88,7 @@ class ServerProcess:
         # -S: no site-packages; -E: no PYTHONPATH. So the process cannot import TensorFlow.
         command = [sys.executable, "-S", "-E", PROGRAM, site_packages, version_dir]
         # Loading an unused library takes time.
-        with open(os.path.join(version_dir, NAME), "rb") as file:
+        with open(os.path.join(version_dir, GRAPH), "rb") as file:
             content = file.read()
         libraries = [library for library, name in TEXT_OPS.items() if name in content]
         command += [os.path.join(site_packages, library) for library in libraries]
@@ -107,10 +108,9 @@ class ServerProcess:
     def predict(self, inputs: Any, signature: str = c_api.DEFAULT) -> dict[str, Any]:
         """Runs one batch: {name of an output: nested lists}, or {"error": message}.
 
-        `inputs` are {name: value}, the values str, bytes, numbers, or nested lists of them; for a
-        signature with one input, the value alone is enough. Strings in the outputs are str, or
-        bytes if they are not UTF-8. A RuntimeError with the end of its log is raised if the process
-        has died.
+        `inputs` are {name: nested lists}; for a signature with one input, the lists are enough.
+        Strings in the outputs are str, or bytes if they are not UTF-8. A RuntimeError with the end
+        of its log is raised if the process has died.
         """
         (reply,) = self.predict_all([(inputs, signature)])
         return reply

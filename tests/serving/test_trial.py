@@ -11,17 +11,16 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer.cli.models import print_report
-from keras_transformer.serving.acceptance import server_process, trial
-from keras_transformer.serving.acceptance.server_process import ServerProcess
-from keras_transformer.serving.acceptance.trial import (
+from keras_transformer.serving import server_process, trial
+from keras_transformer.serving.saved_model import CORE_OPS, export
+from keras_transformer.serving.trial import (
     MAX_RECORDS,
     WARM_UP,
     Answer,
     read_warm_up,
     write_warm_up,
 )
-from keras_transformer.serving.saved_model import CORE_OPS, export
-from keras_transformer.serving.versions import CARD, SIGNATURES, read_card
+from keras_transformer.serving.versions import CARD, SIGNATURES
 from tests.support import stand_in_translator as stand_ins
 from tests.support.sealing import reseal
 from tests.support.toy_translator import toy_pairs
@@ -36,7 +35,6 @@ CHECKS = [
     "empty batch",
     "wrong shapes are rejected",
     "warm-up",
-    "truncation of long sources",
 ]
 
 
@@ -87,20 +85,6 @@ def test_log_probs_may_differ_a_little(sound):
 
     assert problems_of(sound, answers(1e-4)) == {}
     assert list(problems_of(sound, answers(1e-1))) == ["same outputs as in memory"]
-
-
-def test_source_longer_than_the_model_reads(toy_version, tmp_path):
-    """It is answered as its first tokens; a card that names another number of them is wrong."""
-    card = read_card(toy_version)
-    with ServerProcess(toy_version) as server:
-        finding = trial._Trial(server, toy_version)._truncation()
-        assert finding.problems == [] and not finding.skipped
-        assert finding.detail.startswith("2 signatures: ") and "to 11 tokens" in finding.detail
-        card["architecture"]["max_length"] -= 5
-        del card["files"]  # an older card, without checksums
-        (tmp_path / CARD).write_text(json.dumps(card))
-        finding = trial._Trial(server, tmp_path)._truncation()
-        assert len(finding.problems) == 1 and "tokens answers" in finding.problems[0]
 
 
 def test_version_without_a_card(copy):

@@ -18,10 +18,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from tensorboard.compat.proto.config_pb2 import ConfigProto
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from keras_transformer.serving.versions import CARD, DEFAULT, SIGNATURES, read_card
+from keras_transformer.serving.versions import CARD, DEFAULT, GRAPH, SIGNATURES, read_card
 from keras_transformer.utils import Path, check_files, read_bytes
 
-NAME = "saved_model.pb"
 # Of that file, in which an export of all signatures has five to ten million bytes.
 MAX_BYTES, MAX_NODES = 128 << 20, 1_000_000
 META_GRAPHS = 2  # the field of the protocol buffer SavedModel
@@ -92,7 +91,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
 
 def check_checksums(version_dir: Path) -> None:
     """Raises an error if files of a version have changed; warns if it has no checksums."""
-    names = [NAME]
+    names = [GRAPH]
     for folder in LOADED:
         for place, _, found in os.walk(os.path.join(version_dir, folder)):
             inner = os.path.relpath(place, version_dir).replace(os.sep, "/")
@@ -102,7 +101,7 @@ def check_checksums(version_dir: Path) -> None:
 
 def read_meta_graphs(version_dir: Path) -> list[MetaGraphDef]:
     """Reads the graphs of a version directory."""
-    path = os.path.join(version_dir, NAME)
+    path = os.path.join(version_dir, GRAPH)
     content = read_bytes(path, MAX_BYTES)
     try:
         # Only TensorFlow has the message SavedModel, and importing it takes seconds.
@@ -184,7 +183,7 @@ def _signature_problems(meta_graph):
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
             found = {
-                key: (_shape(info), TYPES.get(info.dtype, f"type {info.dtype}"))
+                key: ([dim.size for dim in info.tensor_shape.dim], TYPES.get(info.dtype, "other"))
                 for key, info in tensors.items()
             }
             if found.keys() != specs.keys() or not all(
@@ -193,24 +192,15 @@ def _signature_problems(meta_graph):
                 yield f"The {kind} of {name!r} are {_describe(found)}, expected {_describe(specs)}."
 
 
-def _fits(shape, dtype, expected_shape, expected_dtype):
+def _fits(sizes, dtype, shape, expected_dtype):
     """Whether a tensor meets the contract; the beam size is the export's choice."""
-    same_rank = shape is not None and len(shape) == len(expected_shape)
-    return dtype == expected_dtype and same_rank and shape[0] is None
-
-
-def _shape(tensor_info):
-    """The sizes of a TensorInfo, None for an unknown one; None if the rank is unknown."""
-    shape = tensor_info.tensor_shape
-    if shape.unknown_rank:
-        return None
-    return [None if dim.size == -1 else dim.size for dim in shape.dim]
+    return dtype == expected_dtype and len(sizes) == len(shape) and sizes[:1] == [-1]
 
 
 def _describe(tensors):
     described = []
     for key, (shape, dtype) in sorted(tensors.items()):
-        sizes = shape and [-1 if size is None else size for size in shape]
+        sizes = [-1 if size is None else size for size in shape]
         described.append(f"{key}: {dtype} {sizes}")
     return "{" + ", ".join(described) + "}"
 

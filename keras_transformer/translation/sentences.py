@@ -1,16 +1,19 @@
-"""Sentences: read from a stream, translated in batches of similar length, returned in order."""
+"""Sentences: read from a stream, translated in batches of similar length; and what is found.
+
+No TensorFlow. Shapes: S source length, T target length, N layers, H heads.
+"""
 
 import codecs
 import collections
-import concurrent.futures
 import itertools
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from keras_transformer.kernels import available_cores
+from keras_transformer.presets import SearchConfig
 from keras_transformer.tokenizers.tokenizer import to_bytes
 from keras_transformer.utils import Texts, counted
 
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The log-probability of a missing hypothesis: JSON has no -inf.
+LEAST_LOG_PROB = -1e9
+KINDS = ("cross", "encoder", "decoder")  # of attention
 READ_BYTES = 1 << 16  # per read
 MAX_BLOCKS = 128  # read ahead
 MAX_WINDOW_BYTES = 1 << 23  # of lines that are handed out together
@@ -32,6 +38,96 @@ FIRST_WINDOW = 2048 * max(2, available_cores())
 WINDOW = 4 * FIRST_WINDOW
 
 
+class Hypothesis(NamedTuple):
+    """One of several translations of a text.
+
+    Attributes:
+        text: The translation.
+        log_prob: Natural logarithm of its probability, END included, not normalised by length.
+        score: What a beam ranks by, log_prob / lp(length) with END counted; see `beam_search`.
+            For greedy search and sampling, `log_prob`.
+    """
+
+    text: str
+    log_prob: float
+    score: float
+
+
+class TokenStep(NamedTuple):
+    """One step of a search: the token that was chosen, and the most probable ones.
+
+    Attributes:
+        token: The piece.
+        log_prob: Its natural-log probability given the tokens before it, as the model computes it:
+            without the temperature, top-k and top-p of a sampling search.
+        best: Pairs (piece, log_prob), the most probable first.
+    """
+
+    token: str
+    log_prob: float
+    best: list[tuple[str, float]]
+
+
+class AttentionMaps(NamedTuple):
+    """The attention weights of one pair of texts, and the tokens on both sides.
+
+    Attributes:
+        source_tokens: S strings, END included: the encoder's input.
+        target_tokens: T strings, END included: the output. The decoder's input is START and all
+            but the last of them.
+        scores: {"encoder": float32 `(N, H, S, S)`, "decoder": `(N, H, T, T)`, "cross":
+            `(N, H, T, S)`}: rows are queries, and each sums to 1. For an export {"cross":
+            `(1, 1, T, S)`}, the mean of one layer's heads.
+    """
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    scores: "dict[str, np.ndarray]"
+
+    def labels(self, kind: str) -> tuple[list[str], list[str]]:
+        """The tokens that label the keys and the queries of one of `KINDS`.
+
+        In the decoder's self-attention these are its input tokens; in cross-attention, a query has
+        the name of the token that it predicts.
+        """
+        if kind == "encoder":
+            return self.source_tokens, self.source_tokens
+        if kind == "cross":
+            return self.source_tokens, self.target_tokens
+        inputs = ["<s>", *self.target_tokens[:-1]]
+        return inputs, inputs
+
+
+def check_n_best(n_best: int | None, search: SearchConfig) -> int:
+    """Returns how many translations to find for each text: `n_best`, or the beam size if None.
+
+    Sampling can return any number of samples.
+    """
+    if n_best is None:
+        return search.beam_size
+    if search.sample and n_best < 1:
+        raise ValueError(f"Expected a positive number of samples, received n_best={n_best}.")
+    if not search.sample and not 1 <= n_best <= search.beam_size:
+        raise ValueError(
+            f"A beam of {search.beam_size} gives {'1 to ' * (search.beam_size > 1)}"
+            f"{counted(search.beam_size, 'translation')}, received n_best={n_best}: widen it with "
+            "--beam-size, or sample with --sample."
+        )
+    return n_best
+
+
+def sample_seeds(search: SearchConfig, first: int, count: int, draws: int) -> list[int]:
+    """The seeds, less than 2^63, of all samples of `count` texts, whose numbers start at `first`.
+
+    Sample `k` of a seed is the first sample of that seed plus `k`.
+    """
+    return [
+        ((search.seed + draw) % 2**31 << 32) + int(number)
+        for number in range(first, first + count)
+        for draw in range(draws)
+    ]
+
+
 class IncomingLines:
     """Reads lines ahead in a separate thread, and returns several at a time.
 
@@ -40,7 +136,6 @@ class IncomingLines:
 
     Attributes:
         bytes_taken: Number of bytes of the lines that were handed out, line ends included.
-        ended: Whether all lines have been handed out and no other will come, as far as is known.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -49,12 +144,6 @@ class IncomingLines:
         self._blocks: queue.Queue[bytes | Exception | None] = queue.Queue(MAX_BLOCKS)
         self._all_read = False
         threading.Thread(target=self._read_all, args=(read,), daemon=True).start()
-
-    @property
-    def ended(self) -> bool:
-        if not self._lines and not self._all_read:
-            self._wait(IDLE_SECONDS)
-        return self._all_read and not self._lines
 
     def take(self, max_lines: int) -> list[bytes]:
         """Waits for a line; returns those that have arrived then or soon after, none at the end."""
@@ -105,31 +194,23 @@ class IncomingLines:
             self._blocks.put(error)
 
 
-class Lines(Protocol):
-    """`IncomingLines`, or the texts in them."""
-
-    @property
-    def ended(self) -> bool: ...
-
-    def take(self, max_lines: int) -> list[bytes]: ...
-
-
 def translate_stream(
     translate: Callable[..., list[Any]],
-    lines: Lines,
+    take: Callable[[int], list[bytes]],
     prefixes: Iterator[str | bytes] | None = None,
     first: int = 0,
 ) -> Iterator[list[Any]]:
     """Translates windows of lines, each sorted by length, in the order they arrive.
 
-    A window is translated when it is full, or when no line has arrived for a moment. Where windows
-    end affects speed only: what is sampled for a line depends on its number, from `first`.
+    `take` is `IncomingLines.take`, or a function that returns the texts in those lines. A window is
+    translated when it is full, or when no line has arrived for a moment. Where windows end affects
+    speed only: what is sampled for a line depends on its number, from `first`.
 
     Yields:
         Lists of what `translate` returns for each line.
     """
     number, size = first, FIRST_WINDOW
-    while window := lines.take(size):
+    while window := take(size):
         own = None
         if prefixes is not None:
             own = list(itertools.islice(prefixes, len(window)))
@@ -138,20 +219,12 @@ def translate_stream(
                     f"Received {counted(number + len(own), 'prefix', 'prefixes')}, but more lines "
                     "to translate: give one for each line, an empty one where there is none."
                 )
-            if len(window) < size and lines.ended:
-                _check_end(prefixes, number + len(window))
         yield translate(window, prefixes=own, first=number)
         number, size = number + len(window), WINDOW
-    if prefixes is not None:
-        _check_end(prefixes, number)
-
-
-def _check_end(prefixes, count):
-    """Checks that no prefixes are left over."""
-    if next(prefixes, None) is not None:
+    if prefixes is not None and next(prefixes, None) is not None:
         raise ValueError(
-            f"Received {counted(count, 'line')} to translate, but more prefixes: give one for each "
-            "line."
+            f"Received {counted(number, 'line')} to translate, but more prefixes: give one for "
+            "each line."
         )
 
 
@@ -176,40 +249,19 @@ def check_count(name: str, texts: Sequence[object], count: int) -> None:
 
 
 def in_batches(
-    function: Callable[[list[int]], Sequence[T]],
+    run: Callable[[list[list[int]]], Iterable[Sequence[T]]],
     lengths: "Sequence[int] | np.ndarray",
     batch_size: int,
+    at_once: int,
 ) -> list[T]:
-    """Calls a function for batches of items of similar length; returns results in their order.
+    """Returns the results of items that are computed in batches of similar length, in their order.
 
-    `function` maps the indices of some items to a list of as many results. Several threads call it
-    where TensorFlow runs each operation on one core (`threads.configure_threads`); the batches are
-    smaller than `batch_size` where cores would be idle.
+    `run` maps batches, lists of indices of items, to lists of as many results. It runs `at_once`
+    batches at the same time: they are smaller than `batch_size` where cores would be idle.
     """
-    from keras_transformer.kernels.tensorflow.machine import inter_op_threads
-
-    at_once = inter_op_threads()
-    batches = sorted_batches(lengths, batch_size, at_once)
-    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        run = pool.map if at_once > 1 else map
-        return in_order(batches, run(function, batches))
-
-
-def sorted_batches(
-    lengths: "Sequence[int] | np.ndarray", batch_size: int, at_once: int
-) -> list[list[int]]:
-    """Indices of items in batches of similar length, `at_once` batches or more if possible."""
     batch_size = max(1, min(batch_size, -(-len(lengths) // at_once)))
     # The longest come first, so that at the end no core works for long alone.
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
-
-
-def in_order(batches: Iterable[Sequence[int]], results: Iterable[Sequence[T]]) -> list[T]:
-    """The results of all items, in the order of their indices, from those of their batches."""
-    by_index = {
-        index: result
-        for batch, results_of_batch in zip(batches, results, strict=True)
-        for index, result in zip(batch, results_of_batch, strict=True)
-    }
-    return [by_index[index] for index in sorted(by_index)]
+    batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    results = zip(order, itertools.chain.from_iterable(run(batches)), strict=True)
+    return [result for _, result in sorted(results, key=lambda pair: pair[0])]

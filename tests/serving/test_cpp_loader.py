@@ -7,7 +7,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from keras_transformer.serving.acceptance.server_process import TEXT_OPS
+from keras_transformer.serving.server_process import TEXT_OPS
 from tests.support import child_process
 from tests.support import stand_in_translator as stand_ins
 from tests.support.paths import SUPPORT

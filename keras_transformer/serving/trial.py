@@ -19,8 +19,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from keras_transformer.serving.acceptance.server_process import ServerProcess, is_supported
-from keras_transformer.serving.acceptance.structure import check_checksums, check_structure
+from keras_transformer.serving.server_process import ServerProcess, is_supported
+from keras_transformer.serving.structure import check_checksums, check_structure
 from keras_transformer.serving.versions import CARD, DEFAULT, SIGNATURES, make_inputs, read_card
 from keras_transformer.utils import FILES, Path, Tensor, counted
 
@@ -43,8 +43,6 @@ ADVERSARIAL_INPUTS = (
     b"x" * 10_000,
 )
 TOLERANCE = 1e-3  # of floats, absolute and relative
-MAX_LENGTH_TRIED = 4096  # for longer sources, attention alone would take gigabytes
-MAX_PIECE = 40  # characters of a token, at most, on average
 NOT_TRIED = "skipped: TensorFlow's C library is tried on Linux only, so check it there"
 
 
@@ -189,26 +187,7 @@ class _Trial:
             if function in (self._compare, self._alone) and not self.precise:
                 what += ", number of rows only: half precision"
             findings.append(Finding(title, problems, f"{len(items)} {what}"))
-        return [*findings, self._truncation()]
-
-    def _truncation(self):
-        """Checks that sources longer than `max_length` are truncated."""
-        title = "truncation of long sources"
-        longest = self.card.get("architecture", {}).get("max_length", 0)
-        if not 1 <= longest <= MAX_LENGTH_TRIED:
-            return Finding(title, [], f"skipped: max_length is {longest or 'unknown'}", True)
-        example = self.card["signatures"][DEFAULT]["example"]["inputs"]["text"][0].strip() or "a b"
-        text = f"{example} " * (1 + longest * MAX_PIECE // len(example))
-        ids = [4 + k % (self.card["vocabulary"]["source"]["ids"] - 4) for k in range(2 * longest)]
-        trials = {DEFAULT: ("text", text + example[::-1], text)}
-        if "tokens" in self.names:
-            trials["tokens"] = ("ids", ids, ids[: longest - 1])
-        problems = []
-        for name, (key, whole, truncated) in trials.items():
-            expected, found = self._run(name, {key: [truncated]})
-            problems += found or self._compare(Answer(name, {key: [whole]}, expected))
-        detail = f"longer sources are truncated to {longest - 1} tokens"
-        return Finding(title, problems, f"{counted(len(trials), 'signature')}: {detail}")
+        return findings
 
     def _run(self, name, inputs):
         """Runs one request; returns (outputs, problems)."""

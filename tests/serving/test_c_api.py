@@ -6,7 +6,7 @@ See c_api.py for what is run. No test here needs a server. Answers are compared 
 import pytest
 import tensorflow as tf
 
-from keras_transformer.serving.acceptance import server_process
+from keras_transformer.serving import server_process
 from tests.support import stand_in_translator as stand_ins
 from tests.support.serving import run_through_c_api
 

@@ -1,1 +1,0 @@
-"""Checks of an exported version: what a server would do with it, before it is published."""
