@@ -13,6 +13,7 @@ import tokenize
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "keras_transformer"
+sys.path.insert(0, str(ROOT))  # the package of this checkout counts, whatever is installed
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 NO_CODE |= {tokenize.ENDMARKER, tokenize.ENCODING}
 

@@ -44,14 +44,19 @@ def train(folder):
 def translate(folder):
     """Returns a command line that translates a date with a run that has just been trained."""
     run = ["train", "--preset", "dates", "--output", f"{folder}/run", *SIZES]
-    subprocess.run([sys.executable, "-m", "keras_transformer", *run], check=True, stderr=-3)
+    command = [sys.executable, "-m", "keras_transformer", *run]
+    subprocess.run(command, check=True, cwd=size.ROOT)
     (folder / "line").write_text("9 May 1998\n")
     os.dup2(os.open(folder / "line", os.O_RDONLY), sys.stdin.fileno())
     return ["translate", f"{folder}/run"]
 
 
 def walk(command):
-    """Returns the functions that run, by file in the order of their first call."""
+    """Returns the functions that run, by file in the order of their first call.
+
+    A command that fails, or a training that ends before its first step, is an error: it would be
+    within any budget.
+    """
     from keras_transformer.cli import main as cli
 
     functions = {}
@@ -69,18 +74,24 @@ def walk(command):
     sys.setprofile(profile)
     try:
         cli.main()
-    except (Stop, SystemExit):
-        pass
+    except Stop:
+        return functions
+    except SystemExit as end:
+        if end.code:
+            raise
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+    if command[0] == "train":
+        raise RuntimeError("The training has ended before the first step of its optimizer.")
     return functions
 
 
 def main():
     """Counts one way, or has both counted and compares them with the budget."""
-    ways, is_verbose = {"train": train, "translate": translate}, "-v" in sys.argv
+    ways = {"train": train, "translate": translate}
     name = next((word for word in sys.argv[1:] if word in ways), None)
+    is_verbose = "-v" in sys.argv  # `walk` replaces the arguments
     if name:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         with tempfile.TemporaryDirectory() as folder:
@@ -94,10 +105,13 @@ def main():
     numbers = {}
     for way in ways:
         command = [sys.executable, __file__, way, *sys.argv[1:]]
-        printed = subprocess.run(command, check=True, stdout=-1, stderr=-3, text=True).stdout
-        last = printed.splitlines()[-1]
+        pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        done = subprocess.run(command, **pipes)
+        if done.returncode:
+            sys.exit(done.stderr)
+        last = done.stdout.splitlines()[-1]
         if is_verbose:
-            print(printed, end="")
+            print(done.stdout, end="")
         numbers[f"{way}_files"], numbers[f"{way}_functions"] = map(int, re.findall(r"\d+", last))
     size.compare(numbers)
 

@@ -314,7 +314,7 @@ def plot_token_probabilities(
     axes = figure.subplots(1, len(panels), width_ratios=columns, squeeze=False).flat
     for axis, count, (name, panel) in zip(axes, columns, panels.items(), strict=True):
         axis.set(xlim=(0, count), ylim=(rows, 0))
-        axis.set_title(*to_labels([name]), loc="left", fontsize=MAX_FONT_SIZE, parse_math=False)
+        axis.set_title(*to_labels([name]), loc="left", fontsize=MAX_FONT_SIZE, **text_style())
         for row, cells in enumerate(panel):
             for column, (token, probability, taken) in enumerate(cells):
                 _draw_cell(axis, row, column, labels[token], probability, cell)
