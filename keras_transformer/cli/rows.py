@@ -8,7 +8,6 @@ import collections
 import itertools
 import json
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -237,12 +236,6 @@ class StreamProgress:
         """Prints the end of line on a terminal."""
         if self.terminal and self._lines:
             print(file=sys.stderr)
-
-
-def file_size(descriptor: int) -> int | None:
-    """Returns the size of an open file in bytes; None for a pipe or a terminal."""
-    status = os.fstat(descriptor)
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 class UnfinishedOutput:
