@@ -106,17 +106,23 @@ class Checkpoints:
 
     def read(self) -> list[dict[str, Any]]:
         """Reads `resume.json`, but not the other files."""
-        name = self.state_file
+        name, self.entries = self.state_file, []
         remedy = "restore it from a copy, or train again into another directory"
-        if os.path.exists(name):
-            try:
-                self.entries = _read_entries(name)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise ValueError(f"{name} is corrupted: {remedy}.") from None
-        elif checkpoints := sorted(self._list_unused_files(set())):
-            raise ValueError(f"{name} is missing, although {checkpoints[-1]} exists: {remedy}.")
-        else:
-            self.entries = []
+        if not os.path.exists(name):
+            if checkpoints := sorted(self._list_unused_files(set())):
+                raise ValueError(f"{name} is missing, although {checkpoints[-1]} exists: {remedy}.")
+            return self.entries
+        try:
+            fields = read_json(name)
+            if SEAL in fields and OLD_KEPT not in fields:
+                self.entries = read_sealed(name)[KEPT]
+            else:
+                self.entries = fields[OLD_KEPT]
+                for entry in self.entries:
+                    state = entry["state"]
+                    entry["state"] = {OLD_NAMES.get(k, k): state[k] for k in state}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{name} is corrupted: {remedy}.") from None
         return self.entries
 
     def latest(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
@@ -221,17 +227,6 @@ class Checkpoints:
         if not os.path.isdir(self.folder):
             return set()
         return {x for x in os.listdir(self.folder) if self._owned.fullmatch(x)} - used
-
-
-def _read_entries(name):
-    """Reads the entries of `resume.json`, also those of older versions, by their new names."""
-    fields = read_json(name)
-    if SEAL in fields and OLD_KEPT not in fields:
-        return read_sealed(name)[KEPT]
-    entries = fields[OLD_KEPT]
-    for entry in entries:
-        entry["state"] = {OLD_NAMES.get(k, k): value for k, value in entry["state"].items()}
-    return entries
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:

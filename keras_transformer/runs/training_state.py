@@ -151,7 +151,7 @@ def get_states(
         for name, value in vars(callback).items():
             if isinstance(value, SCALAR_TYPES) and name not in arguments:
                 state[name] = value
-            elif _is_arrays(value):
+            elif isinstance(value, list) and all(isinstance(x, np.ndarray) for x in value):
                 arrays |= {f"callbacks/{number}/{name}/{k}": one for k, one in enumerate(value)}
         states.append(state)
     return states, arrays
@@ -173,7 +173,3 @@ def set_states(
             if name.startswith(f"callbacks/{number}/"):
                 lists.setdefault(name.split("/")[-2], []).append(array)
         vars(callback).update(lists)
-
-
-def _is_arrays(value):
-    return isinstance(value, list) and value and all(isinstance(x, np.ndarray) for x in value)
