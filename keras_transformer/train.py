@@ -87,14 +87,17 @@ def _train(config, run, resume, accept_changed_text):
     data = open_data(config, run, resume, accept_changed_text)
     if resume and not accept_changed_text:
         run.check_same_text(data.fingerprints)
-    check_equal(strategy, "texts and vocabularies", data.digest)
+    check_equal(strategy, "texts", json.dumps(data.fingerprints, sort_keys=True))
+    models = [tokenizer.model.hex() for tokenizer in data.tokenizers]
+    check_equal(strategy, "vocabularies", "".join(models))
     dataset = _make_training_dataset(config, data)
     validation = RunValidation(config, data.valid, data.tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
+    is_begun = resume and run.read_state() is not None
     with strategy.scope():
-        model, coverage = _make_model(config, run, data, dataset, strategy)
+        model, coverage = _make_model(config, data, dataset, strategy, is_begun)
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
@@ -164,7 +167,7 @@ def _make_training_dataset(config, data):
     return make_dataset(data.pairs, *data.tokenizers, **options)
 
 
-def _make_model(config, run, data, dataset, strategy):
+def _make_model(config, data, dataset, strategy, is_begun):
     """Makes the model with random weights, those of another run, or word vectors.
 
     Returns the model and, for `data.json`, the coverage of word vectors.
@@ -179,7 +182,7 @@ def _make_model(config, run, data, dataset, strategy):
     for side in config.pretrained if config.freeze_vectors else ():
         # Learned positions remain trainable.
         getattr(model, f"{side}_embedding").embeddings.trainable = False
-    if run.read_state() is not None:  # has the weights
+    if is_begun:  # the checkpoint has the weights
         return model, {}
     if config.start_from is not None:
         name = Run(config.start_from).file(MODEL)

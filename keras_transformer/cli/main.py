@@ -37,7 +37,6 @@ from keras_transformer.cli.training import (
     prepare,
     train,
 )
-from keras_transformer.presets.options import help_of
 from keras_transformer.utils import open_standard_streams
 
 PROGRAM = "keras-transformer"
@@ -234,7 +233,8 @@ def _list_fields(owner, kind, section):
             yield from _list_fields(owner, hints[field.name], section)
             continue
         default = REQUIRED if field.default is dataclasses.MISSING else field.default
-        yield _Argument(owner, field.name, hints[field.name], help_of(field), default, section)
+        about = field.metadata["help"]
+        yield _Argument(owner, field.name, hints[field.name], about, default, section)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -247,7 +247,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _make_parser(name, arguments, defaults=None):
-    """Makes a parser; its help shows `defaults` instead of those of the arguments."""
+    """Makes a parser; for its help, with `defaults` instead of those of the arguments."""
     names = [argument.label for argument in arguments if not argument.section]
     parser = _Parser(
         f"{PROGRAM} {name}",
@@ -264,7 +264,10 @@ def _make_parser(name, arguments, defaults=None):
         group = groups.get(section) or groups.setdefault(
             section, parser.add_argument_group(section)
         )
-        how = {"help": argument.format_help((defaults or {}).get(argument.name, argument.default))}
+        how: dict[str, Any] = {}
+        if defaults is not None:
+            default = defaults.get(argument.name, argument.default)
+            how["help"] = argument.format_help(default)
         if not section:
             nargs = "+" if argument.is_list else None
             group.add_argument(argument.name, metavar=argument.label, nargs=nargs, **how)

@@ -78,7 +78,7 @@ def translate(
     The samples of a line depend on the seed and the line number only. An imported model has the
     beam size and the length penalty of its own configuration by default.
     """
-    from keras_transformer.runs.opening import Opened
+    from keras_transformer.runs.opening import Opened, SentenceTranslator
 
     opened = Opened(path, options, precision, allow_ops)
     check_n_best(n_best, opened.search)
@@ -91,7 +91,7 @@ def translate(
     first, compared = output.skip_translated(lines) if output else (0, 0)
     prefixes = None if prefix is None else _read_prefixes(prefix, first - compared)
     set_threads(opened)
-    translator = opened.translator(n_best, prefix is not None)
+    translator = SentenceTranslator(opened, n_best, prefix is not None)
     reader = RowReader(lines, rows, len(header) + first)
     if output:
         output.compare(translator, prefixes)
@@ -185,7 +185,7 @@ def evaluate(
     check_stdout()
     from keras_transformer.data.text_files import read_lines
     from keras_transformer.evaluate import evaluate as measure
-    from keras_transformer.runs.opening import Opened
+    from keras_transformer.runs.opening import Opened, SentenceTranslator
 
     paths = [path] if compare is None else [path, compare]
     systems = [
@@ -199,7 +199,7 @@ def evaluate(
         )
     pairs = _read_evaluation_pairs(systems[0], source, target)
     set_threads(*models)
-    translate = [x.translator() if isinstance(x, Opened) else x for x in systems]
+    translate = [SentenceTranslator(x) if isinstance(x, Opened) else x for x in systems]
     _warn_of_unfair_scores(models, [pair[1] for pair in pairs])
     if bleu_tokenize is None:
         bleu_tokenize = getattr(systems[0], "bleu_tokenize", "13a")

@@ -141,7 +141,17 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self._check_data()
+        if self.corpus:
+            for name in ("train_source", "train_target", "valid_fraction", "languages"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"--corpus excludes --{name.replace('_', '-')}: leave out one of the two."
+                    )
+        elif self.train_source is not None and self.languages:
+            raise ValueError(
+                "--languages applies to the built-in dates only: leave it out with --train-source."
+            )
+        check_validation(self)
         if self.imported is None:  # else they are not learned
             joint = self.model.share_embeddings == "all"
             check_vocabularies(self, joint, "--share-embeddings target")
@@ -166,20 +176,6 @@ class TrainConfig:
     def pretrained(self) -> list[str]:
         """The sides with pretrained embeddings: source, target."""
         return [side for side in ("source", "target") if getattr(self, f"{side}_vectors")]
-
-    def _check_data(self) -> None:
-        """Raises if the data is given in two ways."""
-        if self.corpus:
-            for name in ("train_source", "train_target", "valid_fraction", "languages"):
-                if getattr(self, name):
-                    raise ValueError(
-                        f"--corpus excludes --{name.replace('_', '-')}: leave out one of the two."
-                    )
-        elif self.train_source is not None and self.languages:
-            raise ValueError(
-                "--languages applies to the built-in dates only: leave it out with --train-source."
-            )
-        check_validation(self)
 
     def _check_weights(self) -> None:
         """Raises if pretrained or frozen weights do not fit the model."""

@@ -65,14 +65,10 @@ def option(
     `--help` and in `config.yaml`. A hidden one is in `config.yaml` only, and there unless it has
     its default.
     """
+    if type(allowed) is tuple:
+        help += f" ({', '.join(allowed)})"
     metadata = {"help": help, "allowed": allowed, "section": section, "hidden": hidden}
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def help_of(field: "dataclasses.Field[Any]") -> str:
-    """Returns the help text of a field with its choices."""
-    text, allowed = field.metadata["help"], field.metadata.get("allowed")
-    return f"{text} ({', '.join(allowed)})" if type(allowed) is tuple else text
 
 
 def check_fields(config: Any) -> None:

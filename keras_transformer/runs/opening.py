@@ -207,24 +207,19 @@ class Opened:
         target = self.card.get("vocabulary", {}).get("target", {})
         return f"it loses {losses}" if (losses := target.get("detokenizing_loses")) else ""
 
-    def translator(self, n_best: int | None = None, prefixes: bool = False) -> "SentenceTranslator":
-        """Returns a function `translate(texts, prefixes=None, first=0)`.
-
-        `n_best` is that of `Translator.translate_n_best`, or None for one string per text, and
-        `prefixes` is whether prefixes will be passed. If longer input is translated in several
-        calls, `first` is the number of the first text.
-        """
-        return SentenceTranslator(self, n_best, prefixes)
-
 
 class SentenceTranslator:
-    """Translates lists of sentences with the search of an opened model; see `Opened.translator`.
+    """Translates lists of sentences with the search of an opened model.
+
+    `n_best` is that of `Translator.translate_n_best`, or None for one string per text, and
+    `prefixes` is whether prefixes will be passed. If longer input is translated in several calls,
+    `first` is the number of the first text.
 
     Attributes:
         count: Number of sentences so far.
     """
 
-    def __init__(self, opened: Opened, n_best: int | None, prefixes: bool) -> None:
+    def __init__(self, opened: Opened, n_best: int | None = None, prefixes: bool = False) -> None:
         self._model: Any = opened.model
         self._search = opened.search
         self._runs_here = opened.run is not None

@@ -22,7 +22,7 @@ import yaml
 
 from keras_transformer.data.pairs import Pair
 from keras_transformer.presets import GREEDY, ModelConfig, SearchConfig, TrainConfig, change
-from keras_transformer.presets.options import FORMAT, Imported, check_format, help_of
+from keras_transformer.presets.options import FORMAT, Imported, check_format
 from keras_transformer.tokenizers import saved
 from keras_transformer.utils import (
     FILES,
@@ -163,12 +163,8 @@ class Run(os.PathLike[str]):
         return self.read_config().search if self.has(CONFIG) else GREEDY
 
     def write_config(self, config: TrainConfig) -> None:
-        """Writes the configuration atomically, unless it is unchanged."""
-        if self.has(CONFIG) and to_yaml(self.read_config()) == to_yaml(config):
-            return
-        with replacing(self.file(CONFIG)) as name, open(name, "w", encoding="utf-8") as file:
-            file.write(to_yaml(config))
-        self._update_checksum(CONFIG)
+        """Writes the configuration."""
+        self._write(CONFIG, to_yaml(config))
 
     def read_data(self) -> dict[str, Any]:
         """Reads the fingerprints `train` and `valid` of the text, and the coverage of `vectors`."""
@@ -178,11 +174,19 @@ class Run(os.PathLike[str]):
 
     def write_data(self, data: dict[str, Any]) -> None:
         """Writes data for `read_data`, in addition to what the file contains."""
-        old = self.read_data()
-        if old != (data := old | data):
-            with replacing(self.file(DATA)) as name, open(name, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-            self._update_checksum(DATA)
+        self._write(DATA, json.dumps(self.read_data() | data, indent=1))
+
+    def _write(self, name, text):
+        """Writes a file atomically, and its checksum if the model has been written before."""
+        with (
+            replacing(self.file(name)) as temporary,
+            open(temporary, "w", encoding="utf-8") as file,
+        ):
+            file.write(text)
+        scores = self.read_scores()
+        if FILES in scores:
+            scores[FILES] |= describe_files(self, [name])
+            self._write_scores(scores)
 
     def check_same_text(self, fingerprints: Mapping[str, Any]) -> None:
         """Checks that the text, whose path may change, has the fingerprints in `data.json`."""
@@ -245,13 +249,6 @@ class Run(os.PathLike[str]):
         scores = read_sealed(name)
         check_types(name, scores, {"metrics": dict, "mean_of": dict, "worse_mean": dict})
         return scores
-
-    def _update_checksum(self, name):
-        """Updates the checksum of a file that was written after the model."""
-        scores = self.read_scores()
-        if FILES in scores:
-            scores[FILES] |= describe_files(self, [name])
-            self._write_scores(scores)
 
     def _write_scores(self, scores):
         with replacing(self.file(MODEL_SCORES)) as name:
@@ -329,11 +326,11 @@ class Run(os.PathLike[str]):
             return
         with creating(self.path) as temporary:
             new = Run(temporary)
-            new.write_data(data.fingerprints | coverage)
             for folder in (LOGS, CHECKPOINTS):
                 os.makedirs(new.file(folder))
             new.checkpoints.begin()
-            new.write_config(config)
+            new._write(CONFIG, to_yaml(config))
+            new._write(DATA, json.dumps(data.fingerprints | coverage, indent=1))
             new.write_examples(data.valid)
             saved.write(temporary, data.tokenizers)
         try:
@@ -449,7 +446,7 @@ def _yaml_lines(config, fields, indent):
             default_flow_style=True, width=float("inf"), allow_unicode=True
         )
         value = yaml.safe_dump([value], **options).strip()[1:-1]  # without the brackets
-        comment = help_of(field)
+        comment = field.metadata["help"]
         if field.type is not str:  # for which "none" may be a value
             comment = re.sub(r"\bnone(?=:)", "null", comment)
         lines.append(f"{indent}{field.name}: {value}  # {comment}")

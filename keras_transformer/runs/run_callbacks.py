@@ -24,6 +24,7 @@ from keras_transformer.runs.run import (
     Run,
     rank,
 )
+from keras_transformer.runs.training_data import list_differences
 from keras_transformer.runs.validation import ema_weights
 from keras_transformer.tokenizers.saved import describe_lost
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
@@ -320,44 +321,8 @@ def _format_duration(seconds):
 def summarize_training(
     config: TrainConfig, data: "TrainingData", model: "Transformer", steps: int, output: str
 ) -> str:
-    """Describes a training in about ten lines; `config.yaml` of the run has everything."""
-    prints = data.fingerprints
-    rows = {
-        **_describe_text(config, data),
-        "model": _describe_model(config),
-        "parameters": f"{model.count_params():,}",
-        "optimizer": _describe_optimizer(config, steps * config.epochs),
-        "epochs": _join(
-            f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
-            f"{config.tokens_per_batch:,} tokens per batch",
-            config.accumulation_steps > 1 and f"accumulation over {config.accumulation_steps}",
-        ),
-        "devices": _join(
-            config.precision,
-            f"strategy {config.strategy}",
-            counted(model.distribute_strategy.num_replicas_in_sync, "replica"),
-            model.parallel_microbatches > 1
-            and f"{model.parallel_microbatches} parallel microbatches",
-            config.jit_compile and "XLA",
-        ),
-        "validation": _join(
-            config.valid_source or ("held out" if config.train_source else None),
-            counted(len(data.valid), "pair"),
-            prints["train"] == prints["valid"] and "the training text itself",
-            f"best selected by {config.validate_by}",
-            config.patience and f"patience {counted(config.patience, 'epoch')}",
-        ),
-        "output": _join(output, config.log_file and f"log {config.log_file}"),
-    }
-    return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
-
-
-def _describe_text(config, data):
-    """Describes the text, the vocabularies, and what these cannot write of the targets."""
-    text = config.train_source and _join(config.train_source, config.train_target)
-    languages = f" ({', '.join(config.languages)})" if config.languages else ""
-    if config.corpus:
-        text = f"corpus {', '.join(config.corpus)}"
+    """Describes a training in some lines; `config.yaml` of the run has everything."""
+    train, valid = data.fingerprints["train"], data.fingerprints["valid"]
     source, target = (
         # A given vocabulary is WordPiece, whichever type would be learned.
         f"{'wordpiece' if isinstance(tokenizer, WordPieceTokenizer) else config.model_type}, "
@@ -369,44 +334,23 @@ def _describe_text(config, data):
         lost = "; ".join(filter(None, (corpus.lost for corpus, _ in data.corpora)))
     else:
         lost = describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
-    pairs = counted(data.fingerprints["train"]["pairs"], "pair")
-    return {
-        "data": f"{text or f'built-in dates{languages}'}: {pairs}",
+    is_short = steps * config.epochs <= config.warmup_steps
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    differences = list_differences(TrainConfig(), config)
+    rows = {
+        "pairs": f"{train['pairs']:,}, for validation {len(data.valid):,}"
+        + " (of the training text itself)" * (train == valid),
         "vocabulary": f"{source}, joint" if is_joint else f"source {source}; target {target}",
         "targets": lost,
+        "parameters": f"{model.count_params():,}",
+        "steps": f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}"
+        + " (no more than --warmup-steps)" * is_short,
+        "devices": f"{counted(replicas, 'replica')}, {model.parallel_microbatches} in parallel",
+        "options": ", ".join(f"{name} {_format_value(value)}" for name, _, value in differences),
+        "output": output,
     }
+    return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
 
 
-def _describe_model(config):
-    model = config.model
-    encoder, decoder = model.depths
-    return _join(
-        counted(encoder, "layer") if encoder == decoder else f"{encoder} + {decoder} layers",
-        f"d_model {model.d_model}",
-        f"{counted(model.num_heads, 'head')}, d_ff {model.d_ff}, dropout {model.dropout:g}",
-        f"{model.norm}-norm, {model.positions} positions, max_length {model.max_length}",
-        config.start_from and f"fine-tuned from {config.start_from}",
-        config.freeze and f"frozen: {' '.join(config.freeze)}",
-    )
-
-
-def _describe_optimizer(config, total_steps):
-    """Describes Adam, its schedule, and the options that are not off."""
-    rate = "the paper's" if config.learning_rate is None else f"{config.learning_rate:g}"
-    short = f" (the training has {total_steps:,})" if total_steps <= config.warmup_steps else ""
-    options = {
-        "cooldown steps": config.cooldown_steps,
-        "label smoothing": config.label_smoothing,
-        "R-Drop": config.rdrop,
-        "weight decay": config.weight_decay,
-        "clip norm": config.clip_norm,
-        "EMA": config.ema,
-    }
-    return _join(
-        f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}{short}",
-        *(f"{name} {value:g}" for name, value in options.items() if value),
-    )
-
-
-def _join(*texts):
-    return ", ".join(text for text in texts if text)
+def _format_value(value):
+    return " ".join(value) if isinstance(value, tuple) else value

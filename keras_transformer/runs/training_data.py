@@ -175,7 +175,7 @@ def _check_files(config: TrainConfig, run: Run, resume: bool) -> None:
 
 def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
     """Raises if a field has changed that must not change when a run is resumed."""
-    for name, old, new in _list_differences(original, config):
+    for name, old, new in list_differences(original, config):
         uses_recorded = name == "precision" and new == "auto"
         if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
             raise ValueError(
@@ -194,7 +194,7 @@ def _check_start_from(config: TrainConfig, run: Run) -> None:
         )
     inspect_run(run)
     origin = run.read_config()
-    for name, old, new in _list_differences(origin, config):
+    for name, old, new in list_differences(origin, config):
         if name in VOCABULARY_FIELDS or name in ARCHITECTURE_FIELDS:
             raise ValueError(
                 f"{name} must be {old!r} with --start-from {run}, received {new!r}: leave out the "
@@ -205,7 +205,7 @@ def _check_start_from(config: TrainConfig, run: Run) -> None:
         raise ValueError("--train-source is missing: give the text to fine-tune on.")
 
 
-def _list_differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
+def list_differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
     """Lists the names, old and new values of fields that differ, those of the model included."""
     before, after = ({**vars(config), **vars(config.model)} for config in (old, new))
     del before["model"]
@@ -293,12 +293,6 @@ class TrainingData:
     valid: list[Pair]
     tokenizers: "tuple[saved.Saved, saved.Saved]"
     fingerprints: dict[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """A string that identifies text and vocabularies."""
-        models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
-        return json.dumps([self.fingerprints, models], sort_keys=True)
 
 
 def open_data(
