@@ -105,8 +105,8 @@ def _train(config, run, resume, accept_changed_text):
     with contextlib.nullcontext() if resume else run.created(config, data, coverage):
         checkpoint = RunCheckpoint(run, dataset, validation, config, accept_changed_text)
         checkpoint.open()
-        if checkpoint.is_finished:
-            print(_explain_finished(checkpoint, config, run), file=sys.stderr)
+        if checkpoint.state["finished"] and (text := _explain_end(checkpoint, config, run)):
+            print(text, file=sys.stderr)
             return {}
         checkpoint.set_model(model)
         checkpoint.restore()
@@ -226,15 +226,17 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _explain_finished(checkpoint, config, run):
-    """Explains why nothing is left to train, and how to continue."""
+def _explain_end(checkpoint, config, run):
+    """Explains why nothing is left to train, and how to continue; empty if epochs are left."""
     done = checkpoint.position.epoch
-    if done < config.epochs:
+    if done >= config.epochs:
+        return (
+            f"{run} has completed its {counted(done, 'epoch')}: to continue, --resume with "
+            "more --epochs."
+        )
+    if checkpoint.position.ended:
         return (
             f"{run} was stopped by --patience {config.patience} after epoch {done} of "
             f"{config.epochs}: to continue, --resume with a larger --patience or none."
         )
-    return (
-        f"{run} has completed its {counted(done, 'epoch')}: to continue, --resume with "
-        "more --epochs."
-    )
+    return ""

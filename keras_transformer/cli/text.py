@@ -104,7 +104,8 @@ def translate(
             progress(len(answers), lines.bytes_taken)
             if not (output or getattr(sys.stdout, "is_read", True)):
                 break
-    progress.end()
+    if progress.terminal:
+        print(file=sys.stderr)
 
 
 def _read_prefixes(path, first):

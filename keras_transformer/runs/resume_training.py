@@ -36,21 +36,13 @@ FIRST_SAVE_SECONDS = 30.0  # until the first checkpoint, as the time for saving 
 
 @dataclasses.dataclass
 class Position:
-    """How far a training has come.
+    """How far a training has come."""
 
-    Attributes:
-        epoch: Number of completed epochs.
-        step: Number of completed steps of the current epoch.
-        total_steps: Number of completed steps of all epochs.
-        batch: The next batch of the dataset: (pass, index in it).
-        ended: Whether the training stopped before the last epoch.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    total_steps: int = 0
-    batch: tuple[int, int] = (0, 0)
-    ended: bool = False
+    epoch: int = 0  # completed ones
+    step: int = 0  # completed ones of the current epoch
+    total_steps: int = 0  # completed ones of all epochs
+    batch: tuple[int, int] = (0, 0)  # the next one of the dataset: (pass, index in it)
+    ended: bool = False  # whether the training stopped before the last epoch
 
 
 class ResumeTraining(keras.callbacks.Callback):

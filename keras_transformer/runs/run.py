@@ -328,7 +328,6 @@ class Run(os.PathLike[str]):
             new = Run(temporary)
             for folder in (LOGS, CHECKPOINTS):
                 os.makedirs(new.file(folder))
-            new.checkpoints.begin()
             new._write(CONFIG, to_yaml(config))
             new._write(DATA, json.dumps(data.fingerprints | coverage, indent=1))
             new.write_examples(data.valid)

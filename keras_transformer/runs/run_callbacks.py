@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.averaging import describe_members, is_mean_worse, load_mean
-from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.run import (
     CHECKPOINTS,
@@ -28,7 +27,7 @@ from keras_transformer.runs.training_data import list_differences
 from keras_transformer.runs.validation import ema_weights
 from keras_transformer.tokenizers.saved import describe_lost
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
-from keras_transformer.utils import Path, counted, replacing
+from keras_transformer.utils import Path, counted, digest, replacing
 
 if TYPE_CHECKING:
     from keras_transformer.runs.training_data import TrainingData
@@ -101,12 +100,6 @@ class RunCheckpoint(ResumeTraining):
         if self.config.patience is None or not self.state["checkpoints"]:
             return False
         return self.state["epoch"] - rank(self.state)[0]["epoch"] >= self.config.patience
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do, including the average of checkpoints."""
-        is_last = self.position.ended or self.position.epoch >= self.config.epochs
-        return self.state["finished"] and is_last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the training and starts the clock."""
@@ -206,7 +199,7 @@ def write_weights(path: Path, model: keras.Model) -> str:
             with zipfile.ZipFile(archive) as file, open(name, "wb") as copy:
                 with file.open("model.weights.h5") as weights:
                     shutil.copyfileobj(weights, copy)
-            return file_checksum(name)
+            return digest(name)
         finally:
             with contextlib.suppress(OSError):
                 os.remove(archive)
@@ -336,7 +329,10 @@ def summarize_training(
         lost = describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
     is_short = steps * config.epochs <= config.warmup_steps
     replicas = model.distribute_strategy.num_replicas_in_sync
-    differences = list_differences(TrainConfig(), config)
+    options = [
+        f"{name} {' '.join(value) if isinstance(value, tuple) else value}"
+        for name, _, value in list_differences(TrainConfig(), config)
+    ]
     rows = {
         "pairs": f"{train['pairs']:,}, for validation {len(data.valid):,}"
         + " (of the training text itself)" * (train == valid),
@@ -346,11 +342,7 @@ def summarize_training(
         "steps": f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}"
         + " (no more than --warmup-steps)" * is_short,
         "devices": f"{counted(replicas, 'replica')}, {model.parallel_microbatches} in parallel",
-        "options": ", ".join(f"{name} {_format_value(value)}" for name, _, value in differences),
+        "options": ", ".join(options),
         "output": output,
     }
     return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
-
-
-def _format_value(value):
-    return " ".join(value) if isinstance(value, tuple) else value

@@ -278,21 +278,13 @@ def _vocabulary_checksums(manifest):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
-    """The data of a training.
+    """The data of a training."""
 
-    Attributes:
-        pairs: The training text in memory; empty if it is prepared.
-        corpora: The prepared corpora with their weights; empty if the text is in memory.
-        valid: The validation set.
-        tokenizers: The source and the target tokenizer, the same object if shared.
-        fingerprints: Fingerprints of `train` and `valid`, for `data.json`.
-    """
-
-    pairs: Pairs
-    corpora: list[tuple[PreparedCorpus, float]]
+    pairs: Pairs  # the training text in memory; empty if it is prepared
+    corpora: list[tuple[PreparedCorpus, float]]  # with their weights; empty if it is not
     valid: list[Pair]
-    tokenizers: "tuple[saved.Saved, saved.Saved]"
-    fingerprints: dict[str, Any]
+    tokenizers: "tuple[saved.Saved, saved.Saved]"  # the same object twice if shared
+    fingerprints: dict[str, Any]  # of `train` and `valid`, for `data.json`
 
 
 def open_data(

@@ -22,11 +22,9 @@ SCALAR_TYPES = (bool, int, float, type(None), np.number)  # of saved attributes 
 
 
 def read_variables(model: keras.Model) -> dict[str, np.ndarray]:
-    """Reads every variable of a compiled and built model.
+    """Reads every variable of a compiled and built model: {name: array}.
 
-    Returns:
-        {name: array}, with the prefix "model/" for weights and random generators, "optimizer/", or
-        "metrics/".
+    Names begin with "model/" for weights and random generators, "optimizer/", or "metrics/".
     """
     return {name: variable.numpy() for name, variable in _iterate_variables(model)}
 
@@ -83,8 +81,7 @@ def gather_metrics(
 ) -> dict[str, np.ndarray]:
     """Gathers the metrics of all workers, which must call this together.
 
-    Returns:
-        The arrays of `read_variables`, with "metrics/…@k" for each replica k of all workers.
+    Of the arrays of `read_variables`, there is then a "metrics/…@k" for each replica k of all.
     """
     if not is_multiworker(strategy):
         return dict(arrays)
