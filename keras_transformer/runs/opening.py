@@ -316,13 +316,8 @@ def inspect_model(path: Path) -> None:
         raise ValueError(describe_corruption(path, error)) from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from None
-    check_model_config(path, config)
-
-
-def check_model_config(path: Path, config: dict[str, Any]) -> None:
-    """Raises an error for a parsed `config.json` that names or measures what is not allowed."""
     try:
-        _check_config_value(config, 0)
+        check_config_value(config)
     except ValueError as error:
         raise ValueError(f"{path}: {error}.") from None
     kind = config.get("registered_name")
@@ -332,18 +327,18 @@ def check_model_config(path: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _check_config_value(value, depth, name=""):
-    """Checks a value and everything in it."""
+def check_config_value(value: Any, name: str = "", depth: int = 0) -> None:
+    """Raises an error for a value in `config.json` that names or measures what is not allowed."""
     if depth > MAX_DEPTH:
         raise ValueError("its configuration is nested too deep")
     if isinstance(value, dict):
         if {"class_name", "registered_name", "module"} & value.keys():
             _check_class(value)
         for key, item in value.items():
-            _check_config_value(item, depth + 1, key)
+            check_config_value(item, key, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _check_config_value(item, depth + 1, name)
+            check_config_value(item, name, depth + 1)
     elif value is None and name in OPTIONAL:
         pass
     elif name in MAX_OF and not (type(value) is int and 1 <= value <= MAX_OF[name]):

@@ -27,7 +27,6 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.utils import (
     FILES,
     Path,
-    check_types,
     counted,
     creating,
     describe_files,
@@ -168,9 +167,7 @@ class Run(os.PathLike[str]):
 
     def read_data(self) -> dict[str, Any]:
         """Reads the fingerprints `train` and `valid` of the text, and the coverage of `vectors`."""
-        data = read_json(self.file(DATA)) if self.has(DATA) else {}
-        check_types(self.file(DATA), data, {"train": dict, "valid": dict, "vectors": dict})
-        return data
+        return read_json(self.file(DATA)) if self.has(DATA) else {}
 
     def write_data(self, data: dict[str, Any]) -> None:
         """Writes data for `read_data`, in addition to what the file contains."""
@@ -243,12 +240,7 @@ class Run(os.PathLike[str]):
 
     def read_scores(self) -> dict[str, Any]:
         """Reads the scores of `write_scores`; empty if there is no model."""
-        name = self.file(MODEL_SCORES)
-        if not os.path.exists(name):
-            return {}
-        scores = read_sealed(name)
-        check_types(name, scores, {"metrics": dict, "mean_of": dict, "worse_mean": dict})
-        return scores
+        return read_sealed(self.file(MODEL_SCORES)) if self.has(MODEL_SCORES) else {}
 
     def _write_scores(self, scores):
         with replacing(self.file(MODEL_SCORES)) as name:

@@ -9,7 +9,7 @@ from keras_transformer.runs.opening import (
     CLASSES,
     KERAS,
     PACKAGE,
-    check_model_config,
+    check_config_value,
     load,
 )
 from tests.support.sealing import reseal
@@ -47,7 +47,7 @@ def test_classes_of_the_calling_program_are_loaded(tmp_path):
     assert type(load(run).model) is Wider
     config = keras.saving.serialize_keras_object(own) | {"registered_name": "strangers>Unknown"}
     with pytest.raises(ValueError, match="if it is your own, register it"):
-        check_model_config("m", config)
+        check_config_value(config)
 
 
 def test_deep_values_are_bounded():
@@ -57,4 +57,4 @@ def test_deep_values_are_bounded():
         (["x" * 5000], "has 5,000 characters"),
     ):
         with pytest.raises(ValueError, match=message):
-            check_model_config("m", config | {"config": {"x": value}})
+            check_config_value(config | {"config": {"x": value}})
