@@ -332,6 +332,7 @@ def summarize_training(
     options = [
         f"{name} {' '.join(value) if isinstance(value, tuple) else value}"
         for name, _, value in list_differences(TrainConfig(), config)
+        if name != "imported"
     ]
     rows = {
         "pairs": f"{train['pairs']:,}, for validation {len(data.valid):,}"

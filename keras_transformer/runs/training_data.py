@@ -160,7 +160,8 @@ def _check_files(config: TrainConfig, run: Run, resume: bool) -> None:
             if empty:
                 raise ValueError(f"{name} is empty: expected one sentence per line.")
         # Earlier versions prepared large text into the run.
-        if sum(map(text_size, names)) > MAX_IN_MEMORY and not (resume and run.has(CORPUS)):
+        is_read = source == TEXTS[0] and not (resume and run.has(CORPUS))
+        if is_read and sum(map(text_size, names)) > MAX_IN_MEMORY:
             raise ValueError(
                 f"{path} is too large to be read into memory: prepare it with keras-transformer "
                 "prepare, and give the result by --corpus."
