@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # scores of the model, and checksums: `write_scores`
 DATA = "data.json"  # size and fingerprint of the text
-CORPUS = "corpus"  # the prepared corpus, if the text is large: `data.prepare`
+CORPUS = "corpus"  # large text, prepared by an earlier version
 EXAMPLES = "examples.json"  # pairs for exports
 HISTORY, CHECKPOINTS, LOGS = "history.csv", "checkpoints", "logs"
 CHECKSUMMED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # files with checksums in `model.json`
@@ -335,6 +335,8 @@ class Run(os.PathLike[str]):
         """Writes the changed options and data of a resumed run; see `created`."""
         if self.writes:
             remove_leftovers(self.path)
+            if not data.corpora:  # the text that an earlier version has prepared was changed
+                shutil.rmtree(self.file(CORPUS), ignore_errors=True)
             self.write_config(config)
             self.write_data(data.fingerprints | coverage)
 
