@@ -65,7 +65,7 @@ def option(
     `--help` and in `config.yaml`. A hidden one is in `config.yaml` only, and there unless it has
     its default.
     """
-    if type(allowed) is tuple:
+    if allowed is not None and not isinstance(allowed, Range):
         help += f" ({', '.join(allowed)})"
     metadata = {"help": help, "allowed": allowed, "section": section, "hidden": hidden}
     return dataclasses.field(default=default, metadata=metadata)

@@ -108,8 +108,7 @@ class Run(os.PathLike[str]):
     def __fspath__(self) -> str:
         return self.path
 
-    def __str__(self) -> str:
-        return self.path
+    __str__ = __fspath__
 
     def file(self, *names: str) -> str:
         """Returns the path of a file in the run."""
