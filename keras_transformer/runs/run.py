@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
-from keras_transformer.data.pairs import Pair
 from keras_transformer.presets import GREEDY, ModelConfig, SearchConfig, TrainConfig, change
 from keras_transformer.presets.options import FORMAT, Imported, check_format
 from keras_transformer.tokenizers import saved
@@ -39,6 +38,7 @@ from keras_transformer.utils import (
 )
 
 if TYPE_CHECKING:
+    from keras_transformer.data.pairs import Pair
     from keras_transformer.runs.checkpoints import Checkpoints
     from keras_transformer.runs.training_data import TrainingData
 
@@ -196,7 +196,7 @@ class Run(os.PathLike[str]):
                     "fine-tune with --start-from, or give --accept-changed-text."
                 )
 
-    def write_examples(self, pairs: Iterable[Pair]) -> None:
+    def write_examples(self, pairs: "Iterable[Pair]") -> None:
         """Writes the first pairs of the validation set: at most 500, and 2^20 characters."""
         chosen: list[list[str]] = []
         room = MAX_EXAMPLES_CHARS

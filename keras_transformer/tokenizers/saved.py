@@ -1,6 +1,7 @@
 """The files of the two vocabularies of a run or a prepared corpus, SentencePiece or WordPiece.
 
-TensorFlow is loaded only when one is opened as a tokenizer.
+TensorFlow is loaded only when one is opened as a tokenizer, and SentencePiece and NumPy only when
+one is read.
 """
 
 import collections
@@ -8,11 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import sentencepiece
-
 from keras_transformer.special_ids import UNK
-from keras_transformer.tokenizers.checks import MAX_BYTES, SPECIAL
-from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, parse_sentencepiece
 from keras_transformer.utils import Path, counted, read_bytes
 
 if TYPE_CHECKING:
@@ -36,6 +33,8 @@ def model_type(model: bytes) -> str:
     """Returns the type of a serialized vocabulary, one of `MODEL_TYPES`."""
     if file_extension(model) == WORDPIECE:
         return "wordpiece"
+    from keras_transformer.tokenizers.vocabularies import parse_sentencepiece
+
     spec = parse_sentencepiece(model).trainer_spec
     return spec.ModelType.Name(spec.model_type).lower()
 
@@ -67,6 +66,8 @@ def require_paths(folder: Path) -> list[str]:
 
 def read(folder: Path) -> tuple[bytes, bytes]:
     """Returns the serialized vocabularies of source and target."""
+    from keras_transformer.tokenizers.checks import MAX_BYTES
+
     source, target = (read_bytes(path, MAX_BYTES) for path in require_paths(folder))
     return source, target
 
@@ -108,6 +109,8 @@ def describe_lost(model: bytes, lines: Sequence[str]) -> str:
     Of more than `MAX_LINES`, some are checked, evenly spaced. Control characters and kinds and
     numbers of spaces do not count. The description is empty if no line changes.
     """
+    from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS
+
     lines = lines[:: -(-len(lines) // MAX_LINES) or 1]
     changed, characters = 0, collections.Counter[str]()
     for pair in zip(lines, _write_back(model, lines), strict=True):
@@ -127,7 +130,11 @@ def describe_lost(model: bytes, lines: Sequence[str]) -> str:
 
 
 def _write_back(model, lines):
+    from keras_transformer.tokenizers.checks import SPECIAL
+
     if file_extension(model) == SUBWORD:
+        import sentencepiece
+
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         return processor.decode(processor.encode(lines))
     tokenizer = open_model(model)
