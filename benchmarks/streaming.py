@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_lines
-from keras_transformer.runs.opening import Opened
+from keras_transformer.runs.opening import Opened, SentenceTranslator
 from keras_transformer.translation.sentences import (
     FIRST_WINDOW,
     WINDOW,
@@ -30,7 +30,7 @@ from keras_transformer.translation.sentences import (
 def main(model, path, lines=20_000, rounds=3):
     """Times both; prints the line."""
     kt.configure_threads()
-    translate = Opened(model).translator()
+    translate = SentenceTranslator(Opened(model))
     text = list(itertools.islice(read_lines(path), lines))
     data = "".join(f"{line}\n" for line in text).encode()
 

@@ -34,9 +34,9 @@ _NAMES = {
     "runs.resume_training": "ResumeTraining",
     "runs.training_data": "prepare",
     "runs.validation": "EMAValidation TranslationScores ema_weights",
+    "serving.saved_model": "export load_saved_model",
     "serving.structure": "check_structure",
     "serving.trial": "check",
-    "serving.saved_model": "export load_saved_model",
     "special_ids": "END PAD START UNK",
     "tokenizers.subword": "SubwordTokenizer",
     "tokenizers.tokenizer": "Tokenizer",
@@ -78,15 +78,7 @@ OPTIONAL = {
 
 
 def explain_missing(what: str, error: ModuleNotFoundError) -> str | None:
-    """Explains which extra to install if an optional package is missing.
-
-    Args:
-        what: The feature that needs it.
-        error: The error of the import.
-
-    Returns:
-        One sentence, or None if the module does not belong to the extra.
-    """
+    """Explains which extra a feature needs, if one of its packages is missing; else None."""
     package = OPTIONAL.get((error.name or "").partition(".")[0])
     return package and f"{what} needs {package}: pip install 'keras-encoder-decoder[all]'."
 
@@ -119,7 +111,7 @@ def _starts_light() -> bool:
     program = _os.path.basename((_sys.argv or [""])[0])  # "-m" while Python locates the module
     return (
         bool(_os.environ.get(LIGHT))
-        or program.removesuffix(".exe") == "keras-transformer"
+        or program == "keras-transformer"
         or (program == "-m" and any(x.startswith("keras_transformer") for x in _sys.orig_argv))
     )
 

@@ -45,9 +45,14 @@ def evaluate(
         worst: Number of wrong translations to report.
 
     Returns:
-        The dict of `score_translations`, with `lines_per_second`, the number of sentences divided
-        by the duration of `translate`. This includes tokenizing, decoding and tracing the graph,
-        but not loading the model. None for existing translations.
+        Dict of `bleu`, `chrf`, `exact_match` (all 0–100), `bleu_interval` and `chrf_interval`
+        (lists of low and high: the 95 % interval around the mean of the bootstrap samples),
+        `signature` (sacreBLEU's, of both), `sentences`, `by_group` (exact match of each group,
+        worst first), `worst` (wrong translations, lowest chrF first, each a dict of source, target,
+        translation, chrf) and `lines_per_second` (tokenizing, decoding and tracing the graph
+        included; None for existing translations). With `compare` also `comparison`: a dict of the
+        same scores and intervals of the other system, with `bleu_p_value` and `chrf_p_value`, the
+        probabilities of a difference at least as large by chance, 1 for equal scores.
 
     Raises:
         ValueError: If there are no pairs, the number of translations differs, `n_bootstrap` is
@@ -60,55 +65,19 @@ def evaluate(
     make_metrics(bleu_tokenize)
     for system in systems:
         check_lengths(pairs if callable(system) else system, pairs, n_bootstrap)
-    sources = [pair[0] for pair in pairs]
-    outputs, rate = _time_translation(translate, sources)
-    other, other_rate = (None, None) if compare is None else _time_translation(compare, sources)
-    report = score_translations(pairs, outputs, bleu_tokenize, other, n_bootstrap, worst)
-    report["lines_per_second"] = rate
-    if compare is not None:
-        report["comparison"]["lines_per_second"] = other_rate
-    return report
-
-
-def score_translations(
-    pairs: Pairs,
-    outputs: Sequence[str],
-    bleu_tokenize: str = "13a",
-    compare: Sequence[str] | None = None,
-    n_bootstrap: int = 1000,
-    worst: int = 10,
-) -> dict[str, Any]:
-    """Compares translations with the targets, and with another system's translations.
-
-    Args:
-        pairs: Sequence of (source, target), or of `Pair`s, whose groups are also reported.
-        outputs: List of translations of the sources.
-        bleu_tokenize: sacreBLEU's tokenizer.
-        compare: List of translations by another system.
-        n_bootstrap: Number of bootstrap samples; 0 omits intervals and p-values.
-        worst: Number of wrong translations to report.
-
-    Returns:
-        Dict of `bleu`, `chrf`, `exact_match` (all 0–100), `bleu_interval` and `chrf_interval`
-        (lists of low and high: the 95 % interval around the mean of the bootstrap samples),
-        `signature` (sacreBLEU's, of both), `sentences`, `by_group` (exact match of each group,
-        worst first) and `worst` (wrong translations, lowest chrF first, each a dict of source,
-        target, translation, chrf). With `compare` also `comparison`: a dict of the same scores and
-        intervals of the other system, with `bleu_p_value` and `chrf_p_value`, the probabilities of
-        a difference at least as large by chance, 1 for equal scores.
-    """
-    systems = [outputs] if compare is None else [outputs, compare]
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-    for system in systems:
-        check_lengths(system, pairs, n_bootstrap)
-    report, *others = score_systems(systems, targets, bleu_tokenize, n_bootstrap)
+    outputs, rates = zip(*(_time_translation(x, sources) for x in systems), strict=True)
+    for output in outputs:
+        check_lengths(output, pairs, n_bootstrap)
+    report, *others = score_systems(outputs, targets, bleu_tokenize, n_bootstrap)
     report |= {
         "sentences": len(pairs),
-        "by_group": _match_by_group(pairs, exact_matches(outputs, targets)),
-        "worst": _list_worst(sources, targets, outputs, worst) if worst else [],
+        "by_group": _match_by_group(pairs, exact_matches(outputs[0], targets)),
+        "worst": _list_worst(sources, targets, outputs[0], worst) if worst else [],
+        "lines_per_second": rates[0],
     }
-    if others:
-        report["comparison"] = others[0]
+    for other, rate in zip(others, rates[1:], strict=True):
+        report["comparison"] = {**other, "lines_per_second": rate}
     return report
 
 

@@ -18,19 +18,13 @@ from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs.resume_training import save_on_signals
 from keras_transformer.runs.run import LOGS, MODEL, Run
 from keras_transformer.runs.run_callbacks import (
-    LineLogger,
     Progress,
     RunCheckpoint,
+    log_lines,
     summarize_training,
 )
-from keras_transformer.runs.training_data import (
-    check_training,
-    load_word_vectors,
-    open_data,
-    sides_with_vectors,
-)
+from keras_transformer.runs.training_data import check_training, load_word_vectors, open_data
 from keras_transformer.runs.validation import RunValidation
-from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, check_equal, make_strategy
 from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.training.losses import (
@@ -75,8 +69,12 @@ def train_run(
     config: TrainConfig, run: Run, resume: bool = False, accept_changed_text: bool = False
 ) -> dict[str, list[float]]:
     """Trains a model into the run that `check_training` has returned; see `train`."""
-    with run.locked(resume):
+    if resume:
+        run.checkpoints.lock()
+    try:
         return _train(config, run, resume, accept_changed_text)
+    finally:
+        run.checkpoints.release()
 
 
 def _train(config, run, resume, accept_changed_text):
@@ -89,27 +87,26 @@ def _train(config, run, resume, accept_changed_text):
     data = open_data(config, run, resume, accept_changed_text)
     if resume and not accept_changed_text:
         run.check_same_text(data.fingerprints)
-    check_equal(strategy, "texts and vocabularies", data.digest)
+    check_equal(strategy, "texts", json.dumps(data.fingerprints, sort_keys=True))
+    models = [tokenizer.model.hex() for tokenizer in data.tokenizers]
+    check_equal(strategy, "vocabularies", "".join(models))
     dataset = _make_training_dataset(config, data)
     validation = RunValidation(config, data.valid, data.tokenizers)
     steps = config.steps_per_epoch or dataset.stream.batches_per_pass
 
     # --- model ---
+    is_begun = resume and run.read_state() is not None
     with strategy.scope():
-        model = build_model(config, *data.tokenizers)
-        coverage = _initialize_weights(model, config, run, data, dataset, strategy)
+        model, coverage = _make_model(config, data, dataset, strategy, is_begun)
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
     # --- run directory: written only after everything above has succeeded ---
-    if not resume:
-        run.create(config, data, coverage)
-    with run.removed_on_failure():
+    with contextlib.nullcontext() if resume else run.created(config, data, coverage):
         checkpoint = RunCheckpoint(run, dataset, validation, config, accept_changed_text)
         checkpoint.open()
-        if checkpoint.is_finished:
-            print(_explain_finished(checkpoint, config, run), file=sys.stderr)
-            checkpoint.close()
+        if checkpoint.state["finished"] and (text := _explain_end(checkpoint, config, run)):
+            print(text, file=sys.stderr)
             return {}
         checkpoint.set_model(model)
         checkpoint.restore()
@@ -117,14 +114,14 @@ def _train(config, run, resume, accept_changed_text):
             run.update(config, data, coverage)
 
         # --- fit ---
-        log = LineLogger(config.log_file)
-        log(summarize_training(config, data, model, steps, str(run)))
+        lines = summarize_training(config, data, model, steps, str(run))
         if done := checkpoint.position.epoch * steps + checkpoint.position.step:
-            log(f"resumed from step {done:,}")
+            lines += f"\nresumed from step {done:,}"
+        log_lines(config.log_file, lines)
         callbacks = [*validation.callbacks, checkpoint]  # later ones read the logs of earlier ones
         if run.writes:
             callbacks.append(keras.callbacks.TensorBoard(run.file(LOGS)))
-            callbacks.append(Progress(steps, log, checkpoint))
+            callbacks.append(Progress(steps, checkpoint))
         with save_on_signals(checkpoint), contextlib.redirect_stdout(sys.stderr):
             return model.fit(
                 dataset,
@@ -170,36 +167,32 @@ def _make_training_dataset(config, data):
     return make_dataset(data.pairs, *data.tokenizers, **options)
 
 
-def build_model(
-    config: TrainConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
-) -> Transformer:
-    """Makes a `Transformer` with random weights for the vocabularies of two tokenizers."""
+def _make_model(config, data, dataset, strategy, is_begun):
+    """Makes the model with random weights, those of another run, or word vectors.
+
+    Returns the model and, for `data.json`, the coverage of word vectors.
+    """
     model = Transformer(
-        source_tokenizer.vocabulary_size,
-        target_tokenizer.vocabulary_size,
+        *(tokenizer.vocabulary_size for tokenizer in data.tokenizers),
         **dataclasses.asdict(config.model),
         dtype=config.precision,
     )
     for name in config.freeze:
         getattr(model, name.replace("-embeddings", "_embedding")).trainable = False
-    if config.freeze_vectors:
-        for side in sides_with_vectors(config):  # learned positions remain trainable
-            getattr(model, f"{side}_embedding").embeddings.trainable = False
-    return model
-
-
-def _initialize_weights(model, config, run, data, dataset, strategy):
-    """Loads the weights of another run, or word vectors, whose coverage it returns."""
-    if run.read_state() is not None:
-        return {}
+    for side in config.pretrained if config.freeze_vectors else ():
+        # Learned positions remain trainable.
+        getattr(model, f"{side}_embedding").embeddings.trainable = False
+    if is_begun:  # the checkpoint has the weights
+        return model, {}
     if config.start_from is not None:
         name = Run(config.start_from).file(MODEL)
         model.load_weights(name)
         check_weights(model, name)
+    if not config.pretrained:
+        return model, {}
     coverage = load_word_vectors(config, model, data.tokenizers, dataset.stream.pairs)
-    if coverage:
-        check_equal(strategy, "word vectors", json.dumps(coverage, sort_keys=True))
-    return coverage
+    check_equal(strategy, "word vectors", json.dumps(coverage, sort_keys=True))
+    return model, coverage
 
 
 def _compile_model(model, config, total_steps):
@@ -233,15 +226,17 @@ def _compile_model(model, config, total_steps):
     model.optimizer.build(model.trainable_variables)
 
 
-def _explain_finished(checkpoint, config, run):
-    """Explains why nothing is left to train, and how to continue."""
+def _explain_end(checkpoint, config, run):
+    """Explains why nothing is left to train, and how to continue; empty if epochs are left."""
     done = checkpoint.position.epoch
-    if done < config.epochs:
+    if done >= config.epochs:
+        return (
+            f"{run} has completed its {counted(done, 'epoch')}: to continue, --resume with "
+            "more --epochs."
+        )
+    if checkpoint.position.ended:
         return (
             f"{run} was stopped by --patience {config.patience} after epoch {done} of "
             f"{config.epochs}: to continue, --resume with a larger --patience or none."
         )
-    return (
-        f"{run} has completed its {counted(done, 'epoch')}: to continue, --resume with "
-        "more --epochs."
-    )
+    return ""

@@ -9,16 +9,12 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 # A tensor of the Keras backend: eager, symbolic or in a tf.function. Functions also accept NumPy
 # arrays.
@@ -95,24 +91,27 @@ class LastingStream:
 
     def write(self, text: str) -> int:
         """Writes a text."""
-        self._attempt(self._stream.write, text)
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            self._drop_output(error)
         return len(text)
 
     def flush(self) -> None:
         """Flushes what has been written."""
-        self._attempt(self._stream.flush)
-
-    def _attempt(self, action, *arguments):
         try:
-            action(*arguments)
+            self._stream.flush()
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            self.is_read = False
-            if self.holds_results and not isinstance(error, BrokenPipeError):
-                raise ValueError(
-                    f"stdout cannot be written ({error.strerror}), and its output is incomplete: "
-                    "run the command again; translate has --resume."
-                ) from error
+            self._drop_output(error)
+
+    def _drop_output(self, error):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        self.is_read = False
+        if self.holds_results and not isinstance(error, BrokenPipeError):
+            raise ValueError(
+                f"stdout cannot be written ({error.strerror}), and its output is incomplete: run "
+                "the command again; translate has --resume."
+            ) from error
 
 
 def open_standard_streams() -> None:
@@ -126,8 +125,9 @@ def open_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
+    is_read = sys.stdout is not None
     out, error = (x or open(os.devnull, "w", encoding="utf-8") for x in (sys.stdout, sys.stderr))
-    streams: Any = LastingStream(out, is_stdout_read(), holds_results=True), LastingStream(error)
+    streams: Any = LastingStream(out, is_read, holds_results=True), LastingStream(error)
     sys.stdout, sys.stderr = streams
 
 
@@ -140,14 +140,9 @@ def tolerate_closed_stderr() -> Iterator[None]:
             yield
 
 
-def is_stdout_read() -> bool:
-    """Returns whether stdout is open and its reader has not left."""
-    return sys.stdout is not None and getattr(sys.stdout, "is_read", True)
-
-
 def check_stdout() -> None:
     """Checks that stdout is open, before the command computes anything."""
-    if not is_stdout_read():
+    if sys.stdout is None or not getattr(sys.stdout, "is_read", True):
         raise ValueError("stdout is closed: open it, since this command prints its results.")
 
 
@@ -211,17 +206,18 @@ def flush(path: Path) -> None:
 
 def lock(descriptor: int) -> bool:
     """Locks an open file or directory until it is closed; False if another process holds it."""
-    if fcntl is not None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+    import fcntl  # Windows, where the layers can be used, does not have it
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     return True
 
 
 def open_locked(folder: Path) -> int | None:
     """Opens and locks a directory; None if another process holds it. Closing it unlocks it."""
-    descriptor = os.open(folder if fcntl is not None else os.devnull, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     if lock(descriptor):
         return descriptor
     os.close(descriptor)
@@ -249,13 +245,9 @@ def read_bytes(path: Path, most: int) -> bytes:
     return content
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file of limited size."""
-    return parse_json(path, read_bytes(path, MAX_JSON_BYTES))
-
-
-def parse_json(path: Path, content: bytes) -> dict[str, Any]:
-    """Parses the content of a JSON file that holds an object; errors name it by its path."""
+def read_json(path: Path, content: bytes | None = None) -> dict[str, Any]:
+    """Reads a JSON object from a file of limited size, whose content may have been read before."""
+    content = read_bytes(path, MAX_JSON_BYTES) if content is None else content
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -312,7 +304,7 @@ def write_sealed(path: Path, fields: dict[str, Any]) -> None:
 def read_sealed(path: Path) -> dict[str, Any]:
     """Reads what `write_sealed` has written, or an earlier version without checksums."""
     content = read_bytes(path, MAX_JSON_BYTES)
-    fields = parse_json(path, content)
+    fields = read_json(path, content)
     seal = fields.pop(SEAL, None)
     if seal is None and FILES not in fields:
         return fields
@@ -338,14 +330,18 @@ def check_files(
             f"{directory} was written without checksums: corrupted files cannot be detected."
         )
         return
-    path, described = os.path.join(directory, source), fields[FILES]
-    if not isinstance(described, dict) or not all(map(_is_described, described.items())):
-        raise ValueError(f"{path}: {FILES} must say the size and checksum of each file.")
+    listing, described = os.path.join(directory, source), fields[FILES]
+    if not isinstance(described, dict) or any(
+        {"", ".", ".."} & set(re.split(r"[/\\]", name))  # outside the directory
+        or not (isinstance(one, dict) and {"bytes", "sha256"} <= one.keys())
+        for name, one in described.items()
+    ):
+        raise ValueError(f"{listing}: {FILES} must say the size and checksum of each file.")
     for name in expected:
         if name not in described:
             raise ValueError(
-                f"{os.path.join(directory, name)} is not among the files that {path} lists: remove "
-                "it, or copy the directory again from its origin."
+                f"{os.path.join(directory, name)} is not among the files that {listing} lists: "
+                "remove it, or copy the directory again from its origin."
             )
     for name, one in described.items():
         path = os.path.join(directory, name)
@@ -357,16 +353,3 @@ def check_files(
                 f"{source}). Copy it again from its origin, or remove {source} if you have changed "
                 "the file yourself."
             )
-
-
-def _is_described(item):
-    """Returns whether a name stays in the directory, and its size and checksum are there."""
-    name, one = item
-    parts = name.replace("\\", "/").split("/")
-    return (
-        all(part not in ("", ".", "..") for part in parts)
-        and ":" not in name
-        and isinstance(one, dict)
-        and isinstance(one.get("bytes"), int)
-        and isinstance(one.get("sha256"), str)
-    )

@@ -11,7 +11,7 @@ import pytest
 import sacrebleu
 
 from keras_transformer.data.pairs import Pair
-from keras_transformer.evaluate import evaluate, score_translations
+from keras_transformer.evaluate import evaluate
 from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import Run
 from keras_transformer.translation.corpus_scores import _log_once, corpus_scores
@@ -115,9 +115,9 @@ def test_a_clear_difference_is_no_chance_and_none_is_not_significant():
     targets = [f"sentence number {i} of very many" for i in range(60)]
     worse = [target.replace("of", "in") if i % 3 else target for i, target in enumerate(targets)]
     pairs = list(zip(targets, targets, strict=True))
-    clear = score_translations(pairs, targets, compare=worse)["comparison"]
+    clear = evaluate(targets, pairs, compare=worse)["comparison"]
     assert clear["bleu_p_value"] < 0.01 and clear["chrf_p_value"] < 0.01
-    same = score_translations(pairs, worse, compare=worse)["comparison"]
+    same = evaluate(worse, pairs, compare=worse)["comparison"]
     assert same["bleu_p_value"] == same["chrf_p_value"] == 1
 
 
@@ -226,7 +226,7 @@ def test_as_many_translations_as_references(arguments):
     with pytest.raises(ValueError, match="3 hypotheses but 2 references"):
         corpus_scores(["a"] * 3, ["b"] * 2)
     with pytest.raises(ValueError, match="2 hypotheses but 1 reference:"):
-        score_translations([("a", "b")], ["a", "b"])
+        evaluate(["a", "b"], [("a", "b")])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("MeCab"), reason="the Japanese tokenizer is there")

@@ -318,5 +318,5 @@ def test_whose_pairs_are_all_left_out(config, tmp_path, part):
 
 
 def test_directory_without_a_model(tmp_path):
-    with pytest.raises(ValueError, match="is not a run directory"):
+    with pytest.raises(ValueError, match="is neither a run directory"):
         kt.load(tmp_path)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
 
@@ -65,42 +64,19 @@ def test_a_corpus_gives_the_run_of_its_text(whole, config, corpus, tmp_path):
     assert not {corpus} & set(map(str, Run(tmp_path / "run").describe()["recipe"].values()))
 
 
-def test_a_large_text_is_prepared_unasked(whole, config, tmp_path, monkeypatch, capsys):
-    """Once: a start that failed leaves it for the next one, and resuming reads no text."""
+def test_a_large_text_is_not_read_into_memory(whole, config, text, tmp_path, monkeypatch):
+    """A run of an earlier version has prepared its text: resuming reads none."""
+    output = tmp_path / "run"
+    train(dataclasses.replace(config, epochs=1), output)
+    vocabularies = dict(valid_fraction=0.1, vocabularies=str(output), joint_vocabulary=False)
+    kt.prepare(kt.PrepareConfig(*text, **vocabularies), output / "corpus", processes=1)
     monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
-    output, first = tmp_path / "run", dataclasses.replace(config, epochs=1)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
-        patch.setattr("keras_transformer.transformer.Transformer.fit", full_disk)
-        train(first, output)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.corpus"]
-    assert capsys.readouterr().err.startswith(f"{config.train_source}, {config.train_target}: 2")
-    made = os.stat(tmp_path / "run.corpus" / "00000.ids.npy")
-    train(first, output)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert os.stat(output / "corpus" / "00000.ids.npy").st_ino == made.st_ino
-    with monkeypatch.context() as patch:
-        patch.setattr(training_data, "load_corpus", None)
-        patch.setattr(training_data, "prepare_corpus", None)
-        train(config, output, resume=True)
+    with pytest.raises(ValueError, match="is too large to be read .* by --corpus"):
+        train(config, tmp_path / "new")
+    monkeypatch.setattr(training_data, "load_corpus", None)
+    train(config, output, resume=True)
     assert_same_run(output, whole)
     assert len(valid_pairs(Run(output))) == len(valid_pairs(Run(whole))) > 0
-
-
-def full_disk(*_, **__):
-    raise OSError("the disk is full")
-
-
-def test_another_text_is_prepared_anew(config, tmp_path, monkeypatch):
-    """Beside the run directory may lie what was prepared of another text, or what is damaged."""
-    monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
-    output = tmp_path / "run"
-    opened = training_data.open_data(dataclasses.replace(config, seed=2), Run(output), resume=False)
-    again = training_data.open_data(config, Run(output), resume=False)
-    assert opened.fingerprints != again.fingerprints
-    (tmp_path / "run.corpus" / "00000.ids.npy").write_bytes(b"")
-    mended = training_data.open_data(config, Run(output), resume=False)
-    assert mended.fingerprints == again.fingerprints
-    assert [path.name for path in tmp_path.iterdir()] == ["run.corpus"]
 
 
 def test_fine_tuning_on_a_corpus(whole, config, corpus, text, tmp_path):

@@ -44,17 +44,15 @@ def test_the_summary_of_a_training(config, tmp_path):
     model.build()
     lines = summarize_training(config, data, model, 7, "runs/new").splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines)
-    assert rows["data"] == f"{config.train_source}, {config.train_target}: 200 pairs"
+    assert rows["pairs"] == "200, for validation 30"
     assert rows["vocabulary"] == f"source wordpiece, 41 tokens; target char, {sizes[1]} tokens"
     assert rows["parameters"] == f"{model.count_params():,}"
-    assert rows["optimizer"].endswith(
-        "learning rate 0.003, warm-up 10 steps, label smoothing 0.1, clip norm 0.5"
-    )
-    assert rows["epochs"] == "2 epochs of 7 steps, 512 tokens per batch"
-    assert rows["validation"].endswith("30 pairs, best selected by loss, patience 1 epoch")
+    assert rows["steps"] == "2 epochs of 7 steps"
+    options = f"train_source {config.train_source}, ", ", patience 1", "clip_norm 0.5"
+    assert all(option in rows["options"] for option in options)
     assert rows["output"] == "runs/new"
     short = summarize_training(config, data, model, 5, "runs/new")
-    assert "warm-up 10 steps (the training has 10), label" in short
+    assert "2 epochs of 5 steps (no more than --warmup-steps)" in short
 
 
 @pytest.fixture(scope="module")

@@ -4,22 +4,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+from keras_transformer.cli.text import Ops, Precision, set_threads
 from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
-    from keras_transformer.runs.opening import Opened
     from keras_transformer.serving.trial import Finding
-
-Ops = Annotated[
-    tuple[str, ...],
-    "additional TensorFlow ops to allow in the graph of a SavedModel, such as those of your own "
-    "tokenizer",
-]
-Precision = Annotated[
-    str | None,
-    "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
-    "unset, that of the training, or float32 if that is as fast",
-]
 
 
 def export(
@@ -176,11 +165,3 @@ def explore(
         print(explorer.address, flush=True)
         print("Press Ctrl-C to stop the explorer.", file=sys.stderr)
         explorer.run(browser=not no_browser)
-
-
-def set_threads(*opened: "Opened") -> None:
-    """Configures TensorFlow to run one operation per core, if any of the models is a run."""
-    if any(one.run for one in opened):
-        from keras_transformer.kernels.tensorflow.machine import configure_threads
-
-        configure_threads()

@@ -8,7 +8,6 @@ import collections
 import itertools
 import json
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,8 +46,11 @@ class TextRows:
         The answer is the translation, or a list of `Hypothesis` with `n_best`.
         """
         if self.n_best is None:
-            return [join_lines(answer)]
-        return [f"{number} ||| {join_lines(text)} ||| {score:.6f}" for text, _, score in answer]
+            return [" ".join(answer.splitlines())]
+        return [
+            f"{number} ||| {' '.join(text.splitlines())} ||| {score:.6f}"
+            for text, _, score in answer
+        ]
 
     def copied(self, line: bytes) -> str | None:
         """Returns what a line of the output has before the translation; None: not of the input."""
@@ -138,7 +140,7 @@ class TableRows(TextRows):
         return columns[self._column]
 
     def write(self, line: bytes, number: int, answer: Any) -> list[str]:
-        return [self.copied(line) + join_lines(answer).replace("\t", " ")]
+        return [self.copied(line) + " ".join(answer.splitlines()).replace("\t", " ")]
 
     def copied(self, line: bytes) -> str:
         return line.decode("utf-8", "replace") + "\t"
@@ -202,11 +204,6 @@ class RowReader:
             yield from self._rows.write(self._taken.popleft(), number, answer)
 
 
-def join_lines(text: str) -> str:
-    """Writes a text in one line, even if it contains line breaks."""
-    return " ".join(text.splitlines())
-
-
 class StreamProgress:
     """Prints the number of translated lines; continuously on a terminal, else once a minute."""
 
@@ -228,17 +225,6 @@ class StreamProgress:
         if self.size:
             text += f", {100 * bytes_taken / self.size:.0f} % of the input"
         print(text, end="\r" if self.terminal else "\n", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Prints the end of line on a terminal."""
-        if self.terminal and self._lines:
-            print(file=sys.stderr)
-
-
-def file_size(descriptor: int) -> int | None:
-    """Returns the size of an open file in bytes; None for a pipe or a terminal."""
-    status = os.fstat(descriptor)
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 class UnfinishedOutput:

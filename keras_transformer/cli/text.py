@@ -7,21 +7,28 @@ import io
 import itertools
 import json as json_module
 import os
+import stat
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from keras_transformer.cli.models import Ops, Precision, set_threads
-from keras_transformer.cli.rows import (
-    RowReader,
-    StreamProgress,
-    UnfinishedOutput,
-    file_size,
-    make_rows,
-)
+from keras_transformer.cli.rows import RowReader, StreamProgress, UnfinishedOutput, make_rows
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation.sentences import IncomingLines, check_n_best, translate_stream
-from keras_transformer.utils import check_stdout, is_stdout_read
+from keras_transformer.utils import check_stdout
 
+if TYPE_CHECKING:
+    from keras_transformer.runs.opening import Opened
+
+Ops = Annotated[
+    tuple[str, ...],
+    "additional TensorFlow ops to allow in the graph of a SavedModel, such as those of your own "
+    "tokenizer",
+]
+Precision = Annotated[
+    str | None,
+    "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
+    "unset, that of the training, or float32 if that is as fast",
+]
 Format = Annotated[str, "format of input and output: text, jsonl (JSON objects) or tsv (tables)"]
 Field = Annotated[
     str | None,
@@ -70,7 +77,7 @@ def translate(
     The samples of a line depend on the seed and the line number only. An imported model has the
     beam size and the length penalty of its own configuration by default.
     """
-    from keras_transformer.runs.opening import Opened
+    from keras_transformer.runs.opening import Opened, SentenceTranslator
 
     opened = Opened(path, options, precision, allow_ops)
     check_n_best(n_best, opened.search)
@@ -83,7 +90,7 @@ def translate(
     first, compared = output.skip_translated(lines) if output else (0, 0)
     prefixes = None if prefix is None else _read_prefixes(prefix, first - compared)
     set_threads(opened)
-    translator = opened.translator(n_best, prefix is not None)
+    translator = SentenceTranslator(opened, n_best, prefix is not None)
     reader = RowReader(lines, rows, len(header) + first)
     if output:
         output.compare(translator, prefixes)
@@ -94,9 +101,10 @@ def translate(
             _write(file, reader.format_answers(answers, first))
             first += len(answers)
             progress(len(answers), lines.bytes_taken)
-            if not (output or is_stdout_read()):
+            if not (output or getattr(sys.stdout, "is_read", True)):
                 break
-    progress.end()
+    if progress.terminal:
+        print(file=sys.stderr)
 
 
 def _read_prefixes(path, first):
@@ -121,7 +129,9 @@ def _open_stdin():
         return IncomingLines(sys.stdin.buffer.read1), StreamProgress()
     # Not through Python's buffer: a thread that waits there would keep the process from exiting.
     read = functools.partial(os.read, descriptor)
-    return IncomingLines(read), StreamProgress(file_size(descriptor))
+    status = os.fstat(descriptor)
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    return IncomingLines(read), StreamProgress(size)
 
 
 def _write(file, lines):
@@ -173,11 +183,15 @@ def evaluate(
     The search options apply to both systems.
     """
     check_stdout()
+    from keras_transformer.data.text_files import read_lines
     from keras_transformer.evaluate import evaluate as measure
-    from keras_transformer.runs.opening import Opened
+    from keras_transformer.runs.opening import Opened, SentenceTranslator
 
     paths = [path] if compare is None else [path, compare]
-    systems = [_open_system(one, options, precision, allow_ops) for one in paths]
+    systems = [
+        read_lines(one) if os.path.isfile(one) else Opened(one, options, precision, allow_ops)
+        for one in paths
+    ]
     models = [system for system in systems if isinstance(system, Opened)]
     if (options or precision) and not models:
         raise ValueError(
@@ -185,10 +199,8 @@ def evaluate(
         )
     pairs = _read_evaluation_pairs(systems[0], source, target)
     set_threads(*models)
-    translate = [x.translator() if isinstance(x, Opened) else x for x in systems]
-    _warn_of_searches(models)
-    for model in models:
-        _warn_of_losses(model, [pair[1] for pair in pairs])
+    translate = [SentenceTranslator(x) if isinstance(x, Opened) else x for x in systems]
+    _warn_of_unfair_scores(models, [pair[1] for pair in pairs])
     if bleu_tokenize is None:
         bleu_tokenize = getattr(systems[0], "bleu_tokenize", "13a")
     other = translate[1] if compare else None
@@ -198,31 +210,22 @@ def evaluate(
     _print_report(report, json)
 
 
-def _open_system(path, options, precision, allow_ops):
-    """Opens a run or an export; or reads the translations in a text file."""
-    from keras_transformer.data.text_files import read_lines
-    from keras_transformer.runs.opening import Opened
-
-    return read_lines(path) if os.path.isfile(path) else Opened(path, options, precision, allow_ops)
-
-
-def _warn_of_searches(models):
-    if len(models) == 2 and len({repr(model.search) for model in models}) == 2:
+def _warn_of_unfair_scores(models, references):
+    """Warns of searches that differ, and of references that a vocabulary cannot write."""
+    if len({repr(model.search) for model in models}) == 2:
         paths, sizes = zip(*((model.path, model.search.beam_size) for model in models), strict=True)
         print(
             f"warning: {paths[0]} and {paths[1]} have different searches of their own (beam sizes "
             f"{sizes[0]} and {sizes[1]}): give the search options to compare the models",
             file=sys.stderr,
         )
-
-
-def _warn_of_losses(model, references):
-    if losses := model.detokenizing_losses(references):
-        print(
-            f"warning: BLEU is fair to {model.path} only with references that its target "
-            f"vocabulary can write: {losses}",
-            file=sys.stderr,
-        )
+    for model in models:
+        if losses := model.detokenizing_losses(references):
+            print(
+                f"warning: BLEU is fair to {model.path} only with references that its target "
+                f"vocabulary can write: {losses}",
+                file=sys.stderr,
+            )
 
 
 def _read_evaluation_pairs(system, source, target):
@@ -251,17 +254,14 @@ def _print_report(report, as_json):
         print(f"{group:12} {rate:6.1f} %")
     for row in report["worst"]:
         for title, key in WORST.items():
-            print(f"{title:11}{_truncate(row[key])}")
+            text = " ".join(row[key].split())
+            if len(text) > MAX_PRINTED:
+                text = text[: MAX_PRINTED - 1] + "…"
+            print(f"{title:11}{text}")
     print(f"signatures: {report['signature']}\nsentences: {report['sentences']}")
     if other := report.get("comparison"):
         _print_scores(other, f" of {other['system']}")
     _print_scores(report)
-
-
-def _truncate(text):
-    """Truncates a text to one line."""
-    text = " ".join(text.split())
-    return text if len(text) <= MAX_PRINTED else text[: MAX_PRINTED - 1] + "…"
 
 
 def _print_scores(report, system=""):
@@ -341,3 +341,11 @@ def align(
     ):
         pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
+
+
+def set_threads(*opened: "Opened") -> None:
+    """Configures TensorFlow to run one operation per core, if any of the models is a run."""
+    if any(one.run for one in opened):
+        from keras_transformer.kernels.tensorflow.machine import configure_threads
+
+        configure_threads()

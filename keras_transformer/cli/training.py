@@ -100,20 +100,16 @@ def configure(
     """
     if preset and config:
         raise ValueError("--preset and --config cannot be used together: leave out one of the two.")
+    from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run, read_values
+
     base, values = PRESETS[DEFAULT_PRESET], {}
     if preset:
         base = get_preset(preset)
     elif config:
-        from keras_transformer.runs.configuration import read_values
-
         base, values = TrainConfig(), read_values(config)
     elif resume and output:
-        from keras_transformer.runs.run import Run
-
         base = Run(output).read_config()
     elif options.get("start_from"):
-        from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run
-
         base = Run(options["start_from"]).read_config()
         names = (*TEXTS, *VOCABULARIES, *VECTORS, *NOT_INHERITED)
         values = {name: getattr(TrainConfig, name) for name in names} | _gentle_schedule(base)
@@ -149,7 +145,7 @@ def find_train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def config(preset: Annotated[str, ", ".join(PRESETS)] = DEFAULT_PRESET) -> None:
     """Print a preset as YAML with comments, for train --config."""
-    from keras_transformer.runs.configuration import to_yaml
+    from keras_transformer.runs.run import to_yaml
 
     check_stdout()
     print(to_yaml(get_preset(preset)), end="")

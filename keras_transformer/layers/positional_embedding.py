@@ -18,7 +18,6 @@ from keras_transformer.presets.options import (
     ABSOLUTE,
     FREQUENCIES,
     check_positions,
-    check_sinusoids,
     check_sizes,
     check_value,
 )
@@ -166,8 +165,9 @@ class PositionalEmbedding(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         sizes = {"vocabulary_size": vocabulary_size, "d_model": d_model}
         vocabulary_size, d_model = check_sizes(**sizes)
-        check_positions(positions, d_model=d_model if positions == "sinusoidal" else None)
-        check_sinusoids(positions, frequencies, first_position)
+        check_positions(
+            positions, d_model=d_model, frequencies=frequencies, first_position=first_position
+        )
         if positions == "learned" and not max_length:
             raise ValueError(
                 "positions='learned' requires max_length, the number of positions to learn, "

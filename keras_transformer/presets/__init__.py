@@ -36,7 +36,6 @@ from keras_transformer.presets.options import (
     ModelConfig,
     Range,
     check_fields,
-    check_sampling,
     check_validation,
     check_vocabularies,
     option,
@@ -149,30 +148,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self._check_data()
-        if self.imported is None:  # else they are not learned
-            joint = self.model.share_embeddings == "all"
-            check_vocabularies(self, joint, "--share-embeddings target")
-        self._check_vectors()
-        if self.tokens_per_batch < self.model.max_length:
-            raise ValueError(
-                f"tokens_per_batch must be at least max_length={self.model.max_length}, received "
-                f"{self.tokens_per_batch}: increase it or decrease max_length."
-            )
-        self._check_freeze()
-
-    @property
-    def is_imported(self) -> bool:
-        """Whether this is the configuration of an imported run, not of one fine-tuned from it."""
-        return self.imported is not None and self.start_from is None
-
-    @property
-    def search(self) -> "SearchConfig":
-        """The search by default: that of an imported model, or greedy search."""
-        return SearchConfig(**_search_fields(self.imported)) if self.imported else GREEDY
-
-    def _check_data(self) -> None:
-        """Raises if the data is given in two ways."""
         if self.corpus:
             for name in ("train_source", "train_target", "valid_fraction", "languages"):
                 if getattr(self, name):
@@ -184,11 +159,34 @@ class TrainConfig:
                 "--languages applies to the built-in dates only: leave it out with --train-source."
             )
         check_validation(self)
+        if self.imported is None:  # else they are not learned
+            joint = self.model.share_embeddings == "all"
+            check_vocabularies(self, joint, "--share-embeddings target")
+        if self.tokens_per_batch < self.model.max_length:
+            raise ValueError(
+                f"tokens_per_batch must be at least max_length={self.model.max_length}, received "
+                f"{self.tokens_per_batch}: increase it or decrease max_length."
+            )
+        self._check_weights()
 
-    def _check_vectors(self) -> None:
-        """Raises if pretrained embeddings do not fit the model."""
-        share = self.model.share_embeddings
-        sides = [side for side in ("source", "target") if getattr(self, f"{side}_vectors")]
+    @property
+    def is_imported(self) -> bool:
+        """Whether this is the configuration of an imported run, not of one fine-tuned from it."""
+        return self.imported is not None and self.start_from is None
+
+    @property
+    def search(self) -> "SearchConfig":
+        """The search by default: that of an imported model, or greedy search."""
+        return SearchConfig(**_search_fields(self.imported)) if self.imported else GREEDY
+
+    @property
+    def pretrained(self) -> list[str]:
+        """The sides with pretrained embeddings: source, target."""
+        return [side for side in ("source", "target") if getattr(self, f"{side}_vectors")]
+
+    def _check_weights(self) -> None:
+        """Raises if pretrained or frozen weights do not fit the model."""
+        share, sides = self.model.share_embeddings, self.pretrained
         if self.freeze_vectors and not sides:
             raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
         if len(sides) == 2 and share == "all":
@@ -208,12 +206,9 @@ class TrainConfig:
                     "--freeze-vectors would also freeze the softmax, because "
                     f"share_embeddings={share}: give --share-embeddings {separate}."
                 )
-
-    def _check_freeze(self) -> None:
-        """Raises if `freeze` names random or shared weights."""
         if self.freeze and self.start_from is None:
             raise ValueError("--freeze needs --start-from: frozen new weights would stay random.")
-        if "source-embeddings" in self.freeze and self.model.share_embeddings == "all":
+        if "source-embeddings" in self.freeze and share == "all":
             raise ValueError(
                 "--freeze source-embeddings would also freeze the softmax, because "
                 "share_embeddings=all: freeze encoder or decoder, or start from a run trained with "
@@ -267,9 +262,16 @@ class PrepareConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         check_validation(self)
-        check_sampling(self)
         if self.vocabularies is None:
             check_vocabularies(self, self.joint_vocabulary, "--no-joint-vocabulary")
+        if self.samples > 1 and not self.subword_sampling:
+            raise ValueError("samples needs --subword-sampling: all would be the same.")
+        is_given = bool(self.source_vocabulary or self.target_vocabulary)
+        if self.subword_sampling and (is_given or self.model_type not in ("bpe", "unigram")):
+            raise ValueError(
+                "subword_sampling needs a vocabulary of type bpe or unigram, received "
+                f"{'wordpiece' if is_given else self.model_type!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,14 +65,10 @@ def option(
     `--help` and in `config.yaml`. A hidden one is in `config.yaml` only, and there unless it has
     its default.
     """
+    if allowed is not None and not isinstance(allowed, Range):
+        help += f" ({', '.join(allowed)})"
     metadata = {"help": help, "allowed": allowed, "section": section, "hidden": hidden}
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def help_of(field: "dataclasses.Field[Any]") -> str:
-    """Returns the help text of a field with its choices."""
-    text, allowed = field.metadata["help"], field.metadata.get("allowed")
-    return f"{text} ({', '.join(allowed)})" if type(allowed) is tuple else text
 
 
 def check_fields(config: Any) -> None:
@@ -126,12 +122,6 @@ def check_sharing(
         )
 
 
-def check_precision(precision: str | None) -> None:
-    """Checks that a precision is None or one of `PRECISIONS`."""
-    if precision is not None:
-        check_value("precision", precision, PRECISIONS)
-
-
 def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
     """Checks the type and the size of a vocabulary."""
     check_value("model_type", model_type, MODEL_TYPES)
@@ -154,20 +144,6 @@ def check_vocabulary(vocabulary_size: int | None, model_type: str) -> None:
         raise ValueError(
             f"vocabulary_size must be greater than {reserved} for model_type={model_type!r}, "
             f"received {vocabulary_size}: {reserved} ids are reserved for {what}."
-        )
-
-
-def check_sampling(config: Any) -> None:
-    """Checks the sampled segmentations of a preparation."""
-    if not config.subword_sampling:
-        if config.samples > 1:
-            raise ValueError("samples needs --subword-sampling: all would be the same.")
-        return
-    is_given = bool(config.source_vocabulary or config.target_vocabulary)
-    if is_given or config.model_type not in ("bpe", "unigram"):
-        raise ValueError(
-            "subword_sampling needs a vocabulary of type bpe or unigram, received "
-            f"{'wordpiece' if is_given else config.model_type!r}."
         )
 
 
@@ -216,9 +192,18 @@ def check_positions(
     max_distance: int | None = None,
     d_model: int | None = None,
     num_heads: int | None = None,
+    frequencies: str = FREQUENCIES[0],
+    first_position: int = 0,
 ) -> None:
-    """Checks the name of a positional encoding, and the sizes that it depends on, if known."""
+    """Checks the options of a positional encoding, and the sizes that it depends on, if known."""
     check_value("positions", positions, POSITIONS)
+    check_value("frequencies", frequencies, FREQUENCIES)
+    check_value("first_position", first_position, BIT)
+    if positions != "sinusoidal" and (frequencies != FREQUENCIES[0] or first_position):
+        raise ValueError(
+            "frequencies and first_position need positions='sinusoidal', received "
+            f"positions={positions!r}: leave them out."
+        )
     if max_distance is not None:
         _check_max_distance(positions, max_distance)
     if d_model and d_model % 2 and positions == "sinusoidal":
@@ -228,17 +213,6 @@ def check_positions(
         )
     if positions == "rotary" and d_model and num_heads:
         check_rotary(d_model // num_heads)
-
-
-def check_sinusoids(positions: str, frequencies: str, first_position: int) -> None:
-    """Checks the options of sinusoidal positions."""
-    check_value("frequencies", frequencies, FREQUENCIES)
-    check_value("first_position", first_position, BIT)
-    if positions != "sinusoidal" and (frequencies != FREQUENCIES[0] or first_position):
-        raise ValueError(
-            "frequencies and first_position need positions='sinusoidal', received "
-            f"positions={positions!r}: leave them out."
-        )
 
 
 def _check_max_distance(positions, max_distance):
@@ -311,8 +285,8 @@ class ModelConfig:
                 f"num_heads must divide d_model={self.d_model}, received {self.num_heads}: "
                 "change one of the two."
             )
-        check_positions(self.positions, self.max_distance, self.d_model, self.num_heads)
-        check_sinusoids(self.positions, self.frequencies, self.first_position)
+        sizes = self.d_model, self.num_heads, self.frequencies, self.first_position
+        check_positions(self.positions, self.max_distance, *sizes)
         if self.output_bias and self.share_embeddings == "none":
             raise ValueError(
                 'output_bias is for share_embeddings="target" or "all", received "none", whose '

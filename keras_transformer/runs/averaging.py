@@ -134,14 +134,8 @@ def is_mean_worse(state: dict[str, Any], scores: dict[str, float], joined: dict[
 def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None:
     """Averages checkpoints of a run into a new run directory.
 
-    The mean is validated like the run; a warning is printed on stderr if it is worse than the best
-    checkpoint.
-
-    Args:
-        path: A run directory.
-        output: The directory to create, which can be used to translate, evaluate and export.
-        number: Number of checkpoints, at most `keep_checkpoints`.
-        by: `"best"` or `"last"`.
+    The mean of the `"best"` or the `"last"` checkpoints is validated like the run; a warning is
+    printed on stderr if it is worse than the best one.
     """
     run = Run(path)
     state = run.read_state()

@@ -41,17 +41,14 @@ _held: dict[str, int] = {}
 class Checkpoints:
     """The checkpoints of a training in a directory, the newest last.
 
-    Args:
-        folder: Name of the directory.
-        owned: Regular expression of the names of other files that belong to checkpoints. Files
-            that no checkpoint uses are removed.
-        writes: Whether this process writes, as the chief does; if not, methods that write do
-            nothing.
+    `owned` is a regular expression of the names of other files that belong to checkpoints; files
+    that no checkpoint uses are removed. Unless this process `writes`, as the chief does, methods
+    that write do nothing.
 
     Attributes:
         state_file: Path of `resume.json`.
-        entries: List of dicts: `arrays` (the name of the file), `sha256`, `state` and `files`; see
-            `write`. Those on the disk, after `read`.
+        entries: After `read`, a list of dicts: `arrays` (the name of the file), `sha256`, `state`
+            and `files`; see `write`.
     """
 
     MAX_ENTRIES = 2  # the second in case that the last is corrupted
@@ -106,24 +103,29 @@ class Checkpoints:
 
     def read(self) -> list[dict[str, Any]]:
         """Reads `resume.json`, but not the other files."""
-        name = self.state_file
+        name, self.entries = self.state_file, []
         remedy = "restore it from a copy, or train again into another directory"
-        if os.path.exists(name):
-            try:
-                self.entries = _read_entries(name)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise ValueError(f"{name} is corrupted: {remedy}.") from None
-        elif checkpoints := sorted(self._list_unused_files(set())):
-            raise ValueError(f"{name} is missing, although {checkpoints[-1]} exists: {remedy}.")
-        else:
-            self.entries = []
+        if not os.path.exists(name):
+            if checkpoints := sorted(self._list_unused_files(set())):
+                raise ValueError(f"{name} is missing, although {checkpoints[-1]} exists: {remedy}.")
+            return self.entries
+        try:
+            fields = read_json(name)
+            if SEAL in fields and OLD_KEPT not in fields:
+                self.entries = read_sealed(name)[KEPT]
+            else:
+                self.entries = fields[OLD_KEPT]
+                for entry in self.entries:
+                    state = entry["state"]
+                    entry["state"] = {OLD_NAMES.get(k, k): state[k] for k in state}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{name} is corrupted: {remedy}.") from None
         return self.entries
 
     def latest(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-        """Reads the newest valid checkpoint; warns on stderr about a corrupted newer one.
+        """Reads the state and the arrays of the newest valid checkpoint, None before the first.
 
-        Returns:
-            The state and the arrays that were passed to `write`, or None before the first one.
+        Warns on stderr about a corrupted newer one.
         """
         problems: list[str] = []
         for entry in reversed(self.read()):
@@ -161,11 +163,8 @@ class Checkpoints:
     ) -> None:
         """Adds a checkpoint, and removes the files that no remaining checkpoint uses.
 
-        Args:
-            name: Name of the checkpoint: "epoch-step", with 6 and 8 digits.
-            state: A state that JSON can represent.
-            arrays: {name: array} of numbers or booleans.
-            files: {name: checksum} of other files in the directory that belong to the checkpoint.
+        The name is "epoch-step", with 6 and 8 digits; JSON can represent the state; `files` are
+        {name: checksum} of other files in the directory that belong to the checkpoint.
         """
         if not self.writes:
             return
@@ -223,17 +222,6 @@ class Checkpoints:
         return {x for x in os.listdir(self.folder) if self._owned.fullmatch(x)} - used
 
 
-def _read_entries(name):
-    """Reads the entries of `resume.json`, also those of older versions, by their new names."""
-    fields = read_json(name)
-    if SEAL in fields and OLD_KEPT not in fields:
-        return read_sealed(name)[KEPT]
-    entries = fields[OLD_KEPT]
-    for entry in entries:
-        entry["state"] = {OLD_NAMES.get(k, k): value for k, value in entry["state"].items()}
-    return entries
-
-
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
     """Writes arrays by name, atomically; returns the SHA-256 of the file."""
     with replacing(path) as name:
@@ -250,15 +238,11 @@ def read_arrays(path: Path, checksum: str) -> dict[str, np.ndarray]:
     return load_file(path)
 
 
-def file_checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file."""
-    try:
-        return digest(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({reason(error)})") from error
-
-
 def check_checksum(path: Path, checksum: str) -> None:
     """Checks the SHA-256 of a file."""
-    if file_checksum(path) != checksum:
+    try:
+        received = digest(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({reason(error)})") from error
+    if received != checksum:
         raise ValueError(f"{path} is corrupted (its checksum has changed)")

@@ -1,14 +1,28 @@
-"""Opens a run or an export once: found and checked without TensorFlow, loaded when it is used."""
+"""Opens a run or an export once: found and checked without TensorFlow, loaded when it is used.
+
+Keras makes whatever the `config.json` in a `.keras` file says, by name. So nothing may stand there
+but this package's classes, some of Keras' own that only hold numbers, and what the calling program
+has registered: `inspect_model`.
+"""
 
 import functools
 import os
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import resolve_search
-from keras_transformer.presets.options import check_precision
-from keras_transformer.runs.run import CONFIG, MODEL, Run, check_not_foreign
+from keras_transformer.presets.options import MAX_LENGTH, PRECISIONS, check_value
+from keras_transformer.runs.run import (
+    CONFIG,
+    DATA,
+    MODEL,
+    MODEL_SCORES,
+    Run,
+    check_not_foreign,
+)
 from keras_transformer.serving.versions import (
     find_exported_search,
     read_card,
@@ -17,19 +31,77 @@ from keras_transformer.serving.versions import (
 )
 from keras_transformer.tokenizers import saved
 from keras_transformer.translation.sentences import as_bytes
-from keras_transformer.utils import Path, describe_corruption
+from keras_transformer.utils import Path, check_files, describe_corruption, read_json
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
 
 EAGER_SENTENCES = 2  # decoding up to so few eagerly is faster than tracing a graph
 
+# The members of an archive, and the bytes that they may have; Keras writes one kilobyte.
+ARCHITECTURE, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
+MAX_BYTES = {ARCHITECTURE: 1 << 20, METADATA: 1 << 16}
+
+# This package's classes that a file may name, whether or not they have been imported.
+CLASSES = """
+BucketedPositions Decoder DecoderLayer Dense DisentangledPositions DistanceTable
+Dropout EinsumDense Encoder EncoderLayer FeedForward LayerNormalization MaskedAccuracy EMAAdam
+MultiHeadAttention Perplexity PositionalEmbedding RelativePositions RotaryPositions
+SmoothedCrossEntropy TargetTokens Transformer WarmupInverseSqrt
+""".split()
+PACKAGE = "keras_transformer>"
+# What sizes may be.
+MAX_OF = {
+    "num_layers": 128,
+    "num_encoder_layers": 128,
+    "num_decoder_layers": 128,
+    "d_model": 1 << 14,
+    "num_heads": 1 << 10,
+    "d_ff": 1 << 17,
+    "max_length": MAX_LENGTH,
+    "max_distance": 1 << 17,
+    "num_buckets": 1 << 17,
+    "source_vocabulary_size": 1 << 22,
+    "target_vocabulary_size": 1 << 22,
+}
+# Of them, what may be left out.
+OPTIONAL = {"max_distance", "num_encoder_layers", "num_decoder_layers"}
+MAX_INTEGER = 1 << 53  # any other whole number
+MAX_DEPTH, MAX_STRING_LENGTH = 32, 4096
+
+ACTIVATIONS = """celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish
+hard_tanh leaky_relu linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink
+softmax softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink
+threshold""".split()
+_KERAS = {
+    "": "DTypePolicy FloatDTypePolicy",
+    "dtype_policies": """DTypePolicy DTypePolicyMap FloatDTypePolicy Int4DTypePolicy
+        QuantizedDTypePolicy QuantizedFloat8DTypePolicy""",
+    "initializers": """Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal
+        LecunUniform Ones Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling
+        Zeros""",
+    "quantizers": "AbsMaxQuantizer Int4QuantizationConfig Int8QuantizationConfig",
+    "optimizers": """Adadelta Adafactor Adagrad Adam AdamW Adamax Ftrl Lion LossScaleOptimizer Muon
+        Nadam RMSprop SGD""",
+    "optimizers.schedules": """CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay
+        PiecewiseConstantDecay PolynomialDecay""",
+    "losses": """BinaryCrossentropy CategoricalCrossentropy KLDivergence MeanAbsoluteError
+        MeanSquaredError SparseCategoricalCrossentropy""",
+    "metrics": """Accuracy BinaryAccuracy CategoricalAccuracy Mean MeanMetricWrapper
+        SparseCategoricalAccuracy SparseCategoricalCrossentropy Sum""",
+}
+KERAS = {
+    (f"keras.{module}".rstrip("."), name)
+    for module, names in _KERAS.items()
+    for name in names.split()
+}
+
 
 def load(path: Path, precision: str | None = None) -> "Translator":
     """Loads a trained translator.
 
-    No code in the run is executed, and nothing outside it is read: `Run.inspect` checks it first.
-    Register your own classes before (`keras.saving.register_keras_serializable`).
+    No code in the run is executed, and nothing outside it is read: it is checked first. Register
+    your own classes before (`keras.saving.register_keras_serializable`).
 
     Args:
         path: A run directory.
@@ -49,9 +121,10 @@ def load(path: Path, precision: str | None = None) -> "Translator":
     >>> keras_transformer.load("runs/dates").translate(["samedi 9 mai 1998"])
     ['1998-05-09']
     """
-    check_precision(precision)
-    run = Run(path)
-    return _load_run(run, run.inspect(), precision)
+    opened = Opened(path, precision=precision)
+    if opened.run is None:
+        raise ValueError(f"{path} is a SavedModel: give a run directory, or use load_saved_model.")
+    return opened.model
 
 
 class Opened:
@@ -74,7 +147,8 @@ class Opened:
         precision: str | None = None,
         allow_ops: Collection[str] = (),
     ) -> None:
-        check_precision(precision)
+        if precision is not None:
+            check_value("precision", precision, PRECISIONS)
         if not os.path.isdir(path):
             check_not_foreign(path)
             raise ValueError(f"{path} is not a directory: give a run directory or a SavedModel.")
@@ -82,7 +156,7 @@ class Opened:
         run, options = Run(path), options or {}
         self.run = run if run.has_model or run.has(CONFIG) else None
         if self.run is not None:
-            self.card, own = run.inspect(), run.read_search()
+            self.card, own = inspect_run(run), run.read_search()
         else:
             self.card = read_card(_find_version(path))
             if precision is not None:
@@ -96,11 +170,32 @@ class Opened:
     @functools.cached_property
     def model(self) -> Any:
         """`Translator`, or `ExportedTranslator`, which does not import TensorFlow; loaded once."""
-        if self.run is not None:
-            return _load_run(self.run, self.card, self._precision)
-        from keras_transformer.serving.exported_translator import ExportedTranslator
+        if self.run is None:
+            from keras_transformer.serving.exported_translator import ExportedTranslator
 
-        return ExportedTranslator(self.path, self._allow_ops)
+            return ExportedTranslator(self.path, self._allow_ops)
+        import keras
+
+        from keras_transformer.kernels.tensorflow.machine import choose_precision
+        from keras_transformer.training.keras_workarounds import check_weights
+        from keras_transformer.transformer import Transformer
+        from keras_transformer.translation.translator import Translator
+
+        name = self.run.file(MODEL)
+        try:
+            model = keras.saving.load_model(name, compile=False, safe_mode=True)
+        except Exception as error:  # Keras raises anything where a file is not what it seems
+            raise ValueError(describe_corruption(name, error)) from error
+        if not isinstance(model, Transformer):
+            raise ValueError(f"{name} must contain a Transformer, received {type(model).__name__}.")
+        check_weights(model, name)
+        source_end = self.run.read_config().source_end if self.run.has(CONFIG) else True
+        tokenizers = saved.load(self.run)
+        translator = Translator(model, *tokenizers, source_end=source_end, card=self.card)
+        precision = choose_precision(self._precision, model.dtype_policy.name)
+        translator = translator.in_precision(precision)
+        translator.default_search = self.search
+        return translator
 
     @property
     def bleu_tokenize(self) -> str:
@@ -113,30 +208,23 @@ class Opened:
         Of an export, only what its card says about a WordPiece vocabulary is known.
         """
         if self.run is not None:
-            from keras_transformer.tokenizers.saved import describe_lost
-
-            return describe_lost(saved.read(self.run)[1], references)
+            return saved.describe_lost(saved.read(self.run)[1], references)
         target = self.card.get("vocabulary", {}).get("target", {})
         return f"it loses {losses}" if (losses := target.get("detokenizing_loses")) else ""
 
-    def translator(self, n_best: int | None = None, prefixes: bool = False) -> "SentenceTranslator":
-        """Returns a function `translate(texts, prefixes=None, first=0)`.
-
-        `n_best` is that of `Translator.translate_n_best`, or None for one string per text, and
-        `prefixes` is whether prefixes will be passed. If longer input is translated in several
-        calls, `first` is the number of the first text.
-        """
-        return SentenceTranslator(self, n_best, prefixes)
-
 
 class SentenceTranslator:
-    """Translates lists of sentences with the search of an opened model; see `Opened.translator`.
+    """Translates lists of sentences with the search of an opened model.
+
+    `n_best` is that of `Translator.translate_n_best`, or None for one string per text, and
+    `prefixes` is whether prefixes will be passed. If longer input is translated in several calls,
+    `first` is the number of the first text.
 
     Attributes:
         count: Number of sentences so far.
     """
 
-    def __init__(self, opened: Opened, n_best: int | None, prefixes: bool) -> None:
+    def __init__(self, opened: Opened, n_best: int | None = None, prefixes: bool = False) -> None:
         self._model: Any = opened.model
         self._search = opened.search
         self._runs_here = opened.run is not None
@@ -145,7 +233,10 @@ class SentenceTranslator:
         self._method: Callable[..., list[Any]] = self._model.translate
         if n_best is not None:
             self._method = functools.partial(self._model.translate_n_best, n_best=n_best)
-        self._tags = _find_language_tags(opened.card)
+        # Sources of a multilingual model begin with one, unless an export puts one there.
+        tags = opened.card.get("imported", {}).get("language_tags", ())
+        is_tagged = opened.card.get("prefix_token")
+        self._tags = () if is_tagged else tuple(str(tag).encode() for tag in tags)
         self.count = 0
 
     def __call__(self, texts: Any, prefixes: Any = None, first: int = 0) -> list[Any]:
@@ -156,30 +247,6 @@ class SentenceTranslator:
         if self._runs_here:
             self._model.run_eagerly = self.count <= EAGER_SENTENCES
         return self._method(texts, search=self._search, prefixes=prefixes, first=first)
-
-
-def _load_run(run: Run, card: dict[str, Any], precision: str | None) -> "Translator":
-    """Loads an inspected run."""
-    import keras
-
-    from keras_transformer.kernels.tensorflow.machine import choose_precision
-    from keras_transformer.training.keras_workarounds import check_weights
-    from keras_transformer.transformer import Transformer
-    from keras_transformer.translation.translator import Translator
-
-    name = run.file(MODEL)
-    try:
-        model = keras.saving.load_model(name, compile=False, safe_mode=True)
-    except Exception as error:  # Keras raises anything where a file is not what it seems
-        raise ValueError(describe_corruption(name, error)) from error
-    if not isinstance(model, Transformer):
-        raise ValueError(f"{name} must contain a Transformer, received {type(model).__name__}.")
-    check_weights(model, name)
-    source_end = run.read_config().source_end if run.has(CONFIG) else True
-    translator = Translator(model, *saved.load(run), source_end=source_end, card=card)
-    translator = translator.in_precision(choose_precision(precision, model.dtype_policy.name))
-    translator.default_search = run.read_search()
-    return translator
 
 
 def _find_version(path):
@@ -197,12 +264,6 @@ def _find_version(path):
         ) from None
 
 
-def _find_language_tags(card):
-    """The tags that sources of a multilingual model begin with, unless an export puts one there."""
-    tags = card.get("imported", {}).get("language_tags", ())
-    return () if card.get("prefix_token") else tuple(str(tag).encode() for tag in tags)
-
-
 @functools.cache  # once per process
 def _warn_of_missing_tag(tags):
     print(
@@ -210,3 +271,120 @@ def _warn_of_missing_tag(tags):
         "know which language to translate into",
         file=sys.stderr,
     )
+
+
+# --- inspection, before anything is loaded ---
+
+
+def inspect_run(run: Run) -> dict[str, Any]:
+    """Checks that a run is not corrupted and is safe to load; returns its description.
+
+    Files are compared with their checksums, and `model.keras` is inspected. Neither Keras nor
+    TensorFlow is imported.
+    """
+    if not run.has_model:
+        check_not_foreign(run)
+        raise ValueError(
+            f"{run} is not a run directory with {MODEL} and {saved.NAMES[0]}: give the --output of "
+            "a training that has completed an epoch."
+        )
+    names = [MODEL, *map(os.path.basename, saved.require_paths(run)), CONFIG, DATA]
+    check_files(run, run.read_scores(), MODEL_SCORES, filter(run.has, names))
+    inspect_model(run.file(MODEL))
+    return run.describe()
+
+
+def inspect_model(path: Path) -> None:
+    """Raises an error for a `.keras` file that holds or names anything but what is allowed."""
+    expected = sorted([ARCHITECTURE, METADATA, WEIGHTS])
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = sorted(info.filename for info in archive.infolist())
+            if names != expected:
+                raise ValueError(
+                    f"{path} holds {', '.join(map(repr, names[:6]))}, expected {ARCHITECTURE}, "
+                    f"{METADATA} and {WEIGHTS}: this package has not saved it."
+                )
+            for info in archive.infolist():
+                if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+                    raise ValueError(
+                        f"{path}: {info.filename} is compressed, which Keras does not do: save the "
+                        "model anew."
+                    )
+                if info.file_size > MAX_BYTES.get(info.filename, info.file_size):
+                    raise ValueError(
+                        f"{path}: {info.filename} has {info.file_size:,} bytes, at most "
+                        f"{MAX_BYTES[info.filename]:,} are read."
+                    )
+                with archive.open(info):  # the header before it has the same values
+                    pass
+            config = read_json(f"{path}: {ARCHITECTURE}", archive.read(ARCHITECTURE))
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(describe_corruption(path, error)) from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from None
+    try:
+        check_config_value(config)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}.") from None
+    kind = config.get("registered_name")
+    if kind != f"{PACKAGE}Transformer" and not _is_registered(kind):
+        raise ValueError(
+            f"{path} holds a {config.get('class_name')}, expected the Transformer of a training."
+        )
+
+
+def check_config_value(value: Any, name: str = "", depth: int = 0) -> None:
+    """Raises an error for a value in `config.json` that names or measures what is not allowed."""
+    if depth > MAX_DEPTH:
+        raise ValueError("its configuration is nested too deep")
+    if isinstance(value, dict):
+        if {"class_name", "registered_name", "module"} & value.keys():
+            _check_class(value)
+        for key, item in value.items():
+            check_config_value(item, key, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            check_config_value(item, name, depth + 1)
+    elif value is None and name in OPTIONAL:
+        pass
+    elif name in MAX_OF and not (type(value) is int and 1 <= value <= MAX_OF[name]):
+        raise ValueError(f"{name} is {value!r:.40}, expected an integer from 1 to {MAX_OF[name]:,}")
+    elif isinstance(value, str):
+        if len(value) > MAX_STRING_LENGTH:
+            raise ValueError(f"{name} has {len(value):,} characters")
+        if name == "activation" and value not in ACTIVATIONS and not _is_registered(value):
+            raise ValueError(f"unknown activation {value[:80]!r}")
+    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise ValueError(f"{name} is {value!r:.40}, beyond all bounds")
+
+
+def _check_class(value):
+    """Raises an error for what Keras would deserialize, unless it is allowed."""
+    module, name = value.get("module"), value.get("class_name")
+    registered = value.get("registered_name")
+    if name == "function":
+        name = value.get("config")
+        known = name in ACTIVATIONS and module in ("builtins", "keras.activations")
+        if known or _is_registered(name):
+            return
+        name = f"function {name!r:.80}"
+    elif registered is not None:
+        ours = registered in [f"{PACKAGE}{one}" for one in CLASSES]
+        if ours and registered == f"{PACKAGE}{name}" or _is_registered(registered):
+            return
+    elif (str(module), str(name)) in KERAS:
+        return
+    where = f" of {module!r:.80}" if module else ""
+    raise ValueError(
+        f"refers to the {name if name == str(name)[:100] else 'class'}{where}, which no model "
+        "of this package uses: if it is your own, register it with "
+        "keras.saving.register_keras_serializable before loading"
+    )
+
+
+def _is_registered(name):
+    """Returns whether the calling program has registered an object by this name."""
+    keras = sys.modules.get("keras")
+    saving = getattr(keras, "saving", None)  # of one half imported
+    return isinstance(name, str) and bool(saving and saving.get_registered_object(name))

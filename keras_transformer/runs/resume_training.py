@@ -36,30 +36,19 @@ from keras_transformer.training.optimizer import (
 )
 from keras_transformer.utils import Path, counted
 
-# The system sends SIGHUP when a terminal or an ssh connection closes; Windows does not have it.
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-
 MAX_SAVE_SHARE = 0.02  # of the time, for saving
 FIRST_SAVE_SECONDS = 30.0  # until the first checkpoint, as the time for saving is unknown
 
 
 @dataclasses.dataclass
 class Position:
-    """How far a training has come.
+    """How far a training has come."""
 
-    Attributes:
-        epoch: Number of completed epochs.
-        step: Number of completed steps of the current epoch.
-        total_steps: Number of completed steps of all epochs.
-        batch: The next batch of the dataset: (pass, index in it).
-        ended: Whether the training stopped before the last epoch.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    total_steps: int = 0
-    batch: tuple[int, int] = (0, 0)
-    ended: bool = False
+    epoch: int = 0  # completed ones
+    step: int = 0  # completed ones of the current epoch
+    total_steps: int = 0  # completed ones of all epochs
+    batch: tuple[int, int] = (0, 0)  # the next one of the dataset: (pass, index in it)
+    ended: bool = False  # whether the training stopped before the last epoch
 
 
 class ResumeTraining(keras.callbacks.Callback):
@@ -145,7 +134,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self._opened = self._restored = False
         self._metrics: dict[str, np.ndarray] | None = None
         self._logs: dict[str, Any] = {}
-        self._skipping: _Skipping | None = None
+        self._train_function: Any = None  # of the model, while steps are skipped
         self._exit_status: int | None = None
         self._is_multiworker = False
         self._save_seconds: float | None = None  # duration of the last save
@@ -207,7 +196,18 @@ class ResumeTraining(keras.callbacks.Callback):
             if not self._opened:
                 self.open()
             check_equal(strategy, "checkpoints", f"{self.position.epoch} {self.position.step}")
-            self._restore_all(strategy)
+            latest, self._latest = self._latest, None
+            try:
+                build_ahead(self.model, self.dataset.element_spec)
+            except Exception as error:
+                # Not every model can be built from shapes; then the first step builds it.
+                if latest is not None:
+                    raise ValueError(
+                        "The model must be built to restore a checkpoint, and cannot be built from "
+                        "the shapes of the dataset: call it on a batch before fit."
+                    ) from error
+            if latest is not None:
+                self._restore_checkpoint(*latest)
             if not self.checkpoints.entries:
                 self.checkpoints.begin()
             self.checkpoints.clean()
@@ -216,27 +216,8 @@ class ResumeTraining(keras.callbacks.Callback):
             raise
         self._restored = True
 
-    def _restore_all(self, strategy):
-        latest, self._latest = self._latest, None
-        try:
-            build_ahead(self.model, self.dataset.element_spec)
-        except Exception as error:
-            # Not every model can be built from shapes; then the first step builds it.
-            if latest is not None:
-                raise ValueError(
-                    "The model must be built to restore a checkpoint, and cannot be built from the "
-                    "shapes of the dataset: call it on a batch before fit."
-                ) from error
-        if latest is None:
-            return
-        state, arrays = latest[0], scatter_metrics(strategy, latest[1])
-        self.position.batch = self._find_batch(state)
-        write_variables(self.model, arrays, False, str(self.path))
-        set_states(self.callbacks, state["callbacks"], arrays)
-        self._metrics, self._logs = arrays, state["logs"]
-
-    def _find_batch(self, state):
-        """Returns the next batch of the dataset, which must be the same."""
+    def _restore_checkpoint(self, state, arrays):
+        """Restores the next batch of the dataset, which must be the same, and all variables."""
         stream, (number, index) = self.dataset.stream, state["batch"]
         here, there = stream.batches_per_pass, state["batches_per_pass"]
         if here != there and not self.accept_changes:
@@ -244,7 +225,11 @@ class ResumeTraining(keras.callbacks.Callback):
                 f"dataset must have {counted(there, 'batch', 'batches')} per pass to resume "
                 f"{self.path}, received {here}: use the same text, tokenizers and options."
             )
-        return number, min(index, stream.batches_in(number))
+        self.position.batch = number, min(index, stream.batches_in(number))
+        arrays = scatter_metrics(self.model.distribute_strategy, arrays)
+        write_variables(self.model, arrays, False, str(self.path))
+        set_states(self.callbacks, state["callbacks"], arrays)
+        self._metrics, self._logs = arrays, state["logs"]
 
     # --- while fit runs ---
 
@@ -263,7 +248,10 @@ class ResumeTraining(keras.callbacks.Callback):
             self.position.epoch, self.position.step = epoch, 0
         if self.position.step and self._metrics is not None:
             write_variables(self.model, self._metrics, True, str(self.path))
-            self._skipping = _Skipping(self.model, self._logs)
+            # Keras starts every epoch with its first step. Completed steps take no batch from the
+            # dataset, and return the logs of the last of them.
+            self._train_function = self.model.train_function
+            self.model.train_function = self._skip_step
         self._metrics = None
         self.skipped = self.position.step
         # Keras may create and drop iterators; the next one starts here.
@@ -318,10 +306,12 @@ class ResumeTraining(keras.callbacks.Callback):
         self.dataset.stream.position = self.position.batch
         self.close()
 
+    def _skip_step(self, iterator):
+        return self._logs
+
     def _stop_skipping(self):
-        if self._skipping is not None:
-            self._skipping.stop()
-            self._skipping = None
+        if self._train_function is not None:
+            self.model.train_function, self._train_function = self._train_function, None
 
     # --- saving ---
 
@@ -394,25 +384,6 @@ class ResumeTraining(keras.callbacks.Callback):
             raise SystemExit(self._exit_status)
 
 
-class _Skipping:
-    """Stands in for a model's training step while `fit` repeats the completed steps of an epoch.
-
-    Keras starts every epoch with its first step. Instead of training, these steps return the logs
-    of the last of them; they take no batch from the dataset.
-    """
-
-    def __init__(self, model: keras.Model, logs: dict[str, Any]) -> None:
-        self._model, self._logs, self._train_function = model, logs, model.train_function
-        model.train_function = self._skip
-
-    def _skip(self, iterator):
-        return self._logs
-
-    def stop(self) -> None:
-        """Lets the model train again."""
-        self._model.train_function = self._train_function
-
-
 @contextlib.contextmanager
 def save_on_signals(training: ResumeTraining) -> Iterator[None]:
     """Saves a training on SIGINT, SIGTERM and SIGHUP, and exits with 128 + the signal's number.
@@ -423,13 +394,12 @@ def save_on_signals(training: ResumeTraining) -> Iterator[None]:
     Python requires.
     """
     received: list[int] = []
-    hangup = getattr(signal, "SIGHUP", None)
 
     def end(number, _):
         status = 128 + number
-        if received and number != hangup:
-            os._exit(status)
         if received:
+            if number != signal.SIGHUP:
+                os._exit(status)
             return
         received.append(status)
         training.request_exit(status)
@@ -443,9 +413,10 @@ def save_on_signals(training: ResumeTraining) -> Iterator[None]:
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        numbers = {getattr(signal, name) for name in SIGNALS if hasattr(signal, name)}
-        if hangup and signal.getsignal(hangup) == signal.SIG_IGN:
-            numbers.remove(hangup)
+        # The system sends SIGHUP when a terminal or an ssh connection closes.
+        numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            numbers.remove(signal.SIGHUP)
         before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield

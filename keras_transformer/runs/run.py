@@ -1,29 +1,35 @@
-"""`Run`: the directory of a training, with its model, checkpoints, configuration and history."""
+"""`Run`: the directory of a training, with its model, checkpoints, configuration and history.
+
+A configuration is a YAML file with comments, which `to_yaml` writes and `from_yaml` reads.
+"""
 
 import contextlib
 import csv
 import dataclasses
+import difflib
 import itertools
 import json
 import math
 import os
+import re
 import shutil
+import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from keras_transformer.data.pairs import Pair
-from keras_transformer.presets import GREEDY, SearchConfig, TrainConfig
-from keras_transformer.runs.configuration import MACHINE_FIELDS, from_yaml, to_yaml
-from keras_transformer.runs.inspection import inspect_model
+import yaml
+
+from keras_transformer.presets import GREEDY, ModelConfig, SearchConfig, TrainConfig, change
+from keras_transformer.presets.options import FORMAT, Imported, check_format
 from keras_transformer.tokenizers import saved
 from keras_transformer.utils import (
     FILES,
     Path,
-    check_files,
-    check_types,
     counted,
     creating,
     describe_files,
+    read_bytes,
     read_json,
     read_sealed,
     remove_leftovers,
@@ -32,13 +38,14 @@ from keras_transformer.utils import (
 )
 
 if TYPE_CHECKING:
+    from keras_transformer.data.pairs import Pair
     from keras_transformer.runs.checkpoints import Checkpoints
     from keras_transformer.runs.training_data import TrainingData
 
 MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # scores of the model, and checksums: `write_scores`
 DATA = "data.json"  # size and fingerprint of the text
-CORPUS = "corpus"  # the prepared corpus, if the text is large: `data.prepare`
+CORPUS = "corpus"  # large text, prepared by an earlier version
 EXAMPLES = "examples.json"  # pairs for exports
 HISTORY, CHECKPOINTS, LOGS = "history.csv", "checkpoints", "logs"
 CHECKSUMMED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # files with checksums in `model.json`
@@ -58,6 +65,11 @@ SCORES = ("val_bleu", "val_chrf")
 
 # Files of models of other systems.
 FOREIGN = ("config.json", "model_description.py", ".npz")
+
+RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
+TABLES: dict[str, Any] = {"model": ModelConfig, "imported": Imported}  # fields with fields
+MACHINE_FIELDS = ("parallel_microbatches",)  # depend on the machine: not written to files
+MAX_CONFIG_BYTES = 1 << 16  # size limit of a file; `to_yaml` writes about 4,000 bytes
 
 # See `Run.read_history`.
 History: TypeAlias = Sequence[Mapping[str, float | None]]
@@ -85,20 +97,18 @@ class Run(os.PathLike[str]):
 
     Attributes:
         path: Name of the directory.
-        writes: Whether this process writes, as the chief does. If not, `lock`, `create` and
-            `update` do nothing.
+        writes: Whether this process writes, as the chief does. If not, `created` and `update` do
+            nothing.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
         self.writes = True
-        self._created = False  # by this object
 
     def __fspath__(self) -> str:
         return self.path
 
-    def __str__(self) -> str:
-        return self.path
+    __str__ = __fspath__
 
     def file(self, *names: str) -> str:
         """Returns the path of a file in the run."""
@@ -113,38 +123,16 @@ class Run(os.PathLike[str]):
         """Whether the run has a model to translate with."""
         return os.path.isfile(self.file(MODEL)) and bool(saved.paths(self.path))
 
-    # --- opening ---
-
-    def inspect(self) -> dict[str, Any]:
-        """Checks that the run is not corrupted and is safe to load; returns its description.
-
-        Files are compared with their checksums. Only classes of this package, Keras' numeric
-        classes and classes registered by the calling program are allowed. Neither Keras nor
-        TensorFlow is imported.
-        """
-        if not self.has_model:
-            check_not_foreign(self)
-            raise ValueError(
-                f"{self} is not a run directory with {MODEL} and {saved.NAMES[0]}: give the "
-                "--output of a training that has completed an epoch."
-            )
-        names = [MODEL, *map(os.path.basename, saved.require_paths(self)), CONFIG, DATA]
-        check_files(self, self.read_scores(), MODEL_SCORES, filter(self.has, names))
-        inspect_model(self.file(MODEL))
-        return self.describe()
-
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Describes the run for a model card: recipe, data and scores, without paths.
+        """Describes the run for a model card: `recipe`, `data` and `metrics`, without paths.
 
-        Returns:
-            Dict of `recipe`, `data` and `metrics`, dicts that JSON can represent; empty if nothing
-            is known. `mean_of` lists the checkpoints if the model is an average; `worse_mean`
-            describes an average that was worse than the best checkpoint.
+        `mean_of` lists the checkpoints if the model is an average, `worse_mean` describes an
+        average that was worse than the best checkpoint.
         """
         if not self.has(CONFIG):
             return {}
         config = self.read_config()
-        recipe = _convert_tuples(dataclasses.asdict(config))
+        recipe = json.loads(json.dumps(dataclasses.asdict(config)))  # without tuples
         imported = recipe.pop("imported")
         left = () if config.subword_sampling else ("subword_sampling",)
         local = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
@@ -166,37 +154,35 @@ class Run(os.PathLike[str]):
             check_not_foreign(self)
             raise ValueError(f"{self} is not a run directory: {CONFIG} is missing.")
         # Older versions trained on the built-in dates if there was no text.
-        return from_yaml(self.file(CONFIG), {"dates": True})
+        return from_yaml(self.file(CONFIG), dates=True)
 
     def read_search(self) -> SearchConfig:
         """Returns the search by default: that of an imported model, or greedy search."""
         return self.read_config().search if self.has(CONFIG) else GREEDY
 
     def write_config(self, config: TrainConfig) -> None:
-        """Writes the configuration atomically, unless it is unchanged."""
-        if self.has(CONFIG) and to_yaml(self.read_config()) == to_yaml(config):
-            return
-        with replacing(self.file(CONFIG)) as name, open(name, "w", encoding="utf-8") as file:
-            file.write(to_yaml(config))
-        self._update_checksum(CONFIG)
+        """Writes the configuration."""
+        self._write(CONFIG, to_yaml(config))
 
     def read_data(self) -> dict[str, Any]:
-        """Reads the fingerprints of the `train` and `valid` data, and the coverage of embeddings.
-
-        Returns:
-            Dict of `train`, `valid` and, with pretrained embeddings, `vectors`; empty if unknown.
-        """
-        data = read_json(self.file(DATA)) if self.has(DATA) else {}
-        check_types(self.file(DATA), data, {"train": dict, "valid": dict, "vectors": dict})
-        return data
+        """Reads the fingerprints `train` and `valid` of the text, and the coverage of `vectors`."""
+        return read_json(self.file(DATA)) if self.has(DATA) else {}
 
     def write_data(self, data: dict[str, Any]) -> None:
         """Writes data for `read_data`, in addition to what the file contains."""
-        old = self.read_data()
-        if old != (data := old | data):
-            with replacing(self.file(DATA)) as name, open(name, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-            self._update_checksum(DATA)
+        self._write(DATA, json.dumps(self.read_data() | data, indent=1))
+
+    def _write(self, name, text):
+        """Writes a file atomically, and its checksum if the model has been written before."""
+        with (
+            replacing(self.file(name)) as temporary,
+            open(temporary, "w", encoding="utf-8") as file,
+        ):
+            file.write(text)
+        scores = self.read_scores()
+        if FILES in scores:
+            scores[FILES] |= describe_files(self, [name])
+            self._write_scores(scores)
 
     def check_same_text(self, fingerprints: Mapping[str, Any]) -> None:
         """Checks that the text, whose path may change, has the fingerprints in `data.json`."""
@@ -210,7 +196,7 @@ class Run(os.PathLike[str]):
                     "fine-tune with --start-from, or give --accept-changed-text."
                 )
 
-    def write_examples(self, pairs: Iterable[Pair]) -> None:
+    def write_examples(self, pairs: "Iterable[Pair]") -> None:
         """Writes the first pairs of the validation set: at most 500, and 2^20 characters."""
         chosen: list[list[str]] = []
         room = MAX_EXAMPLES_CHARS
@@ -227,7 +213,10 @@ class Run(os.PathLike[str]):
         if not self.has(EXAMPLES):
             return []
         pairs = read_json(self.file(EXAMPLES)).get("valid")
-        if not isinstance(pairs, list) or not all(map(_is_string_pair, pairs)):
+        if not isinstance(pairs, list) or any(
+            not isinstance(pair, list) or [type(text) for text in pair] != [str, str]
+            for pair in pairs
+        ):
             raise ValueError(
                 f"{self.file(EXAMPLES)} must contain pairs of strings under the key valid."
             )
@@ -250,19 +239,7 @@ class Run(os.PathLike[str]):
 
     def read_scores(self) -> dict[str, Any]:
         """Reads the scores of `write_scores`; empty if there is no model."""
-        name = self.file(MODEL_SCORES)
-        if not os.path.exists(name):
-            return {}
-        scores = read_sealed(name)
-        check_types(name, scores, {"metrics": dict, "mean_of": dict, "worse_mean": dict})
-        return scores
-
-    def _update_checksum(self, name):
-        """Updates the checksum of a file that was written after the model."""
-        scores = self.read_scores()
-        if FILES in scores:
-            scores[FILES] |= describe_files(self, [name])
-            self._write_scores(scores)
+        return read_sealed(self.file(MODEL_SCORES)) if self.has(MODEL_SCORES) else {}
 
     def _write_scores(self, scores):
         with replacing(self.file(MODEL_SCORES)) as name:
@@ -279,13 +256,7 @@ class Run(os.PathLike[str]):
         return Checkpoints(self.file(CHECKPOINTS), WEIGHTS_PATTERN, self.writes)
 
     def read_state(self) -> dict[str, Any] | None:
-        """Reads the state of the training, None before its first checkpoint.
-
-        Returns:
-            Dict with, among others, `epoch`, the number of completed epochs; `checkpoints`, the
-            kept weights, a list of dicts of `file`, `epoch` and `sha256`, in the order of the
-            epochs; and `history`, the scores of each epoch.
-        """
+        """Reads the state of the training, see `RunCheckpoint`; None before a checkpoint."""
         checkpoints = self.checkpoints
         entries = checkpoints.read()
         if self.has(HISTORY) and not os.path.exists(checkpoints.state_file):
@@ -296,13 +267,11 @@ class Run(os.PathLike[str]):
         return entries[-1]["state"]["additional"] if entries else None
 
     def read_history(self) -> list[dict[str, float | None]]:
-        """Reads the history of the training.
+        """Reads the history of the training: for each validation, the values of its columns.
 
-        Returns:
-            List of dicts, one for each validation: `step`, `target_tokens` and `minutes`, all since
-            the start of the training; `learning_rate`; `loss` and `val_loss` in nats per token;
-            and, if the file has them, `val_bleu` and `val_chrf` (0–100). Values are floats, or None
-            for an empty cell. Other columns are ignored.
+        `step`, `target_tokens` and `minutes` count from the start of the training; `loss` and
+        `val_loss` are in nats per token, `val_bleu` and `val_chrf` from 0 to 100. Empty cells are
+        None.
         """
         name = self.file(HISTORY)
         try:
@@ -328,74 +297,47 @@ class Run(os.PathLike[str]):
 
     def write_history(self, rows: History) -> None:
         """Writes the history atomically; missing values become empty cells."""
-        with replacing(self.file(HISTORY)) as name:
-            with open(name, "w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS + SCORES)
-                writer.writeheader()
-                writer.writerows(rows)
+        with replacing(self.file(HISTORY)) as name, open(name, "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS + SCORES)
+            writer.writeheader()
+            writer.writerows(rows)
 
     # --- training into it ---
 
     @contextlib.contextmanager
-    def locked(self, resume: bool = True) -> Iterator[None]:
-        """Locks the run while it is resumed; a new run is locked when its directory exists."""
-        if not resume:
-            yield
-            return
-        checkpoints = self.checkpoints
-        checkpoints.lock()
-        try:
-            yield
-        finally:
-            checkpoints.release()
+    def created(
+        self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]
+    ) -> Iterator[None]:
+        """Creates the directory atomically; removes it if training fails without a checkpoint.
 
-    @property
-    def staged_corpus(self) -> str:
-        """Path of the corpus that is prepared before the run directory exists."""
-        return f"{self.path.rstrip('/')}.corpus"
-
-    def create(self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]) -> None:
-        """Creates the directory atomically; `coverage` are the `vectors` in `data.json`."""
+        `coverage` are the `vectors` in `data.json`.
+        """
         if not self.writes:
+            yield
             return
         with creating(self.path) as temporary:
             new = Run(temporary)
-            new.write_data(data.fingerprints | coverage)
             for folder in (LOGS, CHECKPOINTS):
                 os.makedirs(new.file(folder))
-            new.checkpoints.begin()
-            new.write_config(config)
+            new._write(CONFIG, to_yaml(config))
+            new._write(DATA, json.dumps(data.fingerprints | coverage, indent=1))
             new.write_examples(data.valid)
             saved.write(temporary, data.tokenizers)
-            self._adopt_corpus(data, new)
-        self._created = True
-
-    def update(self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]) -> None:
-        """Writes the changed options and data of a resumed run; see `create`."""
-        if not self.writes:
-            return
-        remove_leftovers(self.path)
-        self.write_config(config)
-        self.write_data(data.fingerprints | coverage)
-        self._adopt_corpus(data, self)
-
-    @contextlib.contextmanager
-    def removed_on_failure(self) -> Iterator[None]:
-        """Removes the run if it is new and training fails before the first checkpoint."""
         try:
             yield
         except Exception:
-            if self._created and self.read_state() is None and not self.has_model:
-                if self.has(CORPUS):  # the next training reuses it
-                    os.replace(self.file(CORPUS), self.staged_corpus)
+            if self.read_state() is None and not self.has_model:
                 shutil.rmtree(self.path)
             raise
 
-    def _adopt_corpus(self, data, run):
-        """Moves the corpus that was prepared next to this run into `run`, its directory."""
-        if any(corpus.path == self.staged_corpus for corpus, _ in data.corpora):
-            shutil.rmtree(run.file(CORPUS), ignore_errors=True)
-            os.replace(self.staged_corpus, run.file(CORPUS))
+    def update(self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]) -> None:
+        """Writes the changed options and data of a resumed run; see `created`."""
+        if self.writes:
+            remove_leftovers(self.path)
+            if not data.corpora:  # the text that an earlier version has prepared was changed
+                shutil.rmtree(self.file(CORPUS), ignore_errors=True)
+            self.write_config(config)
+            self.write_data(data.fingerprints | coverage)
 
 
 def rank(state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -418,12 +360,130 @@ def ranking_key(monitor: str, scores: Mapping[str, float]) -> tuple[bool, float]
     return is_noise, math.inf if math.isnan(value) else value
 
 
-def _is_string_pair(value):
-    return isinstance(value, list) and [type(item) for item in value] == [str, str]
+# --- config.yaml ---
 
 
-def _convert_tuples(value):
-    """Converts tuples to lists, as YAML has no tuples."""
-    if isinstance(value, dict):
-        return {name: _convert_tuples(v) for name, v in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+class _PlainLoader(yaml.SafeLoader):
+    """Raises errors for repeated fields and for aliases, which could expand to a huge file."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node, deep=False):
+        names = [key.value for key, _ in node.value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise yaml.YAMLError(f"{twice[0]} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def to_yaml(config: TrainConfig) -> str:
+    """Returns a configuration as YAML for `--config`, with a comment on each line."""
+    lines = [f"format: {FORMAT}"]
+    for field in dataclasses.fields(TrainConfig):
+        if field.metadata.get("hidden") and getattr(config, field.name) == field.default:
+            continue
+        if title := field.metadata.get("section"):
+            lines += ["", f"# {title}"]
+        if field.name in TABLES:
+            value, fields = getattr(config, field.name), dataclasses.fields(TABLES[field.name])
+            lines += [f"{field.name}:", *_yaml_lines(value, fields, "  ")]
+        elif field.name not in MACHINE_FIELDS:
+            lines += _yaml_lines(config, [field], "")
+    return "\n".join(lines) + "\n"
+
+
+def from_yaml(path: Path, **missing: Any) -> TrainConfig:
+    """Reads a configuration; `missing` are values of fields that the file omits."""
+    values = missing | read_values(path, None)
+    try:
+        return change(TrainConfig(), values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, Any]:
+    """Reads the values in a file, for `presets.change`; with None, it has to name its format."""
+    content = read_bytes(path, MAX_CONFIG_BYTES)
+    try:
+        fields = yaml.load(content.decode(), _PlainLoader)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} must be UTF-8: check the path.") from None
+    # YAML raises ValueError for an invalid date.
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"{path} is not valid YAML: {reason}.") from None
+    except RecursionError:  # its message differs from call to call
+        raise ValueError(f"{path} is not valid YAML: it is nested too deeply.") from None
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "
+            "config prints an example."
+        )
+    check_format(str(path), fields.pop("format", default_format))
+    try:
+        return _read_fields(TrainConfig, fields)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _yaml_lines(config, fields, indent):
+    """Writes fields as lines of YAML with comments."""
+    lines = []
+    for field in fields:
+        value = getattr(config, field.name)
+        value = list(value) if isinstance(value, tuple) else value
+        options: dict[str, Any] = dict(
+            default_flow_style=True, width=float("inf"), allow_unicode=True
+        )
+        value = yaml.safe_dump([value], **options).strip()[1:-1]  # without the brackets
+        comment = field.metadata["help"]
+        if field.type is not str:  # for which "none" may be a value
+            comment = re.sub(r"\bnone(?=:)", "null", comment)
+        lines.append(f"{indent}{field.name}: {value}  # {comment}")
+    return lines
+
+
+def _read_fields(kind: Any, fields: dict[Any, Any]) -> dict[str, Any]:
+    """Reads the values of a table, those of the model included, with the types of the fields."""
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
+        name = RENAMED.get(name, name)
+        if name not in hints:
+            near = difflib.get_close_matches(str(name), hints, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(hints)}."
+            if name in typing.get_type_hints(ModelConfig):
+                advice = "indent it below model."
+            raise ValueError(f"unknown field {name!r}; {advice}")
+        if name == "model" and isinstance(value, dict):
+            values |= _read_fields(ModelConfig, value)
+        elif name == "imported" and isinstance(value, dict):
+            values[name] = Imported(**_read_fields(Imported, value))
+        else:
+            values[name] = _convert_value(value, hints[name], name)
+    return values
+
+
+def _convert_value(value: Any, hint: Any, name: str) -> Any:
+    """Converts a value to the type of a field."""
+    if typing.get_origin(hint) is tuple:
+        value = [] if value is None else value
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise ValueError(f"{name} must be a list of strings, received {value!r}.")
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(value) in kinds:
+        return value
+    if float in kinds and type(value) in (int, str):
+        try:  # YAML reads 1e-3, without a point, as a string
+            return float(value)
+        except ValueError:
+            pass
+    if value is None and type(None) in kinds:
+        return None
+    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    names |= {type(None): "null", ModelConfig: "a table of sizes", Imported: "a table"}
+    expected = " or ".join(names[kind] for kind in kinds)
+    raise ValueError(f"{name} must be {expected}, received {value!r}.")

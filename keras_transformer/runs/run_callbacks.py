@@ -14,21 +14,20 @@ import tensorflow as tf
 
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.averaging import describe_members, is_mean_worse, load_mean
-from keras_transformer.runs.checkpoints import file_checksum
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.run import (
     CHECKPOINTS,
     COLUMNS,
-    LOGS,
     SCORES,
     WEIGHTS_PATTERN,
     Run,
     rank,
 )
+from keras_transformer.runs.training_data import list_differences
 from keras_transformer.runs.validation import ema_weights
 from keras_transformer.tokenizers.saved import describe_lost
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
-from keras_transformer.utils import Path, counted, replacing
+from keras_transformer.utils import Path, counted, digest, replacing
 
 if TYPE_CHECKING:
     from keras_transformer.runs.training_data import TrainingData
@@ -101,12 +100,6 @@ class RunCheckpoint(ResumeTraining):
         if self.config.patience is None or not self.state["checkpoints"]:
             return False
         return self.state["epoch"] - rank(self.state)[0]["epoch"] >= self.config.patience
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do, including the average of checkpoints."""
-        is_last = self.position.ended or self.position.epoch >= self.config.epochs
-        return self.state["finished"] and is_last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the training and starts the clock."""
@@ -206,50 +199,34 @@ def write_weights(path: Path, model: keras.Model) -> str:
             with zipfile.ZipFile(archive) as file, open(name, "wb") as copy:
                 with file.open("model.weights.h5") as weights:
                     shutil.copyfileobj(weights, copy)
-            return file_checksum(name)
+            return digest(name)
         finally:
             with contextlib.suppress(OSError):
                 os.remove(archive)
 
 
-class LineLogger:
-    """Prints lines on stderr, and appends them to the file at `path`, unless that is None."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-
-    def __call__(self, text: str, quiet: bool = False) -> None:
-        """Logs one or more lines; to the file only if `quiet`."""
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-        if self.path is not None:
-            with open(self.path, "a", encoding="utf-8") as file:  # reopened, as it may be rotated
-                print(text, file=file)
+def log_lines(path: Path | None, text: str, quiet: bool = False) -> None:
+    """Prints lines on stderr unless `quiet`, and appends them to a file unless `path` is None."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
+    if path is not None:
+        with open(path, "a", encoding="utf-8") as file:  # reopened, as it may be rotated
+            print(text, file=file)
 
 
 class Progress(keras.callbacks.Callback):
-    """Logs the progress of a training, and writes scalars of steps for TensorBoard.
+    """Logs the progress of a training.
 
     Logs a line every `log_every` seconds and at the end of each epoch; on a terminal to the file
     only, as Keras shows a progress bar. Training and validation are timed separately. Must come
     after the callbacks that add to the logs.
-
-    Args:
-        steps: Number of steps per epoch.
-        log: `LineLogger`.
-        checkpoint: The `RunCheckpoint`; scalars are written to `logs/steps` of its run.
     """
 
-    STEPS_PER_POINT = 10  # of TensorBoard's curves
-
-    def __init__(self, steps: int, log: LineLogger, checkpoint: RunCheckpoint) -> None:
+    def __init__(self, steps: int, checkpoint: RunCheckpoint) -> None:
         super().__init__()
-        self.steps = steps
-        self.log = log
+        self.steps = steps  # per epoch
         self.checkpoint = checkpoint
         self.epochs, self.every = checkpoint.config.epochs, checkpoint.config.log_every
-        self.quiet = sys.stderr.isatty()
-        self.board = tf.summary.create_file_writer(checkpoint.run.file(LOGS, "steps"))
         self._traced = False
         self._seconds_of_validation = 0.0
 
@@ -259,35 +236,31 @@ class Progress(keras.callbacks.Callback):
         self._began = self._logged = time.monotonic()
         self._timed = self._began, 0  # time and number of steps at which timing starts
         self._ended: float | None = None
-        self._for_line, self._for_board = _Interval(), _Interval()
+        self._tokens = self._loss = 0.0  # totals of the epoch at the last line
         self._skipped = self.checkpoint.skipped  # completed by another process
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Logs a line if it is due; `batch` counts from 0 in every epoch."""
         now, done = time.monotonic(), batch + 1
         # Steps that are skipped take no time, and the first one traces the graph.
-        if done <= self._skipped or not self._traced:
-            self._traced = done > self._skipped
-            self._timed, self._logged = (now, done), now
-            self._for_line.end(logs, now)
-            self._for_board.end(logs, now)
+        is_timed = done > self._skipped and self._traced
+        if is_timed and now - self._logged < self.every:
             return
-        step = self._epoch * self.steps + done
-        if step % self.STEPS_PER_POINT == 0:
-            loss, speed = self._for_board.end(logs, now)
-            with self.board.as_default(step):
-                tf.summary.scalar("loss", loss)
-                tf.summary.scalar("learning_rate", self._learning_rate())
-                tf.summary.scalar("target_tokens_per_second", speed)
-        if now - self._logged >= self.every:
-            self._logged = now
-            loss, speed = self._for_line.end(logs, now)
-            self.log(
-                f"step {step:,} of {self.steps * self.epochs:,}: loss {loss:.4f}, learning "
-                f"rate {self._learning_rate():.2e}, {speed:,.0f} target tokens/s, "
-                f"{_format_duration(self._seconds_left(done, now))} left",
-                self.quiet,
+        tokens = float(logs["target_tokens"])
+        total = float(logs["loss"]) * tokens  # Keras logs means over the epoch
+        new, loss = tokens - self._tokens, total - self._loss
+        if is_timed:
+            step = self._epoch * self.steps + done
+            self._log(
+                f"step {step:,} of {self.steps * self.epochs:,}: loss {loss / max(new, 1):.4f}, "
+                f"learning rate {float(self.model.optimizer.learning_rate):.2e}, "
+                f"{new / max(now - self._logged, 1e-9):,.0f} target tokens/s, "
+                f"{_format_duration(self._seconds_left(done, now))} left"
             )
+        else:
+            self._traced = done > self._skipped
+            self._timed = now, done
+        self._logged, self._tokens, self._loss = now, tokens, total
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Stops the clock of training."""
@@ -300,13 +273,11 @@ class Progress(keras.callbacks.Callback):
         self._seconds_of_validation = now - ended
         values = (f"{name} {float(x):.4g}" for name, x in logs.items() if "tokens" not in name)
         left = self._seconds_left(self.steps, ended) - self._seconds_of_validation
-        self.log(
+        self._log(
             f"epoch {epoch + 1} of {self.epochs}: {counted(self.steps - self._skipped, 'step')} "
             f"in {_format_duration(ended - self._began)}, validation in "
-            f"{_format_duration(now - ended)}, {_format_duration(left)} left; {', '.join(values)}",
-            self.quiet,
+            f"{_format_duration(now - ended)}, {_format_duration(left)} left; {', '.join(values)}"
         )
-        self.board.flush()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Logs which epoch is the best, and the command that translates with the model."""
@@ -314,7 +285,11 @@ class Progress(keras.callbacks.Callback):
         best = rank(state)[0]["epoch"]
         score = state["history"][best - 1][state["monitor"]]
         command = f"keras-transformer translate {self.checkpoint.run} < FILE"
-        self.log(f"best epoch {best}, {state['monitor']} {score:.4g}; to translate: {command}")
+        text = f"best epoch {best}, {state['monitor']} {score:.4g}; to translate: {command}"
+        log_lines(self.checkpoint.config.log_file, text)
+
+    def _log(self, text):
+        log_lines(self.checkpoint.config.log_file, text, quiet=sys.stderr.isatty())
 
     def _seconds_left(self, done, now):
         """Estimates the remaining seconds from this epoch and the last validation."""
@@ -322,25 +297,6 @@ class Progress(keras.callbacks.Callback):
         per_step = (now - start) / max(done - before, 1)
         epochs = self.epochs - self._epoch
         return (epochs * self.steps - done) * per_step + epochs * self._seconds_of_validation
-
-    def _learning_rate(self):
-        return float(self.model.optimizer.learning_rate)
-
-
-class _Interval:
-    """The steps since the last report; the logs of Keras are means over the epoch."""
-
-    def __init__(self) -> None:
-        self.tokens, self.total, self.since = 0.0, 0.0, time.monotonic()
-
-    def end(self, logs, now):
-        """Returns the mean loss per target token and target tokens/s; starts a new interval."""
-        tokens = float(logs["target_tokens"])
-        total = float(logs["loss"]) * tokens
-        new, seconds = tokens - self.tokens, now - self.since
-        loss, speed = (total - self.total) / max(new, 1), new / max(seconds, 1e-9)
-        self.tokens, self.total, self.since = tokens, total, now
-        return loss, speed
 
 
 def _format_duration(seconds):
@@ -358,52 +314,8 @@ def _format_duration(seconds):
 def summarize_training(
     config: TrainConfig, data: "TrainingData", model: "Transformer", steps: int, output: str
 ) -> str:
-    """Describes a training in about ten lines; `config.yaml` of the run has everything."""
-    prints, kept = data.fingerprints, config.keep_checkpoints
-    every = config.save_every and f"every {counted(config.save_every, 'step')}"
-    rows = {
-        "data": f"{describe_data(config)}: {counted(prints['train']['pairs'], 'pair')}",
-        "vocabulary": _describe_vocabulary(config, data),
-        "targets": _describe_targets(data),
-        "model": _describe_model(config),
-        "parameters": f"{model.count_params():,}",
-        "optimizer": _describe_optimizer(config, steps * config.epochs),
-        "epochs": _join(
-            f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
-            f"{config.tokens_per_batch:,} tokens per batch",
-            config.accumulation_steps > 1 and f"accumulation over {config.accumulation_steps}",
-        ),
-        "precision": config.precision,
-        "devices": _join(
-            f"strategy {config.strategy}",
-            counted(model.distribute_strategy.num_replicas_in_sync, "replica"),
-            model.parallel_microbatches > 1
-            and f"{model.parallel_microbatches} parallel microbatches",
-            config.jit_compile and "XLA",
-        ),
-        "validation": _join(
-            config.valid_source or ("held out" if config.train_source else None),
-            counted(len(data.valid), "pair"),
-            prints["train"] == prints["valid"] and "the training text itself",
-            f"best selected by {config.validate_by}",
-            config.patience and f"patience {counted(config.patience, 'epoch')}",
-        ),
-        "checkpoints": f"the best {kept} and the last {kept}, saved {every or 'by time'}",
-        "output": _join(output, config.log_file and f"log {config.log_file}"),
-    }
-    return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)
-
-
-def describe_data(config: TrainConfig) -> str:
-    """Names the training data: files, prepared corpora, or the built-in dates."""
-    if config.corpus:
-        return f"corpus {', '.join(config.corpus)}"
-    if config.train_source:
-        return _join(config.train_source, config.train_target)
-    return "built-in dates" + (f" ({', '.join(config.languages)})" if config.languages else "")
-
-
-def _describe_vocabulary(config, data):
+    """Describes a training in some lines; `config.yaml` of the run has everything."""
+    train, valid = data.fingerprints["train"], data.fingerprints["valid"]
     source, target = (
         # A given vocabulary is WordPiece, whichever type would be learned.
         f"{'wordpiece' if isinstance(tokenizer, WordPieceTokenizer) else config.model_type}, "
@@ -411,46 +323,27 @@ def _describe_vocabulary(config, data):
         for tokenizer in data.tokenizers
     )
     is_joint = config.model.share_embeddings == "all" and source == target
-    return f"{source}, joint" if is_joint else f"source {source}; target {target}"
-
-
-def _describe_targets(data):
-    """Describes the targets that their vocabulary cannot write; empty if there are none."""
     if data.corpora:
-        return "; ".join(filter(None, (corpus.lost for corpus, _ in data.corpora)))
-    return describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
-
-
-def _describe_model(config):
-    model = config.model
-    encoder, decoder = model.depths
-    return _join(
-        counted(encoder, "layer") if encoder == decoder else f"{encoder} + {decoder} layers",
-        f"d_model {model.d_model}",
-        f"{counted(model.num_heads, 'head')}, d_ff {model.d_ff}, dropout {model.dropout:g}",
-        f"{model.norm}-norm, {model.positions} positions, max_length {model.max_length}",
-        config.start_from and f"fine-tuned from {config.start_from}",
-        config.freeze and f"frozen: {' '.join(config.freeze)}",
-    )
-
-
-def _describe_optimizer(config, total_steps):
-    """Describes Adam, its schedule, and the options that are not off."""
-    rate = "the paper's" if config.learning_rate is None else f"{config.learning_rate:g}"
-    short = f" (the training has {total_steps:,})" if total_steps <= config.warmup_steps else ""
-    options = {
-        "cooldown steps": config.cooldown_steps,
-        "label smoothing": config.label_smoothing,
-        "R-Drop": config.rdrop,
-        "weight decay": config.weight_decay,
-        "clip norm": config.clip_norm,
-        "EMA": config.ema,
+        lost = "; ".join(filter(None, (corpus.lost for corpus, _ in data.corpora)))
+    else:
+        lost = describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
+    is_short = steps * config.epochs <= config.warmup_steps
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    options = [
+        f"{name} {' '.join(value) if isinstance(value, tuple) else value}"
+        for name, _, value in list_differences(TrainConfig(), config)
+        if name != "imported"
+    ]
+    rows = {
+        "pairs": f"{train['pairs']:,}, for validation {len(data.valid):,}"
+        + " (of the training text itself)" * (train == valid),
+        "vocabulary": f"{source}, joint" if is_joint else f"source {source}; target {target}",
+        "targets": lost,
+        "parameters": f"{model.count_params():,}",
+        "steps": f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}"
+        + " (no more than --warmup-steps)" * is_short,
+        "devices": f"{counted(replicas, 'replica')}, {model.parallel_microbatches} in parallel",
+        "options": ", ".join(options),
+        "output": output,
     }
-    return _join(
-        f"Adam, learning rate {rate}, warm-up {counted(config.warmup_steps, 'step')}{short}",
-        *(f"{name} {value:g}" for name, value in options.items() if value),
-    )
-
-
-def _join(*texts):
-    return ", ".join(text for text in texts if text)
+    return "\n".join(f"{title:12}{text}" for title, text in rows.items() if text)

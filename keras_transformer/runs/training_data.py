@@ -32,8 +32,15 @@ from keras_transformer.data.text_files import (
 )
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabularies
-from keras_transformer.runs.configuration import MACHINE_FIELDS
-from keras_transformer.runs.run import CONFIG, CORPUS, TEXTS, VECTORS, VOCABULARIES, Run
+from keras_transformer.runs.opening import inspect_run
+from keras_transformer.runs.run import (
+    CONFIG,
+    CORPUS,
+    MACHINE_FIELDS,
+    TEXTS,
+    VOCABULARIES,
+    Run,
+)
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
@@ -47,8 +54,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Text up to about this size in bytes is read into memory: half a million pairs, some hundred MB as
-# strings, a minute to tokenize. Larger text is prepared on disk.
+# Text of up to this number of bytes is read into memory: half a million pairs, some hundred MB as
+# strings, a minute to tokenize.
 MAX_IN_MEMORY = 64_000_000
 
 # Fields that may change when a run is resumed; text files may also be in another place.
@@ -93,13 +100,14 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
     if config.start_from is not None and not has_checkpoint:
         _check_start_from(config, Run(config.start_from))
     check_data_options(config)
-    _check_corpora(config)
+    if config.corpus:
+        _check_corpora(config)
     if not resume:
         _check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))
     if not has_checkpoint:
-        for side in sides_with_vectors(config):
+        for side in config.pretrained:
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
-    _check_files(config, output)
+    _check_files(config, run, resume)
     if config.languages:
         parse_locales(config.languages)
     if config.rdrop and not config.model.dropout:
@@ -112,11 +120,6 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
 
         make_metrics(config.bleu_tokenize)
     return run
-
-
-def sides_with_vectors(config: TrainConfig) -> list[str]:
-    """Returns the sides with pretrained embeddings: source, target."""
-    return [side for side, name in zip(saved.SIDES, VECTORS, strict=True) if getattr(config, name)]
 
 
 def _check_is_free(output, remedy):
@@ -139,14 +142,15 @@ def _check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | N
         read_pieces(path)
 
 
-def _check_files(config: TrainConfig, output: Path) -> None:
-    """Raises if text is missing or empty, or the log file cannot be written."""
+def _check_files(config: TrainConfig, run: Run, resume: bool) -> None:
+    """Raises if text is missing, empty or too large, or the log file cannot be written."""
     for source, target in (TEXTS[:2], TEXTS[2:]):
         path, other = getattr(config, source), getattr(config, target)
         if path is None:
             continue
         text = ParallelText(path, other, f"--{target.replace('_', '-')}")
-        for name in filter(None, (name for pair in text.files for name in pair)):
+        names = [name for pair in text.files for name in pair if name is not None]
+        for name in names:
             try:
                 with open(name, "rb") as file:
                     empty = not file.read(1)
@@ -156,17 +160,24 @@ def _check_files(config: TrainConfig, output: Path) -> None:
                 ) from error
             if empty:
                 raise ValueError(f"{name} is empty: expected one sentence per line.")
+        # Earlier versions prepared large text into the run.
+        is_read = source == TEXTS[0] and not (resume and run.has(CORPUS))
+        if is_read and sum(map(text_size, names)) > MAX_IN_MEMORY:
+            raise ValueError(
+                f"{path} is too large to be read into memory: prepare it with keras-transformer "
+                "prepare, and give the result by --corpus."
+            )
     if config.log_file is not None:
         folder = os.path.abspath(os.path.dirname(config.log_file) or ".")
         if os.path.isdir(config.log_file) or not (
-            os.path.isdir(folder) or folder == os.path.abspath(output)
+            os.path.isdir(folder) or folder == os.path.abspath(run.path)
         ):
             raise ValueError(f"--log-file {config.log_file} cannot be written: check the path.")
 
 
 def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
     """Raises if a field has changed that must not change when a run is resumed."""
-    for name, old, new in _list_differences(original, config):
+    for name, old, new in list_differences(original, config):
         uses_recorded = name == "precision" and new == "auto"
         if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
             raise ValueError(
@@ -183,9 +194,9 @@ def _check_start_from(config: TrainConfig, run: Run) -> None:
             f"--start-from {run} is not a run directory with a model: give the --output of a "
             "training that has completed an epoch."
         )
-    run.inspect()
+    inspect_run(run)
     origin = run.read_config()
-    for name, old, new in _list_differences(origin, config):
+    for name, old, new in list_differences(origin, config):
         if name in VOCABULARY_FIELDS or name in ARCHITECTURE_FIELDS:
             raise ValueError(
                 f"{name} must be {old!r} with --start-from {run}, received {new!r}: leave out the "
@@ -196,34 +207,26 @@ def _check_start_from(config: TrainConfig, run: Run) -> None:
         raise ValueError("--train-source is missing: give the text to fine-tune on.")
 
 
-def _list_differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
+def list_differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
     """Lists the names, old and new values of fields that differ, those of the model included."""
-    before, after = (_flatten_fields(config) for config in (old, new))
+    before, after = ({**vars(config), **vars(config.model)} for config in (old, new))
+    del before["model"]
     return [(name, before[name], after[name]) for name in before if before[name] != after[name]]
-
-
-def _flatten_fields(config: TrainConfig) -> dict[str, Any]:
-    """Returns the fields of a configuration and of its model in one dict."""
-    fields = dataclasses.asdict(config)
-    return {name: fields[name] for name in fields if name != "model"} | fields["model"]
 
 
 def parse_corpora(corpora: Sequence[str]) -> list[tuple[str, float]]:
     """Parses the values of `--corpus`, `path` or `path:weight`, into paths and weights."""
-    return [_parse_corpus(corpus) for corpus in corpora]
-
-
-def _parse_corpus(corpus):
-    path, colon, weight = corpus.rpartition(":")
-    if not colon or os.path.isdir(corpus):
-        return corpus, 1.0
-    try:
-        value = float(weight)
-    except ValueError:
-        return corpus, 1.0
-    if not 0 < value < math.inf:
-        raise ValueError(f"The weight in --corpus must be a number above 0, received {corpus}.")
-    return path, value
+    parsed = []
+    for corpus in corpora:
+        path, colon, word = corpus.rpartition(":")
+        try:
+            weight = float(word) if colon and not os.path.isdir(corpus) else None
+        except ValueError:
+            weight = None
+        if weight is not None and not 0 < weight < math.inf:
+            raise ValueError(f"The weight in --corpus must be a number above 0, received {corpus}.")
+        parsed.append((corpus, 1.0) if weight is None else (path, weight))
+    return parsed
 
 
 def vocabulary_options(path: Path) -> dict[str, Any]:
@@ -234,8 +237,6 @@ def vocabulary_options(path: Path) -> dict[str, Any]:
 
 def _check_corpora(config):
     """Raises if prepared corpora do not fit the training or each other, by their manifests."""
-    if not config.corpus:
-        return
     first, *others = [path for path, _ in parse_corpora(config.corpus)]
     manifest = read_manifest(first)
     for name in VOCABULARY_FIELDS:
@@ -279,39 +280,24 @@ def _vocabulary_checksums(manifest):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
-    """The data of a training.
+    """The data of a training."""
 
-    Attributes:
-        pairs: The training text in memory; empty if it is prepared.
-        corpora: The prepared corpora with their weights; empty if the text is in memory.
-        valid: The validation set.
-        tokenizers: The source and the target tokenizer, the same object if shared.
-        fingerprints: Fingerprints of `train` and `valid`, for `data.json`.
-    """
-
-    pairs: Pairs
-    corpora: list[tuple[PreparedCorpus, float]]
+    pairs: Pairs  # the training text in memory; empty if it is prepared
+    corpora: list[tuple[PreparedCorpus, float]]  # with their weights; empty if it is not
     valid: list[Pair]
-    tokenizers: "tuple[saved.Saved, saved.Saved]"
-    fingerprints: dict[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """A string that identifies text and vocabularies."""
-        models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
-        return json.dumps([self.fingerprints, models], sort_keys=True)
+    tokenizers: "tuple[saved.Saved, saved.Saved]"  # the same object twice if shared
+    fingerprints: dict[str, Any]  # of `train` and `valid`, for `data.json`
 
 
 def open_data(
     config: TrainConfig, run: Run, resume: bool, accept_changed_text: bool = False
 ) -> TrainingData:
-    """Opens the data of a training: in memory or prepared, with the same batches.
-
-    Text larger than `MAX_IN_MEMORY` is prepared into the run's `corpus`, or into its
-    `staged_corpus` before the run exists. With `accept_changed_text` it is prepared again.
-    """
-    if corpora := _open_or_prepare_corpora(config, run, resume, accept_changed_text):
-        return _make_corpus_data(config, corpora)
+    """Opens the data of a training: in memory or prepared, with the same batches."""
+    if config.corpus:
+        corpora = parse_corpora(config.corpus)
+        return _open_corpora([(PreparedCorpus(path), weight) for path, weight in corpora], config)
+    if resume and not accept_changed_text and run.has(CORPUS):  # of an earlier version
+        return _open_corpora([(PreparedCorpus(run.file(CORPUS)), 1.0)], config)
     corpus = load_corpus(config)
     origin = run.path if resume else config.start_from
     tokenizers = train_tokenizers(config, corpus.train) if origin is None else saved.load(origin)
@@ -361,7 +347,7 @@ def load_word_vectors(
     from keras_transformer.training.word_vectors import initialize_embeddings
 
     covered = {}
-    for side in sides_with_vectors(config):
+    for side in config.pretrained:
         number = saved.SIDES.index(side)
         counts = (pairs.source, pairs.target)[number].count(tokenizers[number].vocabulary_size)
         embedding, path = getattr(model, f"{side}_embedding"), getattr(config, f"{side}_vectors")
@@ -369,39 +355,11 @@ def load_word_vectors(
         print(f"{side} vectors: {coverage}", file=sys.stderr)
         digest = hashlib.sha256(np.array(embedding.embeddings).tobytes()).hexdigest()
         covered[side] = dataclasses.asdict(coverage) | {"sha256": digest}
-    return {"vectors": covered} if covered else {}
+    return {"vectors": covered}
 
 
-def _open_or_prepare_corpora(config, run, resume, accept_changed_text):
-    """Returns a list of (`PreparedCorpus`, weight); empty if text is read into memory."""
-    if config.corpus:
-        corpora = parse_corpora(config.corpus)
-        return [(PreparedCorpus(path), weight) for path, weight in corpora]
-    if config.train_source is None:
-        return []
-    if resume and not accept_changed_text and run.has(CORPUS):
-        return [(PreparedCorpus(run.file(CORPUS)), 1.0)]
-    text = ParallelText(config.train_source, config.train_target)
-    if sum(text_size(x) for pair in text.files for x in pair if x is not None) <= MAX_IN_MEMORY:
-        return []
-    if cluster_for_strategy(config.strategy) is not None:
-        raise ValueError(
-            f"{config.train_source} is too large to be read by each worker: prepare it with "
-            "keras-transformer prepare, and give the result to all workers by --corpus."
-        )
-    # The options that give the same batches as in memory.
-    names = {field.name for field in dataclasses.fields(PrepareConfig)}
-    preparation = PrepareConfig(
-        **{name: value for name, value in vars(config).items() if name in names},
-        vocabularies=run.path if resume else config.start_from,
-        joint_vocabulary=config.model.share_embeddings == "all",
-    )
-    prepare_corpus(preparation, run.staged_corpus)
-    return [(PreparedCorpus(run.staged_corpus), 1.0)]
-
-
-def _make_corpus_data(config, corpora):
-    """Makes the `TrainingData` of prepared corpora."""
+def _open_corpora(corpora, config):
+    """Returns the data of a list of (`PreparedCorpus`, weight)."""
     first = corpora[0][0]
     valid = first.valid if config.valid_source is None else load_valid(config)
     train = [corpus.fingerprints["train"] for corpus, _ in corpora]
@@ -440,11 +398,6 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
     _check_is_free(output, "choose another --output")
     if processes is not None and processes < 1:
         raise ValueError(f"processes must be at least 1, received {processes}.")
-    prepare_corpus(_check_preparation(config), output, processes)
-
-
-def _check_preparation(config):
-    """Checks a configuration; returns it with the options of the vocabularies that it reuses."""
     if config.vocabularies is not None:
         config = dataclasses.replace(config, **_find_vocabulary_options(config))
         check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
@@ -452,7 +405,7 @@ def _check_preparation(config):
     ParallelText(config.train_source, config.train_target, "--train-target")
     if config.valid_source is not None:
         ParallelText(config.valid_source, config.valid_target, "--valid-target")
-    return config
+    prepare_corpus(config, output, processes)
 
 
 def _find_vocabulary_options(config):

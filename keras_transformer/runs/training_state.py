@@ -22,11 +22,9 @@ SCALAR_TYPES = (bool, int, float, type(None), np.number)  # of saved attributes 
 
 
 def read_variables(model: keras.Model) -> dict[str, np.ndarray]:
-    """Reads every variable of a compiled and built model.
+    """Reads every variable of a compiled and built model: {name: array}.
 
-    Returns:
-        {name: array}, with the prefix "model/" for weights and random generators, "optimizer/", or
-        "metrics/".
+    Names begin with "model/" for weights and random generators, "optimizer/", or "metrics/".
     """
     return {name: variable.numpy() for name, variable in _iterate_variables(model)}
 
@@ -83,8 +81,7 @@ def gather_metrics(
 ) -> dict[str, np.ndarray]:
     """Gathers the metrics of all workers, which must call this together.
 
-    Returns:
-        The arrays of `read_variables`, with "metrics/…@k" for each replica k of all workers.
+    Of the arrays of `read_variables`, there is then a "metrics/…@k" for each replica k of all.
     """
     if not is_multiworker(strategy):
         return dict(arrays)
@@ -151,7 +148,7 @@ def get_states(
         for name, value in vars(callback).items():
             if isinstance(value, SCALAR_TYPES) and name not in arguments:
                 state[name] = value
-            elif _is_arrays(value):
+            elif isinstance(value, list) and all(isinstance(x, np.ndarray) for x in value):
                 arrays |= {f"callbacks/{number}/{name}/{k}": one for k, one in enumerate(value)}
         states.append(state)
     return states, arrays
@@ -173,7 +170,3 @@ def set_states(
             if name.startswith(f"callbacks/{number}/"):
                 lists.setdefault(name.split("/")[-2], []).append(array)
         vars(callback).update(lists)
-
-
-def _is_arrays(value):
-    return isinstance(value, list) and value and all(isinstance(x, np.ndarray) for x in value)

@@ -146,9 +146,8 @@ class TranslationScores(keras.callbacks.Callback):
 class RunValidation:
     """Validates the models of a run by the loss, and with `validate_by="bleu"` also by BLEU.
 
-    Attributes:
-        dataset: The `validation_data` of `fit`.
-        callbacks: Callbacks that log the scores; they come before those that read the logs.
+    `dataset` is the `validation_data` of `fit`; `callbacks` log the scores, and come before those
+    that read the logs.
     """
 
     def __init__(

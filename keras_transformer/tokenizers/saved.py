@@ -1,6 +1,7 @@
 """The files of the two vocabularies of a run or a prepared corpus, SentencePiece or WordPiece.
 
-TensorFlow is loaded only when one is opened as a tokenizer.
+TensorFlow is loaded only when one is opened as a tokenizer, and SentencePiece and NumPy only when
+one is read.
 """
 
 import collections
@@ -9,26 +10,19 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import sentencepiece
-
 from keras_transformer.special_ids import UNK
-from keras_transformer.tokenizers.vocabularies import (
-    MAX_BYTES,
-    SPACES_AND_CONTROLS,
-    SPECIAL,
-    parse_sentencepiece,
-)
 from keras_transformer.utils import Path, counted, read_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from keras_transformer.tokenizers.subword import SubwordTokenizer
     from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 
     Saved: TypeAlias = SubwordTokenizer | WordPieceTokenizer
 
 # The ids of lines one after the other, (I,), and their lengths, (N,).
-EncodedLines: TypeAlias = tuple[np.ndarray, np.ndarray]
+EncodedLines: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
 SIDES = ("source", "target")
 SUBWORD, WORDPIECE = ".spm", ".wordpiece"
@@ -45,6 +39,8 @@ def model_type(model: bytes) -> str:
     """Returns the type of a serialized vocabulary, one of `MODEL_TYPES`."""
     if file_extension(model) == WORDPIECE:
         return "wordpiece"
+    from keras_transformer.tokenizers.vocabularies import parse_sentencepiece
+
     spec = parse_sentencepiece(model).trainer_spec
     return spec.ModelType.Name(spec.model_type).lower()
 
@@ -76,6 +72,8 @@ def require_paths(folder: Path) -> list[str]:
 
 def read(folder: Path) -> tuple[bytes, bytes]:
     """Returns the serialized vocabularies of source and target."""
+    from keras_transformer.tokenizers.vocabularies import MAX_BYTES
+
     source, target = (read_bytes(path, MAX_BYTES) for path in require_paths(folder))
     return source, target
 
@@ -90,6 +88,8 @@ def write(folder: Path, tokenizers: Sequence[Any]) -> None:
 
 def load(folder: Path) -> "tuple[Saved, Saved]":
     """Loads the source and the target tokenizer: one object if they are equal."""
+    from keras_transformer.tokenizers.vocabularies import MAX_BYTES
+
     paths = require_paths(folder)
     source, target = (open_model(read_bytes(path, MAX_BYTES), path) for path in paths)
     return source, source if source.model == target.model else target
@@ -130,6 +130,9 @@ def make_encoder(
             return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
 
         return encode_as_served, tokenizer.vocabulary_size
+    import numpy as np
+    import sentencepiece
+
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     sampling = {"enable_sampling": True, "alpha": subword_sampling, "nbest_size": -1}
 
@@ -147,6 +150,10 @@ def describe_lost(model: bytes, lines: Sequence[str]) -> str:
     Of more than `MAX_LINES`, some are checked, evenly spaced. Control characters and kinds and
     numbers of spaces do not count. The description is empty if no line changes.
     """
+    import sentencepiece
+
+    from keras_transformer.tokenizers.vocabularies import SPACES_AND_CONTROLS, SPECIAL
+
     lines = lines[:: -(-len(lines) // MAX_LINES) or 1]
     changed, characters = 0, collections.Counter[str]()
     if file_extension(model) == SUBWORD:

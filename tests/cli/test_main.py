@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from keras_transformer.presets import PRESETS
-from keras_transformer.runs.configuration import from_yaml
+from keras_transformer.runs.run import from_yaml
 from tests.support import child_process
 from tests.support.command_line import python, refused, run, run_process
 

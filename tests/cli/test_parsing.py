@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import pytest
 
 import keras_transformer
-from keras_transformer.cli.main import COMMANDS
-from keras_transformer.cli.parsing import call_command
+from keras_transformer.cli.main import COMMANDS, call_command
 from keras_transformer.presets import ModelConfig, SearchConfig
 from tests.support.command_line import refused, run, run_process
 

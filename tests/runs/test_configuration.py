@@ -7,8 +7,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.configuration import from_yaml, read_values, to_yaml
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.run import Run, from_yaml, read_values, to_yaml
 from keras_transformer.runs.training_data import check_training
 from tests.support.paths import FIXTURES
 

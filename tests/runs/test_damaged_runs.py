@@ -10,7 +10,6 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_transformer.runs import training_data
 from keras_transformer.runs.averaging import average
 from keras_transformer.runs.opening import load
 from keras_transformer.runs.run import Run
@@ -84,9 +83,8 @@ def test_what_a_kill_left_is_put_in_order(run, longer):
 
 
 @pytest.mark.parametrize("why", ["finished", "damaged", "another model"])
-def test_a_resume_that_does_not_train_writes_nothing(run, longer, tmp_path, why, monkeypatch):
+def test_a_resume_that_does_not_train_writes_nothing(run, longer, tmp_path, why):
     """Neither other text nor other options: the run is what it was trained with."""
-    monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 10)  # the text is prepared
     for name, path in zip(TEXTS, write_corpus(tmp_path, 70, 7), strict=True):
         longer = dataclasses.replace(longer, **{name: path})
     changed = dataclasses.replace(longer, patience=5, save_every=4)
@@ -99,8 +97,6 @@ def test_a_resume_that_does_not_train_writes_nothing(run, longer, tmp_path, why,
         points = Run(run).checkpoints
         state, arrays = points.latest()
         points.write("000002-00000001", state, {name: arrays[name] for name in list(arrays)[1:]})
-    (run / "corpus").mkdir()
-    (run / "corpus" / "of the run").write_bytes(b"")
     before = everything(run)
     with contextlib.nullcontext() if why == "finished" else pytest.raises(ValueError):
         assert not train(changed, run, resume=True, accept_changed_text=True)

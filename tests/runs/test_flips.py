@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.data.prepared_corpus import PreparedCorpus
-from keras_transformer.runs import run as run_module
+from keras_transformer.runs import opening
 from keras_transformer.runs.run import Run
 from keras_transformer.serving import structure
 from keras_transformer.serving.structure import inspect_version
@@ -52,13 +52,13 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
     def loaded(*_, **__):
         raise AssertionError("something was loaded")
 
-    monkeypatch.setattr(run_module, "inspect_model", loaded)
+    monkeypatch.setattr(opening, "inspect_model", loaded)
     monkeypatch.setattr(structure, "check_structure", loaded)
     copy, generator = sound(tmp_path, kind), random.Random(count)
     for _ in range(count):
         path, undo = flip(copy, generator)
         with pytest.raises(ValueError) as error:
-            Run(copy).inspect() if kind == "run" else inspect_version(copy)
+            opening.inspect_run(Run(copy)) if kind == "run" else inspect_version(copy)
         assert path.name in str(error.value) and "\n" not in str(error.value)
         undo()
 

@@ -14,10 +14,10 @@ from keras_transformer.runs.checkpoints import (
     LOCK,
     STATE,
     Checkpoints,
-    file_checksum,
     read_arrays,
     write_arrays,
 )
+from keras_transformer.utils import digest
 from tests.support import child_process
 
 OWNED = r"\d+\.weights"
@@ -43,7 +43,7 @@ def folder(tmp_path):
     for number, name in enumerate(("000000-00000002", "000000-00000003", "000001-00000000")):
         kept = tmp_path / "points" / f"{number}.weights"
         kept.write_bytes(bytes([number]) * 100)
-        files = {kept.name: file_checksum(kept)}
+        files = {kept.name: digest(kept)}
         points.write(name, {"number": number}, arrays_of(number), files)
     points.release()
     return tmp_path / "points"

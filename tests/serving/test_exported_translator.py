@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.opening import Opened
+from keras_transformer.runs.opening import Opened, SentenceTranslator
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
@@ -204,12 +204,12 @@ def without_tensorflow(code, *arguments):
 
 def test_an_export_translates_without_tensorflow():
     code = f"""
-from keras_transformer.runs.opening import Opened
-print(Opened(sys.argv[1]).translator()({SOURCES!r}))
+from keras_transformer.runs.opening import Opened, SentenceTranslator
+print(SentenceTranslator(Opened(sys.argv[1]))({SOURCES!r}))
 """
     answers = [ANSWERS[source] for source in SOURCES]
     assert without_tensorflow(code, PLAIN) == f"{answers}\n"
-    assert Opened(PLAIN).translator()([]) == []
+    assert SentenceTranslator(Opened(PLAIN))([]) == []
 
 
 def test_a_process_that_ends_within_a_reply():
@@ -242,10 +242,10 @@ def test_many_sentences_have_their_graph_rewritten(monkeypatch):
 def test_a_signature_that_is_not_there_is_named_at_once():
     """Before anything is loaded."""
     code = """
-from keras_transformer.runs.opening import Opened
+from keras_transformer.runs.opening import Opened, SentenceTranslator
 for use in (
-    lambda version: Opened(version, {"beam_size": 2}).translator(),
-    lambda version: Opened(version, {"sample": True}).translator(),
+    lambda version: SentenceTranslator(Opened(version, {"beam_size": 2})),
+    lambda version: SentenceTranslator(Opened(version, {"sample": True})),
     lambda version: Opened(version).model.align(["abc"]),
 ):
     try:

@@ -12,7 +12,7 @@ import textwrap
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import RELATIVE
-from keras_transformer.runs.inspection import ACTIVATIONS
+from keras_transformer.runs.opening import ACTIVATIONS
 from keras_transformer.serving import structure
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of

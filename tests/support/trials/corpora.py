@@ -13,8 +13,7 @@ import numpy as np
 
 from keras_transformer.data.prepared_corpus import MANIFEST, describe_file, prepare_corpus
 from keras_transformer.presets import PrepareConfig
-from keras_transformer.runs.checkpoints import file_checksum
-from keras_transformer.utils import write_sealed
+from keras_transformer.utils import digest, write_sealed
 from tests.support.trials.trial import Trial
 
 TRAIN = "train --preset tiny --corpus {} --output new --vocabulary-size none --model-type char"
@@ -127,7 +126,7 @@ def state(**checkpoint):
         folder.mkdir()
         with h5py.File(folder / "000001.weights.h5", "w") as root:
             root["x"] = h5py.ExternalLink("/etc/passwd", "/")
-        checksum = file_checksum(folder / "000001.weights.h5")
+        checksum = digest(folder / "000001.weights.h5")
         one = {"file": "000001.weights.h5", "epoch": 1, "sha256": checksum} | checkpoint
         row = {"step": 1, "val_loss": 1.0}
         more = {"epoch": 1, "monitor": "val_loss", "checkpoints": [one], "history": [row]}
