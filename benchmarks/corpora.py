@@ -80,24 +80,16 @@ def write_text(folder, pairs, kind):
 
 def write_ids(path, pairs, models):
     """A corpus of ids at random, written as `prepare` writes one."""
-    from keras_transformer import __version__
-    from keras_transformer.data.prepared_corpus import FORMAT, CorpusWriter, lock_output
+    from keras_transformer.data.prepared_corpus import CorpusWriter
 
     options = dict(vocabulary_size=VOCABULARY, model_type="bpe", lowercase=False, nfkc=True)
     prints = {"train": {"pairs": pairs, "sha256": ""}, "valid": {"pairs": 0, "sha256": ""}}
-    request = {"format": FORMAT, "version": __version__, "options": options}
-    with lock_output(path):
-        _write_ids(CorpusWriter(path, request | {"fingerprints": prints}), pairs, models)
-
-
-def _write_ids(writer, pairs, models):
-
-    from keras_transformer.data.prepared_corpus import CHUNK, SHARD
-
-    writer.begin(models, [])
+    os.makedirs(path)
+    writer, shard = CorpusWriter(path, options, prints), 1 << 18
+    writer.add_texts(models, [])
     random = np.random.default_rng(1)
-    for start in range(0, pairs, CHUNK * SHARD):
-        rows = min(CHUNK * SHARD, pairs - start)
+    for start in range(0, pairs, shard):
+        rows = min(shard, pairs - start)
         # A sentence and its translation are of similar length.
         source = np.clip(random.lognormal(np.log(LENGTH * 0.9), 0.45, rows), 1, 250).astype(int)
         target = np.clip(source * random.normal(1, 0.15, rows), 1, 250).astype(int)

@@ -23,8 +23,7 @@ def prepare(
 ) -> None:
     """Tokenize a corpus of any size once, for train --corpus.
 
-    The output depends on the text and the options only, unless segmentations are sampled. After an
-    interruption, the same command resumes after the last complete shard.
+    The output depends on the text and the options only, unless segmentations are sampled.
     """
     from keras_transformer.runs.training_data import prepare
 

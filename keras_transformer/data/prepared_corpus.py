@@ -4,17 +4,16 @@ Loads no TensorFlow, unless a vocabulary needs the operation that is served: `sa
 """
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
+import io
 import itertools
 import json
 import os
 import pathlib
-import shutil
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer import __version__
-from keras_transformer.data.pairs import Block, EncodedPairs, Pair, Sentences, Shard, fingerprint
+from keras_transformer.data.pairs import EncodedPairs, Pair, Sentences, Shard, fingerprint
 from keras_transformer.data.text_files import (
     ParallelText,
     TrainingText,
@@ -32,18 +31,15 @@ from keras_transformer.data.text_files import (
 )
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
-from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
-from keras_transformer.utils import Path, counted, open_locked, read_json, reason, replacing
+from keras_transformer.tokenizers.vocabularies import learn_vocabularies
+from keras_transformer.utils import Path, counted, creating, read_json
 
 FORMAT = 1  # of prepared corpora
 MANIFEST = "manifest.json"
-PROGRESS = "progress.json"  # the manifest of an unfinished corpus
-UNFINISHED = ".preparing"  # suffix of the directory of an unfinished corpus
 VALID = ("valid.source", "valid.target")  # the validation text, line by line
 
 BLOCK = 1 << 20  # bytes read at once
-CHUNK = 4096  # pairs that are tokenized at once
-SHARD = 64  # chunks: a quarter of a million pairs, some 30 MB
+SHARD = 64  # blocks of text: some 64 MB, and half as many as ids
 
 VOCABULARIES = ("source_vocabulary", "target_vocabulary")
 FILES = (
@@ -78,10 +74,17 @@ class PreparedCorpus:
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
         self.manifest = read_manifest(path)
-        check_files(path, self.manifest)
+        for name, described in self.manifest["files"].items():
+            if not os.path.exists(os.path.join(path, name)):
+                raise ValueError(f"{path} lacks {name}: prepare the corpus again.")
+            if describe_file(path, name) != described:
+                raise ValueError(
+                    f"{os.path.join(path, name)} has been changed or truncated: prepare the corpus "
+                    "again."
+                )
         self.options: dict[str, Any] = self.manifest["options"]
         self.fingerprints: dict[str, Any] = self.manifest["fingerprints"]
-        self.lost = "".join(filter(str.isprintable, str(self.manifest.get("lost", ""))))
+        self.lost: str = self.manifest.get("lost", "")
 
     def __len__(self) -> int:
         return self.fingerprints["train"]["pairs"]
@@ -89,28 +92,14 @@ class PreparedCorpus:
     @cached_property
     def pairs(self) -> EncodedPairs:
         """The training pairs, as ids."""
-        return EncodedPairs(*(Sentences(shards) for shards in self.shards()))
-
-    def shards(self) -> tuple[list[Shard], list[Shard]]:
-        """Returns source and target as the shards of `Sentences`.
-
-        Every id is checked, which takes less time than its checksum.
-        """
-        source, target = [], []
+        sides: tuple[list[Shard], list[Shard]] = ([], [])
         for shard in self.manifest["shards"]:
-            ids, offsets = (self._open_array(shard[kind]) for kind in ("ids", "offsets"))
-            if not _offsets_match(ids, offsets):
-                raise _corrupted_error(os.path.join(self.path, shard["offsets"]))
+            names = (os.path.join(self.path, shard[kind]) for kind in ("ids", "offsets"))
+            ids, offsets = (np.load(name, mmap_mode="r") for name in names)
             middle = int(offsets[0, -1])
-            source.append((ids[:middle], offsets[0]))
-            target.append((ids[middle:], offsets[1]))
-            for (side, _), tokenizer in zip((source[-1], target[-1]), self.tokenizers, strict=True):
-                if side.min(initial=0) < 0 or side.max(initial=0) >= tokenizer.vocabulary_size:
-                    raise ValueError(
-                        f"{os.path.join(self.path, shard['ids'])} has ids outside its vocabulary "
-                        f"of {tokenizer.vocabulary_size:,}: prepare the corpus again."
-                    )
-        return source, target
+            sides[0].append((ids[:middle], offsets[0]))
+            sides[1].append((ids[middle:], offsets[1]))
+        return EncodedPairs(*map(Sentences, sides))
 
     @cached_property
     def tokenizers(self) -> "tuple[saved.Saved, saved.Saved]":
@@ -122,36 +111,9 @@ class PreparedCorpus:
         """The validation pairs; empty if the corpus was prepared without."""
         if VALID[0] not in self.manifest["files"]:
             return []
-        try:
-            source, target = (
-                pathlib.Path(self.path, name).read_bytes().decode().split("\n")[:-1]
-                for name in VALID
-            )
-            return [Pair(*texts) for texts in zip(source, target, strict=True)]
-        except ValueError:
-            raise _corrupted_error(f"{self.path}: the validation text") from None
-
-    def _open_array(self, name):
-        """Memory-maps an array, so that only accessed pages are read."""
-        name = os.path.join(self.path, name)
-        try:
-            array = np.lib.format.open_memmap(name, mode="r")
-        except Exception:  # the header is a Python literal of any kind and size
-            raise _corrupted_error(name) from None
-        if array.dtype.kind not in "ui":
-            raise _corrupted_error(name)
-        return array
-
-
-def _offsets_match(ids, offsets):
-    """Returns whether offsets `(2, N + 1)` split ids `(I,)` into sentences of both sides."""
-    if ids.ndim != 1 or offsets.ndim != 2 or len(offsets) != 2 or not offsets.shape[1]:
-        return False
-    return (
-        not offsets[:, 0].any()
-        and int(offsets[0, -1]) + int(offsets[1, -1]) == len(ids)
-        and bool(np.all(offsets[:, 1:] >= offsets[:, :-1]))
-    )
+        texts = (pathlib.Path(self.path, name).read_bytes().decode() for name in VALID)
+        sides = (text.split("\n")[:-1] for text in texts)
+        return [Pair(*pair) for pair in zip(*sides, strict=True)]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -167,28 +129,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} is not a prepared corpus ({MANIFEST} is missing): create one with "
             "keras-transformer prepare."
         )
-    try:
-        manifest = read_json(name)
-        if manifest["format"] != FORMAT:
-            is_complete = True  # as far as this version knows
-        else:
-            files = manifest["files"].keys()
-            arrays = {shard[kind] for shard in manifest["shards"] for kind in ("ids", "offsets")}
-            is_complete = (
-                isinstance(manifest["options"], dict)
-                and isinstance(manifest["fingerprints"]["train"]["pairs"], int)
-                and arrays <= files
-                and len(saved.names(files.__contains__)) == len(saved.SIDES)
-                and len(files & set(VALID)) != 1
-                and all(file == os.path.basename(file) and file.strip(".") for file in files)
-            )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        is_complete = False
-    if not is_complete:
-        raise _corrupted_error(name)
-    if manifest["format"] != FORMAT:
+    manifest = read_json(name)
+    if manifest.get("format") != FORMAT:
         raise ValueError(
-            f"{path} was prepared by another version, in format {manifest['format']}, but this "
+            f"{path} was prepared by another version, in format {manifest.get('format')}, but this "
             f"version reads format {FORMAT}: prepare it again."
         )
     return manifest
@@ -203,29 +147,11 @@ def describe_file(path: Path, name: str) -> dict[str, int]:
     return {"bytes": size, "crc32": checksum}
 
 
-def check_files(path: Path, manifest: dict[str, Any]) -> None:
-    """Compares the files of a corpus with its manifest."""
-    for name, described in manifest["files"].items():
-        try:
-            received = describe_file(path, name)
-        except OSError as error:
-            raise ValueError(
-                f"{os.path.join(path, name)} cannot be read ({error.strerror}): prepare the corpus "
-                "again."
-            ) from error
-        if received != described:
-            raise _corrupted_error(os.path.join(path, name))
-
-
-def _corrupted_error(name):
-    return ValueError(f"{name} has been changed or truncated: prepare the corpus again.")
-
-
 # Writing.
 
 
 def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
-    """Writes a prepared corpus; see `keras_transformer.prepare`. Another one there is replaced."""
+    """Writes a prepared corpus; see `keras_transformer.prepare`."""
     parallel = ParallelText(config.train_source, config.train_target)
     text = TrainingText(parallel, config.valid_fraction, config.seed)
     valid = text.valid
@@ -233,52 +159,18 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
         valid = read_pairs(config.valid_source, config.valid_target)
     names = ", ".join(filter(None, (config.train_source, config.train_target)))
     _log(f"{names}: {counted(len(text), 'training pair')}, {len(valid):,} for validation")
-    try:
-        request = _build_request(config, text, valid)
-        if _is_prepared(output, request):
-            return
-        with lock_output(output):
-            writer = CorpusWriter(output, request)
-            if writer.is_resumed:
-                _log(f"resuming after {counted(len(writer.content['shards']), 'complete shard')}")
-            else:
-                writer.begin(_make_vocabularies(config, text), valid)
-            targets = _write_shards(writer, text, config, processes)
-            writer.content["lost"] = saved.describe_lost(saved.read(writer.folder)[1], targets)
-            writer.finish(is_sampled=config.subword_sampling > 0)
-    except OSError as error:
-        raise ValueError(f"{output} cannot be created: {reason(error)}.") from error
-    if writer.content["lost"]:
-        _log(f"targets: {writer.content['lost']}")
-    _log(f"{output}: {counted(len(writer.content['shards']), 'shard')}")
-
-
-def _build_request(config, text, valid):
-    """Returns everything that the corpus depends on: options, text, given vocabularies."""
     options = {k: v for k, v in dataclasses.asdict(config).items() if k not in FILES}
     train = text.fingerprint | {"pairs": len(text) * config.samples}
-    prints = {"train": train, "valid": fingerprint(valid)}
-    request: dict[str, Any] = {"format": FORMAT, "version": __version__, "options": options}
-    request |= {"fingerprints": prints}
-    if config.vocabularies is not None:
-        models = saved.read(config.vocabularies)
-        request["vocabularies"] = [hashlib.sha256(model).hexdigest() for model in models]
-    for name in VOCABULARIES:
-        if path := getattr(config, name):
-            pieces = "\n".join(read_pieces(path))
-            request[name] = hashlib.sha256(pieces.encode()).hexdigest()
-    return request
-
-
-def _is_prepared(output, request):
-    """Returns whether the same corpus is already prepared; removes a different one."""
-    if not os.path.exists(os.path.join(output, MANIFEST)):
-        return False
-    with contextlib.suppress(ValueError):
-        if request.items() <= PreparedCorpus(output).manifest.items():
-            return True
-    shutil.rmtree(output)
-    return False
+    with creating(output) as folder:
+        writer = CorpusWriter(folder, options, {"train": train, "valid": fingerprint(valid)})
+        models = _make_vocabularies(config, text)
+        writer.add_texts(models, valid)
+        targets = _write_shards(writer, models, text, config, processes)
+        writer.manifest["lost"] = lost = saved.describe_lost(models[1], targets)
+        writer.finish(is_sampled=config.subword_sampling > 0)
+    if lost:
+        _log(f"targets: {lost}")
+    _log(f"{output}: {counted(len(writer.manifest['shards']), 'shard')}")
 
 
 def _make_vocabularies(config, text):
@@ -300,18 +192,16 @@ def _make_vocabularies(config, text):
     return learn_vocabularies(read, **options, joint=config.joint_vocabulary)
 
 
-def _write_shards(writer, text, config, processes):
-    """Tokenizes and writes the pairs not in complete shards yet; returns up to 10,000 targets."""
+def _write_shards(writer, models, text, config, processes):
+    """Tokenizes and writes the pairs; returns up to 10,000 targets, evenly spaced."""
     targets: list[str] = []
 
     def collect_targets(block):
         targets.extend(line.decode() for line in block[1][:: -(-len(text) // saved.MAX_LINES)])
         return block
 
-    blocks = map(collect_targets, _regroup_blocks(text.blocks()))
+    blocks = map(collect_targets, text.blocks())
     repeated = (block for block in blocks for _ in range(config.samples))
-    rest = itertools.islice(repeated, SHARD * len(writer.content["shards"]), None)
-    models = saved.read(writer.folder)
     encoders = [saved.make_encoder(model, config.subword_sampling) for model in models]
     dtype = np.min_scalar_type(max(size for _, size in encoders) - 1)
 
@@ -319,15 +209,15 @@ def _write_shards(writer, text, config, processes):
         sides = (encode(lines) for lines, (encode, _) in zip(block, encoders, strict=True))
         return [(ids.astype(dtype), lengths) for ids, lengths in sides]
 
-    encoded = _map_in_threads(encode, rest, processes)
-    total = len(text) * config.samples
+    encoded = _map_in_threads(encode, repeated, processes)
+    done, total = 0, len(text) * config.samples
     while shard := list(itertools.islice(encoded, SHARD)):
-        writer.add_shard(shard)
-        _log(f"{writer.pairs_done:,} of {counted(total, 'pair')}")
-    if writer.pairs_done != total:
+        done += writer.add_shard(shard)
+        _log(f"{done:,} of {counted(total, 'pair')}")
+    if done != total:
         raise ValueError(
-            f"The text changed while it was being read ({counted(total, 'pair')}, then "
-            f"{writer.pairs_done}): prepare it again."
+            f"The text changed while it was being read ({counted(total, 'pair')}, then {done}): "
+            "prepare it again."
         )
     return targets[: saved.MAX_LINES]
 
@@ -345,82 +235,30 @@ def _map_in_threads(function, items, threads):
             yield waiting.popleft().result()
 
 
-def _regroup_blocks(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Regroups pairs into blocks of CHUNK pairs; the last one may be smaller."""
-    sources: list[bytes] = []
-    targets: list[bytes] = []
-    for block in blocks:
-        sources += block[0]
-        targets += block[1]
-        whole = len(sources) - len(sources) % CHUNK
-        for start in range(0, whole, CHUNK):
-            yield sources[start : start + CHUNK], targets[start : start + CHUNK]
-        sources, targets = sources[whole:], targets[whole:]
-    if sources:
-        yield sources, targets
-
-
 def _log(text):
     print(text, file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def lock_output(output: Path) -> Iterator[None]:
-    """Creates and locks the directory in which a corpus is written; removes it if still empty.
-
-    The lock is released even if the process is killed.
-    """
-    folder = _unfinished_path(output)
-    os.makedirs(folder, exist_ok=True)
-    lock = open_locked(folder)
-    if lock is None:
-        raise ValueError(
-            f"{output} is being prepared by another process: wait until it ends, or choose another "
-            "directory."
-        )
-    try:
-        yield
-    finally:
-        os.close(lock)
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)  # if it is empty
-
-
 class CorpusWriter:
-    """Writes a corpus in a directory next to its final one; see `lock_output`.
+    """Writes the files of a corpus into a directory, the manifest last."""
 
-    An interrupted corpus for the same request, which is everything that the corpus depends on, is
-    resumed after the last complete shard; any other is started again.
-    """
+    def __init__(self, folder: Path, options: dict[str, Any], prints: dict[str, Any]) -> None:
+        self.folder = folder
+        self.manifest: dict[str, Any] = {
+            **{"format": FORMAT, "version": __version__, "options": options},
+            **{"fingerprints": prints, "shards": [], "files": {}},
+        }
 
-    def __init__(self, output: Path, request: dict[str, Any]) -> None:
-        self.output = output
-        self.folder = _unfinished_path(output)
-        self.content = _read_progress(self.folder)
-        self.is_resumed = request.items() <= self.content.items()
-        if not self.is_resumed:
-            self.content = request | {"shards": [], "files": {}}
-
-    @property
-    def pairs_done(self) -> int:
-        """Number of pairs in complete shards."""
-        return sum(shard["pairs"] for shard in self.content["shards"])
-
-    def begin(self, models: tuple[bytes, bytes], valid: list[Pair]) -> None:
-        """Clears the directory, then writes vocabularies and validation text."""
-        for name in os.listdir(self.folder):
-            os.remove(os.path.join(self.folder, name))
+    def add_texts(self, models: tuple[bytes, bytes], valid: list[Pair]) -> None:
+        """Writes vocabularies and validation text."""
         for side, model in zip(saved.SIDES, models, strict=True):
-            with self._open_for_writing(side + saved.file_extension(model)) as file:
-                file.write(model)
+            self._write(side + saved.file_extension(model), model)
         for number, name in enumerate(VALID if valid else ()):
-            with self._open_for_writing(name) as file:
-                file.write("".join(f"{pair[number]}\n" for pair in valid).encode())
-        self._save()
+            self._write(name, "".join(f"{pair[number]}\n" for pair in valid).encode())
 
-    def add_shard(self, chunks: Sequence[Sequence[saved.EncodedLines]]) -> None:
-        """Writes a shard: the ids of all sources, then of all targets, and their offsets."""
-        sides = list(zip(*chunks, strict=True))
+    def add_shard(self, blocks: Sequence[Sequence[saved.EncodedLines]]) -> int:
+        """Writes the ids of all sources, then of all targets, and their offsets; returns pairs."""
+        sides = list(zip(*blocks, strict=True))
         ids = np.concatenate([ids for side in sides for ids, _ in side])
         lengths = [np.concatenate([lengths for _, lengths in side]) for side in sides]
         offsets = np.zeros((2, len(lengths[0]) + 1), np.uint64)
@@ -429,51 +267,24 @@ class CorpusWriter:
         shard: dict[str, Any] = {"pairs": len(lengths[0])}
         arrays = {"ids": ids, "offsets": offsets.astype(smallest)}
         for kind, array in arrays.items():
-            name = shard[kind] = f"{len(self.content['shards']):05}.{kind}.npy"
-            # np.save reports a full disk as a number of bytes that were not written.
-            header = np.lib.format.header_data_from_array_1_0(array)
-            with self._open_for_writing(name) as file:
-                np.lib.format.write_array_header_1_0(file, header)
-                file.write(np.ascontiguousarray(array).data)
-        self.content["shards"].append(shard)
-        self._save()
+            shard[kind] = f"{len(self.manifest['shards']):05}.{kind}.npy"
+            content = io.BytesIO()  # np.save reports a full disk as a number of missing bytes
+            np.save(content, array)
+            self._write(shard[kind], content.getbuffer())
+        self.manifest["shards"].append(shard)
+        return shard["pairs"]
 
     def finish(self, is_sampled: bool = False) -> None:
-        """Moves the corpus to its final directory; if it is sampled, its ids are fingerprinted."""
+        """Writes the manifest; if the corpus is sampled, its ids are fingerprinted."""
         if is_sampled:
-            files = [self.content["files"][shard["ids"]] for shard in self.content["shards"]]
+            files = [self.manifest["files"][shard["ids"]] for shard in self.manifest["shards"]]
             digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-            self.content["fingerprints"]["train"]["sha256"] = digest
-        self._save()
-        os.replace(os.path.join(self.folder, PROGRESS), os.path.join(self.folder, MANIFEST))
-        os.replace(self.folder, self.output)
+            self.manifest["fingerprints"]["train"]["sha256"] = digest
+        with open(os.path.join(self.folder, MANIFEST), "w", encoding="utf-8") as file:
+            json.dump(self.manifest, file, indent=1)
 
-    @contextlib.contextmanager
-    def _open_for_writing(self, name):
-        """Opens a file to write, which is added to the manifest once it is complete."""
-        with replacing(os.path.join(self.folder, name)) as temporary:
-            with open(temporary, "wb") as file:
-                yield file
-        self.content["files"][name] = describe_file(self.folder, name)
-
-    def _save(self):
-        with replacing(os.path.join(self.folder, PROGRESS)) as temporary:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(self.content, file, indent=1)
-
-
-def _unfinished_path(output):
-    """Returns the directory of an unfinished corpus."""
-    return os.fspath(output).rstrip("/") + UNFINISHED
-
-
-def _read_progress(folder):
-    """Returns the manifest of an interrupted corpus; an empty dict if missing or corrupted."""
-    for name in (PROGRESS, MANIFEST):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                content = json.load(file)
-            files = content["files"].items()
-            if all(describe_file(folder, name) == described for name, described in files):
-                return content
-    return {}
+    def _write(self, name, content):
+        """Writes a file, and adds it to the manifest."""
+        with open(os.path.join(self.folder, name), "wb") as file:
+            file.write(content)
+        self.manifest["files"][name] = {"bytes": len(content), "crc32": zlib.crc32(content)}

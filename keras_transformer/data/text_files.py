@@ -233,20 +233,16 @@ class TrainingText:
     """Parallel text without its validation set, read in blocks.
 
     No source is in both sets. Whether it is held out depends on a hash of the seed and its text
-    alone, not on the order or size of the corpus. If one set would be empty, in a small corpus, one
-    source is moved there.
+    alone, not on the order or size of the corpus.
 
-    The constructor reads the text once for the split, if any, and once for the fingerprint of the
-    training pairs. `valid` is a list of the pairs held out: a share of the distinct sources.
+    The constructor reads the text for the fingerprint of the training pairs. `valid` is a list of
+    the pairs held out: a share of the distinct sources.
     """
 
     def __init__(self, text: ParallelText, valid_fraction: float | None, seed: int) -> None:
         self._text = text
         self._seed = seed
-        self._bound, self._moved = None, None
-        if valid_fraction is not None:
-            self._bound = int(valid_fraction * 2.0**64)
-            self._moved = self._find_moved()
+        self._bound = None if valid_fraction is None else int(valid_fraction * 2.0**64)
         self.valid: list[Pair] = []
 
         def training_blocks():
@@ -255,6 +251,12 @@ class TrainingText:
                 yield block
 
         self.fingerprint = fingerprint_blocks(training_blocks())
+        if self._bound is not None and not (len(self) and self.valid):
+            empty = "validation" if len(self) else "training"
+            raise ValueError(
+                f"valid_fraction={valid_fraction} leaves no pairs for {empty}: change it, or pass "
+                "a validation set by --valid-source."
+            )
 
     def __len__(self) -> int:
         return int(self.fingerprint["pairs"])
@@ -282,28 +284,10 @@ class TrainingText:
             held_out: Block = ([], [])
             drawn = (hash_texts(sources, self._seed) < np.uint64(self._bound)).tolist()
             for source, target, is_drawn in zip(sources, targets, drawn, strict=True):
-                part = held_out if is_drawn != (source == self._moved) else kept
+                part = held_out if is_drawn else kept
                 part[0].append(source)
                 part[1].append(target)
             yield kept, held_out
-
-    def _find_moved(self):
-        """Returns the source that moves into the other set, which would be empty; or None."""
-        extremes: list[tuple[int, bytes]] = []
-        for sources, _ in self._text.blocks():
-            draws = hash_texts(sources, self._seed)
-            rows = np.flatnonzero((draws == draws.min()) | (draws == draws.max()))
-            extremes += [(int(draws[row]), sources[row]) for row in rows]
-            extremes = [min(extremes), max(extremes)]
-        least, most = extremes
-        if least == most:
-            raise ValueError(
-                "The corpus has only one distinct source sentence, so no validation set can be "
-                "split off: pass one by --valid-source."
-            )
-        if least[0] >= self._bound:  # none would be held out
-            return least[1]
-        return most[1] if most[0] < self._bound else None  # all would be
 
 
 def hash_texts(texts: Sequence[bytes], seed: int) -> np.ndarray:

@@ -379,8 +379,8 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 
     The output depends on the text and the options only, not on `processes`; with
-    `subword_sampling`, it differs each time. After an interruption, the same call resumes after the
-    last complete shard. Progress is printed on stderr.
+    `subword_sampling`, it differs each time. The directory is created when it is complete. Progress
+    is printed on stderr.
 
     Args:
         config: `PrepareConfig`.

@@ -1,12 +1,8 @@
 """Preparing a corpus: the same bytes whatever happens, and the ids that are served."""
 
 import collections
-import contextlib
 import os
-import pickle
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +10,7 @@ import sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data import prepared_corpus as module
+from keras_transformer.data import text_files
 from keras_transformer.data.text_files import load_corpus, sample_rows
 from tests.support import child_process
 from tests.support.made_up_text import write_text
@@ -27,9 +24,9 @@ def text(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    """150 pairs each, ten times what is tokenized at once."""
-    monkeypatch.setattr(module, "CHUNK", 15)
-    monkeypatch.setattr(module, "SHARD", 10)
+    """Two blocks each, of some kilobytes."""
+    monkeypatch.setattr(text_files, "BLOCK", 1 << 12)
+    monkeypatch.setattr(module, "SHARD", 2)
 
 
 def contents(path):
@@ -38,7 +35,7 @@ def contents(path):
 
 def sentences(corpus):
     """Both sides as lists of lists of ids."""
-    for side in corpus.shards():
+    for side in (corpus.pairs.source.shards, corpus.pairs.target.shards):
         rows = []
         for ids, offsets in side:
             rows += [part.tolist() for part in np.split(ids, offsets[1:-1].astype(int))]
@@ -55,15 +52,15 @@ def test_a_corpus_is_its_text_as_ids(text, tmp_path, capsys):
     train, valid = read.train, read.valid
     assert sorted([*train, *valid]) == sorted(pairs)
     assert len(corpus) == len(train) and corpus.valid == valid
-    names = [f"{number:05}.ids.npy" for number in range(-(-len(train) // 150))]
-    assert [name for name in contents(tmp_path / "corpus") if "ids" in name] == names
+    names = [name for name in contents(tmp_path / "corpus") if "ids" in name]
+    assert len(names) > 3 and names == [f"{n:05}.ids.npy" for n in range(len(names))]
     for side, rows in enumerate(sentences(corpus)):
         model = corpus.tokenizers[side].model
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         assert rows == processor.encode([pair[side] for pair in train])
-    for ids, offsets in (shard for side in corpus.shards() for shard in side):
-        assert isinstance(ids, np.memmap) and ids.dtype == np.uint16
-        assert isinstance(offsets, np.memmap) and offsets.dtype == np.uint32
+    for ids, offsets in corpus.pairs.source.shards + corpus.pairs.target.shards:
+        assert not ids.flags.owndata and ids.dtype == np.uint16  # memory-mapped
+        assert not offsets.flags.owndata and offsets.dtype == np.uint32
     said = f"{len(train):,} training pairs, {len(valid):,} for validation"
     assert said in capsys.readouterr().err
 
@@ -128,87 +125,7 @@ def test_vocabularies_of_another_corpus_are_taken(text, tmp_path):
         kt.prepare(other, tmp_path / "third")
 
 
-# Interrupted.
-
-KILLED = """import sys, pickle
-from keras_transformer.data import prepared_corpus as prepare
-prepare.CHUNK, prepare.SHARD = 15, 10
-config, output, processes = pickle.loads(bytes.fromhex(sys.argv[1]))
-prepare.prepare_corpus(config, output, processes)
-"""
-
-
-def kill(config, output, processes, shards):
-    """Kills a preparation once it has so many whole shards."""
-    arguments = pickle.dumps((config, str(output), processes)).hex()
-    command = [sys.executable, "-c", KILLED, arguments]
-    options = dict(env=os.environ | {kt.LIGHT: "1"}, stderr=subprocess.PIPE)
-    awaited = output.parent / f"{output.name}.preparing" / f"{shards - 1:05}.offsets.npy"
-    with child_process.running(command, **options) as process:
-        while not awaited.exists():
-            assert process.poll() is None, process.stderr.read().decode()
-            time.sleep(0.001)
-        process.kill()
-        process.wait()
-    assert not output.exists()
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_preparation_goes_on_after_its_last_whole_shard(text, tmp_path, capsys, processes):
-    config = kt.PrepareConfig(*text, vocabulary_size=400, valid_fraction=0.1)
-    whole, output = tmp_path / "whole", tmp_path / "corpus"
-    kt.prepare(config, whole, processes=1)
-    kill(config, output, processes, shards=2)
-    capsys.readouterr()
-    kt.prepare(config, output, processes)
-    assert "resuming after" in capsys.readouterr().err
-    assert contents(output) == contents(whole)
-    assert {path.name for path in tmp_path.iterdir()} == {"whole", "corpus"}
-
-
-@pytest.mark.parametrize("change", ["option", "text", "file"])
-def test_another_preparation_begins_anew(text, tmp_path, capsys, change):
-    folder = tmp_path / "text"
-    folder.mkdir()
-    here = [str(folder / os.path.basename(pattern)) for pattern in text]
-    write_text(folder, 1013, shards=3)
-    config = kt.PrepareConfig(*here, vocabulary_size=400)
-    output = tmp_path / "corpus"
-    kill(config, output, 1, shards=2)
-    if change == "option":
-        config = kt.PrepareConfig(*here, vocabulary_size=410)
-    elif change == "text":
-        lines = (folder / "part-00.source").read_text().split("\n")
-        (folder / "part-00.source").write_text("\n".join([lines[1], lines[0], *lines[2:]]))
-    else:
-        (tmp_path / "corpus.preparing" / "00000.ids.npy").write_bytes(b"torn")
-    kt.prepare(config, output, processes=1)
-    assert "going on" not in capsys.readouterr().err
-    kt.prepare(config, tmp_path / "whole", processes=1)
-    assert contents(output) == contents(tmp_path / "whole")
-
-
-def test_the_end_can_be_interrupted(text, tmp_path, monkeypatch):
-    """Between the manifest's last writing and the move."""
-    config = kt.PrepareConfig(*text, vocabulary_size=400)
-    replace, moved = os.replace, []
-
-    def refuse(source, target):
-        if str(source).endswith(".preparing"):
-            moved.append(source)
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(os, "replace", refuse)
-        kt.prepare(config, tmp_path / "corpus", processes=1)
-    assert moved and not (tmp_path / "corpus").exists()
-    kt.prepare(config, tmp_path / "corpus", processes=1)
-    kt.prepare(config, tmp_path / "whole", processes=1)
-    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
-
-
-def test_only_into_an_empty_directory_and_alone(text, tmp_path):
+def test_only_into_an_empty_directory(text, tmp_path):
     (tmp_path / "full" / "mine").mkdir(parents=True)
     with pytest.raises(ValueError, match="is not empty: choose another --output"):
         kt.prepare(kt.PrepareConfig(*text), tmp_path / "full")
@@ -216,9 +133,6 @@ def test_only_into_an_empty_directory_and_alone(text, tmp_path):
     (tmp_path / "full").rmdir()
     with pytest.raises(ValueError, match="processes must be at least 1, received 0"):
         kt.prepare(kt.PrepareConfig(*text), tmp_path / "other", processes=0)
-    with module.lock_output(tmp_path / "corpus"):
-        with pytest.raises(ValueError, match="/corpus is being prepared by another process"):
-            kt.prepare(kt.PrepareConfig(*text, vocabulary_size=400), tmp_path / "corpus")
     assert not list(tmp_path.iterdir())
 
 
@@ -239,9 +153,8 @@ main()
 """
 
 
-def test_a_full_disk_is_one_sentence_and_can_be_gone_on_from(text, tmp_path):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(text, tmp_path):
     """Vocabularies of bytes and characters fit into the 20 kB that a file may have, ids do not."""
-    options = dict(vocabulary_size=300, vocabulary_sample=30, nfkc=False)
     words = ["prepare", "--train-source", text[0], "--train-target", text[1]]
     words += ["--vocabulary-size", "300", "--vocabulary-sample", "30", "--processes", "1"]
     words += ["--no-nfkc", "--output", str(tmp_path / "corpus")]
@@ -249,12 +162,8 @@ def test_a_full_disk_is_one_sentence_and_can_be_gone_on_from(text, tmp_path):
         [sys.executable, "-c", FULL_DISK, *words], capture_output=True, text=True
     )
     assert process.returncode == 2
-    assert "ids.npy cannot be written (File too large)" in process.stderr
-    assert "Traceback" not in process.stderr and not (tmp_path / "corpus").exists()
-    config = kt.PrepareConfig(*text, **options)
-    kt.prepare(config, tmp_path / "corpus", processes=1)
-    kt.prepare(config, tmp_path / "whole", processes=1)
-    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+    assert "corpus cannot be created: File too large" in process.stderr
+    assert "Traceback" not in process.stderr and not list(tmp_path.iterdir())
 
 
 # What is wrong with the text leaves nothing behind.

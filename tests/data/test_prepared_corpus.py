@@ -63,7 +63,7 @@ def test_a_damaged_file_is_named(corpus, name, damage):
     data = path.read_bytes()
     if damage == "deleted":
         path.unlink()
-        expected = f"{path} cannot be read (No such file or directory): "
+        expected = f"{corpus} lacks {name}: "
     else:
         flipped = data[:-7] + bytes([data[-7] ^ 1]) + data[-6:]
         path.write_bytes({"truncated": data[:-1], "emptied": b"", "flipped": flipped}[damage])
@@ -73,10 +73,10 @@ def test_a_damaged_file_is_named(corpus, name, damage):
     assert str(caught.value) == f"{expected}prepare the corpus again."
 
 
-@pytest.mark.parametrize("content", ["", '{"format": 1', "[]", "{}"])
+@pytest.mark.parametrize("content", ["", '{"format": 1', "[]"])
 def test_a_damaged_manifest_is_named(corpus, content):
     (corpus / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match="manifest.json has been changed or truncated: "):
+    with pytest.raises(ValueError, match="manifest.json (is corrupted|holds no JSON object)"):
         kt.PreparedCorpus(corpus)
 
 
@@ -128,21 +128,20 @@ def test_ids_are_those_that_are_served(text, tmp_path, model_type, size):
     corpus = kt.PreparedCorpus(tmp_path / "corpus")
     pairs = kt.read_pairs(text / "source", text / "target")
     assert len(pairs) == 1000
-    for side, shards in enumerate(corpus.shards()):
+    for side, sentences in enumerate((corpus.pairs.source, corpus.pairs.target)):
         served = corpus.tokenizers[side]([pair[side] for pair in pairs])
-        ((ids, offsets),) = shards
+        ((ids, offsets),) = sentences.shards
         assert offsets.tolist() == served.row_splits.numpy().tolist()
         assert ids.tolist() == served.flat_values.numpy().tolist()
 
 
 @pytest.mark.slow
 def test_three_hundred_thousand_pairs(tmp_path):
-    """Two shards: any sentence of either is its text, and every pair comes once a pass."""
+    """Any sentence is its text, and every pair comes once a pass."""
     text = write_text(tmp_path, 300_007, shards=3, words=500, length=5)
     config = kt.PrepareConfig(*text, vocabulary_size=900, vocabulary_sample=5000)
     kt.prepare(config, tmp_path / "corpus")
     corpus = kt.PreparedCorpus(tmp_path / "corpus")
-    assert [len(offsets) - 1 for _, offsets in corpus.shards()[0]] == [262_144, 37_863]
     rows = np.array([0, 262_143, 262_144, 300_006, *range(5, 300_000, 2999)])
     pairs = kt.read_pairs(*text)
     processor = sentencepiece.SentencePieceProcessor(model_proto=corpus.tokenizers[0].model)

@@ -5,16 +5,13 @@ import random
 import shutil
 import sys
 
-import numpy as np
 import pytest
 
-from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.runs import opening
 from keras_transformer.runs.run import Run
 from keras_transformer.serving import structure
 from keras_transformer.serving.structure import inspect_version
 from tests.support.sealing import reseal
-from tests.support.trials.corpora import manifest
 from tests.support.trials.doing import sound
 from tests.support.trials.measuring import run_measured
 
@@ -61,23 +58,6 @@ def test_every_flip_is_named(kind, count, tmp_path, monkeypatch):
             opening.inspect_run(Run(copy)) if kind == "run" else inspect_version(copy)
         assert path.name in str(error.value) and "\n" not in str(error.value)
         undo()
-
-
-@pytest.mark.parametrize("count", [9, pytest.param(100, marks=pytest.mark.ordeal)])
-def test_sealed_flips_of_a_corpus_give_pairs_or_a_sentence(count, tmp_path):
-    copy, opened = sound(tmp_path, "corpus"), 0
-    for number in range(count):
-        _, undo = flip(copy, random.Random(f"corpus {number}"), ["manifest.json"])
-        manifest(lambda content: None)(copy)
-        try:
-            corpus = PreparedCorpus(copy)
-            ids, _ = corpus.pairs.source.gather(np.arange(len(corpus)))
-            assert len(ids) and corpus.valid
-            opened += 1
-        except ValueError as error:
-            assert str(copy) in str(error) and "\n" not in str(error), error
-        undo()
-    assert 0 < opened < count
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def mistakes(folder, text):
         ([*relative, "alibi"], "positions must be one of sinusoidal, learned"),
         ([*out, *texts, "--learning-rate", "-1"], "learning_rate must be a number above 0"),
         ([*out, *texts, "--seed", "-1"], "seed must be at least 0"),
-        ([*out, "--languages", "xx"], "'xx' is not a locale"),
+        ([*out, "--languages", "xx"], "languages must be different ones of LANGUAGES"),
     ]
 
 

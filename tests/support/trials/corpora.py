@@ -26,7 +26,7 @@ def prepared():
     folder = pathlib.Path(tempfile.mkdtemp())
     rows = [f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di") for b in ("gu", "ka", "lo")]
     (folder / "pairs.tsv").write_text("".join(rows))
-    options = dict(vocabulary_size=None, model_type="char", valid_fraction=0.2)
+    options = dict(vocabulary_size=None, model_type="char", valid_fraction=0.4)
     prepare_corpus(PrepareConfig(str(folder / "pairs.tsv"), **options), folder / "corpus", 1)
     return folder / "corpus"
 
@@ -82,42 +82,6 @@ def pickle_alone(path):
     path.write_bytes(pickle.dumps(Payload()))
 
 
-def packed(path):
-    ids = np.load(path)
-    with open(path, "wb") as archive:
-        np.savez(archive, ids=ids)
-
-
-def larger(path):
-    """Its header says so many million times more than there are."""
-    path.write_bytes(path.read_bytes().replace(b"'shape': (", b"'shape': (9999999"))
-
-
-def beyond(path):
-    offsets = np.load(path)
-    offsets[:, -1] += 1000
-    np.save(path, offsets)
-
-
-def unknown_ids(path):
-    ids = np.load(path)
-    np.save(path, np.where(np.arange(len(ids)) == len(ids) // 3, 300, ids).astype(np.int16))
-
-
-def negative_ids(path):
-    ids = np.load(path).astype(np.int16)
-    ids[-1] = -1
-    np.save(path, ids)
-
-
-def lists_outside(content):
-    content["files"]["../pairs.tsv"] = {"bytes": 1, "crc32": 1}
-
-
-def other_shard(content):
-    content["shards"][0]["ids"] = "/etc/passwd"
-
-
 def state(**checkpoint):
     """Makes the state of a training with one checkpoint."""
 
@@ -141,49 +105,19 @@ def junk_state(run):
     (run / "checkpoints" / "resume.json").write_text('{"checkpoints": 1}')
 
 
-CHANGED = "has been changed or truncated"
-
 CORPORA = {
     "json": Trial(
         "a manifest that is none",
         lambda corpus: (corpus / MANIFEST).write_text("{") and None,
-        CHANGED,
+        "it is not JSON",
         TRAIN,
     ),
-    "list": Trial("a list as manifest", manifest(lambda content: [content]), CHANGED, TRAIN),
-    "types": Trial(
-        "a manifest of wrong types", manifest(lambda m: m | {"shards": "x"}), CHANGED, TRAIN
+    "list": Trial(
+        "a list as manifest", manifest(lambda content: [content]), "holds no JSON object", TRAIN
     ),
-    "names": Trial("a manifest that names a file outside", manifest(lists_outside), CHANGED, TRAIN),
-    "shard": Trial("a shard of a file outside", manifest(other_shard), CHANGED, TRAIN),
-    "ids": Trial("ids that are cut off", file("ids", halve, sealed=False), CHANGED, TRAIN),
-    "ids again": Trial("ids that are cut off, sealed", file("ids", halve), CHANGED, TRAIN),
-    "objects": Trial("a pickle in an array of ids", file("ids", pickled), CHANGED, TRAIN),
-    "pickle": Trial("a pickle instead of ids", file("ids", pickle_alone), CHANGED, TRAIN),
-    "archive": Trial("an archive instead of ids", file("ids", packed), CHANGED, TRAIN),
-    "shape": Trial("10¹⁰ ids in a kilobyte", file("ids", larger), CHANGED, TRAIN),
-    "offsets": Trial("offsets behind the end", file("offsets", beyond), CHANGED, TRAIN),
-    "unknown ids": Trial(
-        "an id that the vocabulary does not have",
-        file("ids", unknown_ids),
-        "has ids outside its vocabulary of",
-        TRAIN,
-    ),
-    "negative ids": Trial(
-        "an id below zero", file("ids", negative_ids), "has ids outside its vocabulary of", TRAIN
-    ),
-    "text": Trial(
-        "text to validate by that is no UTF-8",
-        file("valid.source", lambda path: path.write_bytes(b"\xff\n")),
-        CHANGED,
-        TRAIN,
-    ),
-    "lines": Trial(
-        "a line to validate by without a source",
-        file("valid.target", lambda path: path.write_bytes(path.read_bytes() + b"x\n")),
-        CHANGED,
-        TRAIN,
-    ),
+    "ids": Trial("ids that are cut off", file("ids", halve, sealed=False), "changed", TRAIN),
+    "objects": Trial("a pickle in an array of ids", file("ids", pickled), "Python objects", TRAIN),
+    "pickle": Trial("a pickle instead of ids", file("ids", pickle_alone), "pickled data", TRAIN),
     "vocabulary": Trial(
         "a vocabulary that is cut off",
         vocabularies,
