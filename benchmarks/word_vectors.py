@@ -38,7 +38,7 @@ def main(corpus, runs, *options):
     copy_beginning(corpus, few)
     given = ["--source-vectors", vectors]
     variants = {"without vectors": [], "with": given, "frozen": [*given, "--freeze-vectors"]}
-    print("| | val loss | val BLEU, greedy | source types, tokens covered |\n|---|---|---|---|")
+    print("| | val loss | val BLEU, greedy |\n|---|---|---|")
     for name, changes in variants.items():
         for seed in SEEDS:
             run = os.path.join(runs, f"{name.replace(' ', '-')}-{seed}")
@@ -47,14 +47,9 @@ def main(corpus, runs, *options):
 
 
 def told(card):
-    """Scores of a run's best model, and what its vectors cover."""
-    scores, covered = card["metrics"], card["data"].get("vectors", {}).get("source")
-    shares = "–"
-    if covered:
-        shares = ", ".join(
-            f"{covered[f'{k}_covered'] / covered[k]:.0%}" for k in ("types", "tokens")
-        )
-    return f"{scores['val_loss']:.3f} | {scores['val_bleu']:.1f} | {shares}"
+    """Scores of a run's best model."""
+    scores = card["metrics"]
+    return f"{scores['val_loss']:.3f} | {scores['val_bleu']:.1f}"
 
 
 def copy_beginning(corpus, folder):

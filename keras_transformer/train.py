@@ -17,12 +17,7 @@ from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import PRECISIONS, TrainConfig
 from keras_transformer.runs.resume_training import save_on_signals
 from keras_transformer.runs.run import LOGS, MODEL, Run
-from keras_transformer.runs.run_callbacks import (
-    Progress,
-    RunCheckpoint,
-    log_lines,
-    summarize_training,
-)
+from keras_transformer.runs.run_callbacks import Progress, RunCheckpoint, summarize_training
 from keras_transformer.runs.training_data import check_training, load_word_vectors, open_data
 from keras_transformer.runs.validation import RunValidation
 from keras_transformer.training.distribution import broadcast_from_chief, check_equal, make_strategy
@@ -38,9 +33,7 @@ from keras_transformer.transformer import Transformer
 from keras_transformer.utils import Path, counted, tolerate_closed_stderr
 
 
-def train(
-    config: TrainConfig, output: Path, resume: bool = False, accept_changed_text: bool = False
-) -> dict[str, list[float]]:
+def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, list[float]]:
     """Trains a model into a run directory.
 
     Args:
@@ -50,7 +43,6 @@ def train(
             data and vocabulary. The final weights are those of an uninterrupted training. `config`
             must be that of the run (`Run.read_config`), except for the fields in
             `runs.training_data.MUTABLE_FIELDS`.
-        accept_changed_text: Whether to resume even if the text has changed.
 
     Returns:
         The history of Keras, a dict of lists: `loss`, `val_loss` and so on, one entry per epoch.
@@ -61,31 +53,29 @@ def train(
             gradient norm is not finite. Earlier checkpoints are kept; resume from them with a
             smaller learning rate.
     """
-    return train_run(config, check_training(config, output, resume), resume, accept_changed_text)
+    return train_run(config, check_training(config, output, resume), resume)
 
 
 @tolerate_closed_stderr()
-def train_run(
-    config: TrainConfig, run: Run, resume: bool = False, accept_changed_text: bool = False
-) -> dict[str, list[float]]:
+def train_run(config: TrainConfig, run: Run, resume: bool = False) -> dict[str, list[float]]:
     """Trains a model into the run that `check_training` has returned; see `train`."""
     if resume:
         run.checkpoints.lock()
     try:
-        return _train(config, run, resume, accept_changed_text)
+        return _train(config, run, resume)
     finally:
         run.checkpoints.release()
 
 
-def _train(config, run, resume, accept_changed_text):
+def _train(config, run, resume):
     parallel_microbatches = _configure_parallelism(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
     config = _choose_precision(config, run, resume, strategy)
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
-    data = open_data(config, run, resume, accept_changed_text)
-    if resume and not accept_changed_text:
+    data = open_data(config, run, resume)
+    if resume:
         run.check_same_text(data.fingerprints)
     check_equal(strategy, "texts", json.dumps(data.fingerprints, sort_keys=True))
     models = [tokenizer.model.hex() for tokenizer in data.tokenizers]
@@ -97,13 +87,13 @@ def _train(config, run, resume, accept_changed_text):
     # --- model ---
     is_begun = resume and run.read_state() is not None
     with strategy.scope():
-        model, coverage = _make_model(config, data, dataset, strategy, is_begun)
+        model = _make_model(config, data, strategy, is_begun)
         _compile_model(model, config, steps * config.epochs)
         model.parallel_microbatches = parallel_microbatches
 
     # --- run directory: written only after everything above has succeeded ---
-    with contextlib.nullcontext() if resume else run.created(config, data, coverage):
-        checkpoint = RunCheckpoint(run, dataset, validation, config, accept_changed_text)
+    with contextlib.nullcontext() if resume else run.created(config, data):
+        checkpoint = RunCheckpoint(run, dataset, config)
         checkpoint.open()
         if checkpoint.state["finished"] and (text := _explain_end(checkpoint, config, run)):
             print(text, file=sys.stderr)
@@ -111,13 +101,13 @@ def _train(config, run, resume, accept_changed_text):
         checkpoint.set_model(model)
         checkpoint.restore()
         if resume:  # only now, as nothing can fail before the first step
-            run.update(config, data, coverage)
+            run.update(config, data)
 
         # --- fit ---
         lines = summarize_training(config, data, model, steps, str(run))
         if done := checkpoint.position.epoch * steps + checkpoint.position.step:
             lines += f"\nresumed from step {done:,}"
-        log_lines(config.log_file, lines)
+        print(lines, file=sys.stderr, flush=True)
         callbacks = [*validation.callbacks, checkpoint]  # later ones read the logs of earlier ones
         if run.writes:
             callbacks.append(keras.callbacks.TensorBoard(run.file(LOGS)))
@@ -167,11 +157,8 @@ def _make_training_dataset(config, data):
     return make_dataset(data.pairs, *data.tokenizers, **options)
 
 
-def _make_model(config, data, dataset, strategy, is_begun):
-    """Makes the model with random weights, those of another run, or word vectors.
-
-    Returns the model and, for `data.json`, the coverage of word vectors.
-    """
+def _make_model(config, data, strategy, is_begun):
+    """Makes the model with random weights, those of another run, or word vectors."""
     model = Transformer(
         *(tokenizer.vocabulary_size for tokenizer in data.tokenizers),
         **dataclasses.asdict(config.model),
@@ -183,16 +170,14 @@ def _make_model(config, data, dataset, strategy, is_begun):
         # Learned positions remain trainable.
         getattr(model, f"{side}_embedding").embeddings.trainable = False
     if is_begun:  # the checkpoint has the weights
-        return model, {}
+        return model
     if config.start_from is not None:
         name = Run(config.start_from).file(MODEL)
         model.load_weights(name)
         check_weights(model, name)
-    if not config.pretrained:
-        return model, {}
-    coverage = load_word_vectors(config, model, data.tokenizers, dataset.stream.pairs)
-    check_equal(strategy, "word vectors", json.dumps(coverage, sort_keys=True))
-    return model, coverage
+    if config.pretrained:
+        check_equal(strategy, "word vectors", load_word_vectors(config, model, data.tokenizers))
+    return model
 
 
 def _compile_model(model, config, total_steps):

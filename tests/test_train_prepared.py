@@ -64,19 +64,10 @@ def test_a_corpus_gives_the_run_of_its_text(whole, config, corpus, tmp_path):
     assert not {corpus} & set(map(str, Run(tmp_path / "run").describe()["recipe"].values()))
 
 
-def test_a_large_text_is_not_read_into_memory(whole, config, text, tmp_path, monkeypatch):
-    """A run of an earlier version has prepared its text: resuming reads none."""
-    output = tmp_path / "run"
-    train(dataclasses.replace(config, epochs=1), output)
-    vocabularies = dict(valid_fraction=0.1, vocabularies=str(output), joint_vocabulary=False)
-    kt.prepare(kt.PrepareConfig(*text, **vocabularies), output / "corpus", processes=1)
+def test_a_large_text_is_not_read_into_memory(config, tmp_path, monkeypatch):
     monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
     with pytest.raises(ValueError, match="is too large to be read .* by --corpus"):
         train(config, tmp_path / "new")
-    monkeypatch.setattr(training_data, "load_corpus", None)
-    train(config, output, resume=True)
-    assert_same_run(output, whole)
-    assert len(valid_pairs(Run(output))) == len(valid_pairs(Run(whole))) > 0
 
 
 def test_fine_tuning_on_a_corpus(whole, config, corpus, text, tmp_path):

@@ -51,8 +51,6 @@ def test_the_summary_of_a_training(config, tmp_path):
     options = f"train_source {config.train_source}, ", ", patience 1", "clip_norm 0.5"
     assert all(option in rows["options"] for option in options)
     assert rows["output"] == "runs/new"
-    short = summarize_training(config, data, model, 5, "runs/new")
-    assert "2 epochs of 5 steps (no more than --warmup-steps)" in short
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,7 @@ _, JOB = yaml.safe_load_all((EXPORT / "kubernetes" / "training-job.yaml").read_t
 (CONTAINER,) = JOB["spec"]["template"]["spec"]["containers"]
 SMALL = (
     "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 40 --tokens-per-batch 200 "
-    "--epochs 2 --steps-per-epoch 4 --precision float32 --validate-by bleu --keep-checkpoints 2 "
-    "--average last"
+    "--epochs 2 --steps-per-epoch 4 --precision float32 --validate-by bleu --keep-checkpoints 2"
 )
 
 

@@ -11,7 +11,7 @@ DEFAULT_PRESET = "dates"
 # Fields, in addition to the text, that fine-tuning does not inherit from the run of --start-from.
 NOT_INHERITED = (
     *("corpus", "valid_fraction", "languages", "start_from", "freeze", "freeze_vectors"),
-    *("log_file", "subword_sampling"),
+    "subword_sampling",
 )
 
 
@@ -38,7 +38,6 @@ def train(
     ] = None,
     config: Annotated[str | None, "defaults from a file, such as config.yaml of a run"] = None,
     resume: Annotated[bool, "resume the run in --output from its last checkpoint"] = False,
-    accept_changed_text: Annotated[bool, "resume even if the text has changed"] = False,
     plot: Annotated[bool, "draw the training curves into curves.png in --output"] = False,
     options: Annotated[dict[str, Any], TrainConfig],
 ) -> None:
@@ -61,7 +60,7 @@ def train(
         _explain_default_preset(chosen, options)
     from keras_transformer.train import train_run
 
-    train_run(chosen, run, resume, accept_changed_text)
+    train_run(chosen, run, resume)
     if plot:
         from keras_transformer.tools.curves import save_run_plot
 
@@ -137,8 +136,7 @@ def find_train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     bases = {
         name: given[name] for name in ("output", "preset", "config", "resume") if name in given
     }
-    others = (*bases, "accept_changed_text", "plot")
-    chosen = configure({k: v for k, v in given.items() if k not in others}, **bases)
+    chosen = configure({k: v for k, v in given.items() if k not in (*bases, "plot")}, **bases)
     return vars(chosen.model) | vars(chosen)
 
 

@@ -19,7 +19,6 @@ Shard: TypeAlias = tuple[np.ndarray, np.ndarray]
 # A `Tokenizer`, or a function like it: from lines, and whether to append END, to ragged ids.
 Tokenize: TypeAlias = Callable[[list[str], bool], Any]
 
-COUNT_CHUNK = 1 << 24  # ids counted at once
 CHUNK = 8192  # lines tokenized at once
 
 logger = logging.getLogger(__name__)
@@ -89,15 +88,6 @@ class Sentences:
             lengths.append(part.astype(np.uint16 if part.max(initial=0) < 1 << 16 else np.uint32))
         self.lengths = np.concatenate(lengths) if lengths else np.zeros(0, np.uint16)
         self._first = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self.shards)])
-
-    def count(self, vocabulary_size: int) -> np.ndarray:
-        """Returns the frequency of each id, `(V,)` int64."""
-        counts = np.zeros(vocabulary_size, np.int64)
-        for ids, _ in self.shards:
-            for start in range(0, len(ids), COUNT_CHUNK):
-                part = np.bincount(ids[start : start + COUNT_CHUNK], minlength=vocabulary_size)
-                counts += part
-        return counts
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Reads the sentences of given numbers, `(B,)`.

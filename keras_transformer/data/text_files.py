@@ -191,11 +191,9 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
 def _find_files(pattern):
     """Returns the files that match a name or a pattern such as `part-*.en.gz`, sorted by name."""
     pattern = os.fspath(pattern)
-    if not glob.has_magic(pattern) or os.path.exists(pattern):
-        return [pattern]
-    names = sorted(glob.glob(pattern))
+    names = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
     if not names:
-        raise ValueError(f"No file matches {pattern}: check the pattern.")
+        raise ValueError(f"No file matches {pattern}: check the path.")
     return names
 
 

@@ -132,15 +132,11 @@ class TrainConfig:
     keep_checkpoints: int = option(
         1, "epochs to keep: N of the best and N of the last", COUNT, section="checkpoints"
     )
-    average: str = option(
-        "none", "kept epochs to average at the end, unless worse", ("none", "best", "last")
-    )
     save_every: int | None = option(None, "steps between checkpoints; none: 2 % of time", COUNT)
 
     log_every: float = option(
         60.0, "seconds between progress lines, without a terminal", ABOVE_0, section="logging"
     )
-    log_file: str | None = option(None, "file that progress lines are appended to")
 
     # Not options of the command line; the latter was one of earlier versions.
     imported: Imported | None = option(None, "origin", section="imported model", hidden=True)

@@ -29,8 +29,6 @@ NUM_BUCKETS = 32
 
 EPSILON = 1e-6  # of layer normalization, by default
 
-MAX_LENGTH = 1 << 17  # the longest max_length that a saved model may have
-
 FORMAT = 1  # version of the format of run directories and .keras files
 
 

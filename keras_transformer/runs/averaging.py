@@ -100,36 +100,6 @@ def load_mean(run: Run, model: "keras.Model", checkpoints: Iterable[dict[str, An
             raise ValueError(describe_corruption(files[0], error)) from None
 
 
-def describe_members(
-    state: dict[str, Any], checkpoints: Iterable[dict[str, Any]]
-) -> dict[str, Any]:
-    """Describes the checkpoints of a mean: {"epoch 3": its step and scores, …}."""
-    names = "step", "val_loss", *SCORES
-    rows = {one["epoch"]: state["history"][one["epoch"] - 1] for one in checkpoints}
-    return {
-        f"epoch {epoch}": {name: rows[epoch][name] for name in names if name in rows[epoch]}
-        for epoch in sorted(rows)
-    }
-
-
-def is_mean_worse(state: dict[str, Any], scores: dict[str, float], joined: dict[str, Any]) -> bool:
-    """Returns whether a mean is worse than the best checkpoint; warns on stderr if so."""
-    monitor, best = state["monitor"], rank(state)[0]
-    if list(joined) == [f"epoch {best['epoch']}"]:  # its scores may differ by rounding
-        return False
-    alone = state["history"][best["epoch"] - 1]
-    worse = ranking_key(monitor, scores) > ranking_key(monitor, alone)
-    if worse:
-        names = dict.fromkeys((monitor, "val_loss"))
-        mean, one = (", ".join(f"{name} {x[name]:.4g}" for name in names) for x in (scores, alone))
-        subject = f"the mean of {', '.join(joined)}" if len(joined) > 1 else next(iter(joined))
-        print(
-            f"warning: {subject} ({mean}) is worse than epoch {best['epoch']} ({one})",
-            file=sys.stderr,
-        )
-    return worse
-
-
 @tolerate_closed_stderr()
 def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None:
     """Averages checkpoints of a run into a new run directory.
@@ -141,11 +111,6 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     state = run.read_state()
     if by not in ("best", "last"):
         raise ValueError(f'by must be "best" or "last", received {by!r}.')
-    if state is None and run.has(CONFIG) and run.read_config().is_imported:
-        raise ValueError(
-            f"{path} is an imported model, which has no checkpoints to average: fine-tune it with "
-            "train --start-from, and average that run."
-        )
     if state is None:
         raise ValueError(f"{path} has no checkpoints: give the --output of a training.")
     held = len(state["checkpoints"])
@@ -160,11 +125,22 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     # After errors, as importing TensorFlow takes seconds.
     from keras_transformer.runs.validation import validate_translator
 
-    translator, joined = load(run), describe_members(state, chosen)
+    translator, history = load(run), state["history"]
     load_mean(run, translator.model, chosen)
     scores = validate_translator(run, translator)
-    if scores:
-        is_mean_worse(state, scores, joined)
+    names, best = ("step", "val_loss", *SCORES), rank(state)[0]["epoch"]
+    joined = {
+        f"epoch {epoch}": {x: history[epoch - 1][x] for x in names if x in history[epoch - 1]}
+        for epoch in sorted(one["epoch"] for one in chosen)
+    }
+    is_other = list(joined) != [f"epoch {best}"]  # else its scores may differ by rounding
+    monitor, alone = state["monitor"], history[best - 1]
+    if scores and is_other and ranking_key(monitor, scores) > ranking_key(monitor, alone):
+        print(
+            f"warning: the mean of {', '.join(joined)} ({monitor} {scores[monitor]:.4g}) is worse "
+            f"than epoch {best} ({alone[monitor]:.4g})",
+            file=sys.stderr,
+        )
     with creating(output) as temporary:
         for name in (*saved.paths(run), *map(run.file, (CONFIG, DATA, EXAMPLES))):
             if os.path.exists(name):

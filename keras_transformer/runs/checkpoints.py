@@ -17,12 +17,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer.utils import (
-    SEAL,
     TEMPORARY,
     Path,
     digest,
     lock,
-    read_json,
     read_sealed,
     reason,
     replacing,
@@ -31,9 +29,6 @@ from keras_transformer.utils import (
 
 STATE, LOCK = "resume.json", "lock"
 KEPT = "checkpoints"  # in `resume.json`
-# Names in files of older versions.
-OLD_KEPT = "points"
-OLD_NAMES = {"update": "step", "updates": "total_steps", "position": "batch", "more": "additional"}
 # File descriptors of the locks of this process, which may train into a directory again.
 _held: dict[str, int] = {}
 
@@ -110,16 +105,9 @@ class Checkpoints:
                 raise ValueError(f"{name} is missing, although {checkpoints[-1]} exists: {remedy}.")
             return self.entries
         try:
-            fields = read_json(name)
-            if SEAL in fields and OLD_KEPT not in fields:
-                self.entries = read_sealed(name)[KEPT]
-            else:
-                self.entries = fields[OLD_KEPT]
-                for entry in self.entries:
-                    state = entry["state"]
-                    entry["state"] = {OLD_NAMES.get(k, k): state[k] for k in state}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"{name} is corrupted: {remedy}.") from None
+            self.entries = list(read_sealed(name)[KEPT])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{name} is corrupted, or of an earlier version: {remedy}.") from None
         return self.entries
 
     def latest(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:

@@ -83,7 +83,6 @@ class ResumeTraining(keras.callbacks.Callback):
             `EarlyStopping`, attributes are saved that are numbers or lists of arrays. Put
             `ResumeTraining` after them in the list of callbacks for `fit`.
         every_epoch: Whether the end of each epoch is a checkpoint in any case.
-        accept_changes: Whether the dataset may have changed.
         owned: Regular expression of the names of a subclass's `get_files`.
         remedy, resumes: What the error of a divergence advises, and says before the checkpoint.
 
@@ -106,7 +105,6 @@ class ResumeTraining(keras.callbacks.Callback):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         *,
         every_epoch: bool = False,
-        accept_changes: bool = False,
         owned: str | None = None,
         remedy: str = REMEDY,
         resumes: str = "it resumes from",
@@ -125,7 +123,6 @@ class ResumeTraining(keras.callbacks.Callback):
         self.every = every
         self.callbacks = list(callbacks)
         self.every_epoch = every_epoch or every is not None
-        self.accept_changes = accept_changes
         self.remedy, self.resumes = remedy, resumes
         self.checkpoints = Checkpoints(path, owned)
         self.position = Position(batch=dataset.stream.position)
@@ -218,14 +215,13 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def _restore_checkpoint(self, state, arrays):
         """Restores the next batch of the dataset, which must be the same, and all variables."""
-        stream, (number, index) = self.dataset.stream, state["batch"]
-        here, there = stream.batches_per_pass, state["batches_per_pass"]
-        if here != there and not self.accept_changes:
+        here, there = self.dataset.stream.batches_per_pass, state["batches_per_pass"]
+        if here != there:
             raise ValueError(
                 f"dataset must have {counted(there, 'batch', 'batches')} per pass to resume "
                 f"{self.path}, received {here}: use the same text, tokenizers and options."
             )
-        self.position.batch = number, min(index, stream.batches_in(number))
+        self.position.batch = tuple(state["batch"])
         arrays = scatter_metrics(self.model.distribute_strategy, arrays)
         write_variables(self.model, arrays, False, str(self.path))
         set_states(self.callbacks, state["callbacks"], arrays)

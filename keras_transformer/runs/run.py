@@ -6,14 +6,13 @@ A configuration is a YAML file with comments, which `to_yaml` writes and `from_y
 import contextlib
 import csv
 import dataclasses
-import difflib
 import itertools
 import json
+import logging
 import math
 import os
 import re
 import shutil
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +27,7 @@ from keras_transformer.utils import (
     Path,
     counted,
     creating,
+    describe_corruption,
     describe_files,
     read_bytes,
     read_json,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 MODEL, CONFIG = "model.keras", "config.yaml"
 MODEL_SCORES = "model.json"  # scores of the model, and checksums: `write_scores`
 DATA = "data.json"  # size and fingerprint of the text
-CORPUS = "corpus"  # large text, prepared by an earlier version
 EXAMPLES = "examples.json"  # pairs for exports
 HISTORY, CHECKPOINTS, LOGS = "history.csv", "checkpoints", "logs"
 CHECKSUMMED = (MODEL, *saved.NAMES, CONFIG, DATA, EXAMPLES)  # files with checksums in `model.json`
@@ -67,9 +66,12 @@ SCORES = ("val_bleu", "val_chrf")
 FOREIGN = ("config.json", "model_description.py", ".npz")
 
 RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
+REMOVED = {"average": "none", "log_file": None}  # and what fields of old files said by default
 TABLES: dict[str, Any] = {"model": ModelConfig, "imported": Imported}  # fields with fields
 MACHINE_FIELDS = ("parallel_microbatches",)  # depend on the machine: not written to files
 MAX_CONFIG_BYTES = 1 << 16  # size limit of a file; `to_yaml` writes about 4,000 bytes
+
+logger = logging.getLogger(__name__)
 
 # See `Run.read_history`.
 History: TypeAlias = Sequence[Mapping[str, float | None]]
@@ -126,8 +128,7 @@ class Run(os.PathLike[str]):
     def describe(self) -> dict[str, dict[str, Any]]:
         """Describes the run for a model card: `recipe`, `data` and `metrics`, without paths.
 
-        `mean_of` lists the checkpoints if the model is an average, `worse_mean` describes an
-        average that was worse than the best checkpoint.
+        `mean_of` lists the checkpoints if the model is an average.
         """
         if not self.has(CONFIG):
             return {}
@@ -135,7 +136,7 @@ class Run(os.PathLike[str]):
         recipe = json.loads(json.dumps(dataclasses.asdict(config)))  # without tuples
         imported = recipe.pop("imported")
         left = () if config.subword_sampling else ("subword_sampling",)
-        local = "corpus", "dates", "start_from", "save_every", "log_file", "log_every"
+        local = "corpus", "dates", "start_from", "save_every", "log_every"
         # The card reads the architecture from the model.
         for field in ("model", *TEXTS, *VOCABULARIES, *VECTORS, *left, *local, *MACHINE_FIELDS):
             del recipe[field]
@@ -165,7 +166,7 @@ class Run(os.PathLike[str]):
         self._write(CONFIG, to_yaml(config))
 
     def read_data(self) -> dict[str, Any]:
-        """Reads the fingerprints `train` and `valid` of the text, and the coverage of `vectors`."""
+        """Reads the fingerprints `train` and `valid` of the text."""
         return read_json(self.file(DATA)) if self.has(DATA) else {}
 
     def write_data(self, data: dict[str, Any]) -> None:
@@ -193,7 +194,7 @@ class Run(os.PathLike[str]):
                 raise ValueError(
                     f"The {part} text must be that of {self} to resume it, received other text "
                     f"({counted(received['pairs'], 'pair')}, before {before}): give the same text, "
-                    "fine-tune with --start-from, or give --accept-changed-text."
+                    "or fine-tune with --start-from."
                 )
 
     def write_examples(self, pairs: "Iterable[Pair]") -> None:
@@ -212,15 +213,8 @@ class Run(os.PathLike[str]):
         """Reads the pairs of `write_examples`; an older run has none."""
         if not self.has(EXAMPLES):
             return []
-        pairs = read_json(self.file(EXAMPLES)).get("valid")
-        if not isinstance(pairs, list) or any(
-            not isinstance(pair, list) or [type(text) for text in pair] != [str, str]
-            for pair in pairs
-        ):
-            raise ValueError(
-                f"{self.file(EXAMPLES)} must contain pairs of strings under the key valid."
-            )
-        return [(source, target) for source, target in pairs[:MAX_EXAMPLES]]
+        pairs = read_json(self.file(EXAMPLES))["valid"]
+        return [(str(source), str(target)) for source, target in pairs[:MAX_EXAMPLES]]
 
     # --- the model and its scores ---
 
@@ -274,26 +268,20 @@ class Run(os.PathLike[str]):
         None.
         """
         name = self.file(HISTORY)
-        try:
-            with open(name, encoding="utf-8", newline="") as file:
-                rows = list(csv.DictReader(file))
-        except (OSError, UnicodeDecodeError, csv.Error):
+        if not os.path.isfile(name):
             raise ValueError(
                 f"{self} has no {HISTORY}: give the --output of a training that has completed an "
                 "epoch; for an average of checkpoints, that of the run that it was averaged from."
-            ) from None
-        if not rows:
-            raise ValueError(f"{name} has no rows yet: wait for the first validation.")
-        missing = [column for column in COLUMNS if column not in rows[0]]
-        if missing:
-            raise ValueError(
-                f"{name} lacks the columns {', '.join(missing)}: restore a copy of it."
             )
-        columns = [column for column in COLUMNS + SCORES if column in rows[0]]
         try:
+            with open(name, encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+            if not rows:
+                raise ValueError("it has no rows yet: wait for the first validation")
+            columns = [*COLUMNS, *(column for column in SCORES if column in rows[0])]
             return [{x: float(row[x]) if row[x] else None for x in columns} for row in rows]
-        except ValueError as error:
-            raise ValueError(f"{name} is corrupted: {error}.") from None
+        except (ValueError, KeyError, TypeError, csv.Error) as error:
+            raise ValueError(describe_corruption(name, error)) from None
 
     def write_history(self, rows: History) -> None:
         """Writes the history atomically; missing values become empty cells."""
@@ -305,13 +293,8 @@ class Run(os.PathLike[str]):
     # --- training into it ---
 
     @contextlib.contextmanager
-    def created(
-        self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]
-    ) -> Iterator[None]:
-        """Creates the directory atomically; removes it if training fails without a checkpoint.
-
-        `coverage` are the `vectors` in `data.json`.
-        """
+    def created(self, config: TrainConfig, data: "TrainingData") -> Iterator[None]:
+        """Creates the directory atomically; removes it if training fails without a checkpoint."""
         if not self.writes:
             yield
             return
@@ -320,7 +303,7 @@ class Run(os.PathLike[str]):
             for folder in (LOGS, CHECKPOINTS):
                 os.makedirs(new.file(folder))
             new._write(CONFIG, to_yaml(config))
-            new._write(DATA, json.dumps(data.fingerprints | coverage, indent=1))
+            new._write(DATA, json.dumps(data.fingerprints, indent=1))
             new.write_examples(data.valid)
             saved.write(temporary, data.tokenizers)
         try:
@@ -330,14 +313,12 @@ class Run(os.PathLike[str]):
                 shutil.rmtree(self.path)
             raise
 
-    def update(self, config: TrainConfig, data: "TrainingData", coverage: dict[str, Any]) -> None:
+    def update(self, config: TrainConfig, data: "TrainingData") -> None:
         """Writes the changed options and data of a resumed run; see `created`."""
         if self.writes:
             remove_leftovers(self.path)
-            if not data.corpora:  # the text that an earlier version has prepared was changed
-                shutil.rmtree(self.file(CORPUS), ignore_errors=True)
             self.write_config(config)
-            self.write_data(data.fingerprints | coverage)
+            self.write_data(data.fingerprints)
 
 
 def rank(state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -364,18 +345,12 @@ def ranking_key(monitor: str, scores: Mapping[str, float]) -> tuple[bool, float]
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Raises errors for repeated fields and for aliases, which could expand to a huge file."""
+    """Raises errors for aliases, which could expand to a huge file."""
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not supported")
         return super().compose_node(parent, index)
-
-    def construct_mapping(self, node, deep=False):
-        names = [key.value for key, _ in node.value]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise yaml.YAMLError(f"{twice[0]} is given twice")
-        return super().construct_mapping(node, deep)
 
 
 def to_yaml(config: TrainConfig) -> str:
@@ -408,14 +383,11 @@ def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, An
     content = read_bytes(path, MAX_CONFIG_BYTES)
     try:
         fields = yaml.load(content.decode(), _PlainLoader)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} must be UTF-8: check the path.") from None
-    # YAML raises ValueError for an invalid date.
-    except (yaml.YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"{path} is not valid YAML: {reason}.") from None
     except RecursionError:  # its message differs from call to call
         raise ValueError(f"{path} is not valid YAML: it is nested too deeply.") from None
+    except (yaml.YAMLError, ValueError) as error:  # also for an invalid date, or not UTF-8
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"{path} is not valid YAML: {reason}.") from None
     if not isinstance(fields, dict):
         raise ValueError(
             f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "
@@ -451,12 +423,12 @@ def _read_fields(kind: Any, fields: dict[Any, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in fields.items():
         name = RENAMED.get(name, name)
+        if name in REMOVED:
+            if value != REMOVED[name]:
+                logger.warning(f"{name}: {value} is ignored: trainings no longer have this option.")
+            continue
         if name not in hints:
-            near = difflib.get_close_matches(str(name), hints, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(hints)}."
-            if name in typing.get_type_hints(ModelConfig):
-                advice = "indent it below model."
-            raise ValueError(f"unknown field {name!r}; {advice}")
+            raise ValueError(f"unknown field {name!r}: keras-transformer config prints all fields.")
         if name == "model" and isinstance(value, dict):
             values |= _read_fields(ModelConfig, value)
         elif name == "imported" and isinstance(value, dict):
@@ -473,17 +445,11 @@ def _convert_value(value: Any, hint: Any, name: str) -> Any:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
         raise ValueError(f"{name} must be a list of strings, received {value!r}.")
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = typing.get_args(hint) or (hint,)
     if type(value) in kinds:
         return value
     if float in kinds and type(value) in (int, str):
-        try:  # YAML reads 1e-3, without a point, as a string
+        with contextlib.suppress(ValueError):  # YAML reads 1e-3, without a point, as a string
             return float(value)
-        except ValueError:
-            pass
-    if value is None and type(None) in kinds:
-        return None
-    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    names |= {type(None): "null", ModelConfig: "a table of sizes", Imported: "a table"}
-    expected = " or ".join(names[kind] for kind in kinds)
+    expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
     raise ValueError(f"{name} must be {expected}, received {value!r}.")

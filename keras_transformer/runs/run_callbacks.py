@@ -6,14 +6,12 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.presets import TrainConfig
-from keras_transformer.runs.averaging import describe_members, is_mean_worse, load_mean
 from keras_transformer.runs.resume_training import ResumeTraining
 from keras_transformer.runs.run import (
     CHECKPOINTS,
@@ -25,8 +23,7 @@ from keras_transformer.runs.run import (
 )
 from keras_transformer.runs.training_data import list_differences
 from keras_transformer.runs.validation import ema_weights
-from keras_transformer.tokenizers.saved import describe_lost
-from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+from keras_transformer.tokenizers.saved import describe_lost, model_type
 from keras_transformer.utils import Path, counted, digest, replacing
 
 if TYPE_CHECKING:
@@ -46,31 +43,21 @@ class RunCheckpoint(ResumeTraining):
     killed at any time resumes from the last checkpoint and writes the same files.
 
     Models are ranked by `validate_by` of the configuration; the best and the last
-    `keep_checkpoints` are kept; `average` selects those that are averaged at the end, unless the
-    mean is worse than the best. `validate` returns the scores of a model, with the names of `fit`.
+    `keep_checkpoints` are kept.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        dataset: tf.data.Dataset,
-        validate: Callable[[keras.Model], dict[str, float]],
-        config: TrainConfig,
-        accept_changes: bool = False,
-    ) -> None:
+    def __init__(self, run: Run, dataset: tf.data.Dataset, config: TrainConfig) -> None:
         super().__init__(
             run.file(CHECKPOINTS),
             dataset,
             config.save_every,
             every_epoch=True,
-            accept_changes=accept_changes,
             owned=WEIGHTS_PATTERN,
             remedy=REMEDY,
             resumes="--resume continues from",
         )
         self.checkpoints.writes = run.writes
         self.run = run
-        self.validate = validate
         self.config = config
         self.state: dict[str, Any] = {
             "epoch": 0,
@@ -120,33 +107,10 @@ class RunCheckpoint(ResumeTraining):
         super().on_epoch_end(epoch, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Averages the checkpoints into the model, unless the mean is worse than the best."""
-        keep = self.config.keep_checkpoints
-        best, last = rank(self.state)[:keep], self.state["checkpoints"][-keep:]
-        chosen = {"none": [], "best": best, "last": last}[self.config.average]
-        if len(chosen) >= 2 and self.checkpoints.writes:
-            self._save_average(chosen, best)
+        """Marks the training as finished."""
         self.state["finished"] = True
         self.checkpoints.amend(additional=self.get_state())
         super().on_train_end(logs)
-
-    def _save_average(self, chosen, best):
-        twin = self._copy_model()
-        load_mean(self.run, twin, chosen)
-        scores, joined = self._validate(twin), describe_members(self.state, chosen)
-        described = {"metrics": scores, "mean_of": joined}
-        if is_mean_worse(self.state, scores, joined):
-            load_mean(self.run, twin, best[:1])
-            alone = self.state["history"][best[0]["epoch"] - 1]
-            described = {"metrics": alone, "worse_mean": scores | {"mean_of": list(joined)}}
-        self.run.write_model(twin, described)
-
-    def _validate(self, model):
-        """Scores a compiled copy of a model on this worker only."""
-        copy = self._copy_model()
-        copy.set_weights(model.get_weights())
-        copy.compile(loss=self.model.loss, jit_compile=False)
-        return self.validate(copy)
 
     def _minutes(self):
         return self._before + (time.monotonic() - self._started) / 60
@@ -167,13 +131,10 @@ class RunCheckpoint(ResumeTraining):
         if self.checkpoints.writes:
             self.run.write_history(self.state["history"])
 
-    def _copy_model(self):
-        """Copies the model uncompiled: without the optimizer, a third of the size when saved."""
-        return type(self.model).from_config(self.model.get_config())
-
     def _save_weights(self, epoch):
         """Writes the weights, updates the list of kept ones, and writes the model if it is best."""
-        twin, name = self._copy_model(), f"{epoch:06}.weights.h5"
+        # Uncompiled: without the optimizer, a third of the size.
+        twin, name = type(self.model).from_config(self.model.get_config()), f"{epoch:06}.weights.h5"
         with ema_weights(self.model):
             twin.set_weights(self.model.get_weights())
         writes, keep = self.checkpoints.writes, self.config.keep_checkpoints
@@ -205,21 +166,11 @@ def write_weights(path: Path, model: keras.Model) -> str:
                 os.remove(archive)
 
 
-def log_lines(path: Path | None, text: str, quiet: bool = False) -> None:
-    """Prints lines on stderr unless `quiet`, and appends them to a file unless `path` is None."""
-    if not quiet:
-        print(text, file=sys.stderr, flush=True)
-    if path is not None:
-        with open(path, "a", encoding="utf-8") as file:  # reopened, as it may be rotated
-            print(text, file=file)
-
-
 class Progress(keras.callbacks.Callback):
-    """Logs the progress of a training.
+    """Prints the progress of a training on stderr.
 
-    Logs a line every `log_every` seconds and at the end of each epoch; on a terminal to the file
-    only, as Keras shows a progress bar. Training and validation are timed separately. Must come
-    after the callbacks that add to the logs.
+    Prints a line every `log_every` seconds and at the end of each epoch; on a terminal at the end
+    only, as Keras shows a progress bar. Must come after the callbacks that add to the logs.
     """
 
     def __init__(self, steps: int, checkpoint: RunCheckpoint) -> None:
@@ -227,84 +178,69 @@ class Progress(keras.callbacks.Callback):
         self.steps = steps  # per epoch
         self.checkpoint = checkpoint
         self.epochs, self.every = checkpoint.config.epochs, checkpoint.config.log_every
-        self._traced = False
-        self._seconds_of_validation = 0.0
+        self._start: tuple[float, int] | None = None  # time and number of the first step
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Starts the clocks."""
+        """Starts the clock."""
         self._epoch = epoch
         self._began = self._logged = time.monotonic()
-        self._timed = self._began, 0  # time and number of steps at which timing starts
-        self._ended: float | None = None
         self._tokens = self._loss = 0.0  # totals of the epoch at the last line
-        self._skipped = self.checkpoint.skipped  # completed by another process
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Logs a line if it is due; `batch` counts from 0 in every epoch."""
-        now, done = time.monotonic(), batch + 1
-        # Steps that are skipped take no time, and the first one traces the graph.
-        is_timed = done > self._skipped and self._traced
+        now, step = time.monotonic(), self._epoch * self.steps + batch + 1
+        # The first step traces the graph; those that another process has completed take no time.
+        is_timed = self._start is not None and batch >= self.checkpoint.skipped
         if is_timed and now - self._logged < self.every:
             return
         tokens = float(logs["target_tokens"])
         total = float(logs["loss"]) * tokens  # Keras logs means over the epoch
         new, loss = tokens - self._tokens, total - self._loss
         if is_timed:
-            step = self._epoch * self.steps + done
-            self._log(
+            self._print(
                 f"step {step:,} of {self.steps * self.epochs:,}: loss {loss / max(new, 1):.4f}, "
                 f"learning rate {float(self.model.optimizer.learning_rate):.2e}, "
                 f"{new / max(now - self._logged, 1e-9):,.0f} target tokens/s, "
-                f"{_format_duration(self._seconds_left(done, now))} left"
+                f"{self._time_left(step)} left"
             )
-        else:
-            self._traced = done > self._skipped
-            self._timed = now, done
+        elif batch >= self.checkpoint.skipped:
+            self._start = now, step
         self._logged, self._tokens, self._loss = now, tokens, total
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Stops the clock of training."""
-        self._ended = time.monotonic()
-
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Logs the results of an epoch, and the durations of training and validation."""
-        now = time.monotonic()
-        ended = self._ended or now
-        self._seconds_of_validation = now - ended
+        """Logs the results of an epoch."""
         values = (f"{name} {float(x):.4g}" for name, x in logs.items() if "tokens" not in name)
-        left = self._seconds_left(self.steps, ended) - self._seconds_of_validation
-        self._log(
-            f"epoch {epoch + 1} of {self.epochs}: {counted(self.steps - self._skipped, 'step')} "
-            f"in {_format_duration(ended - self._began)}, validation in "
-            f"{_format_duration(now - ended)}, {_format_duration(left)} left; {', '.join(values)}"
+        self._print(
+            f"epoch {epoch + 1} of {self.epochs}: in "
+            f"{_format_duration(time.monotonic() - self._began)}, "
+            f"{self._time_left((epoch + 1) * self.steps)} left; {', '.join(values)}"
         )
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Logs which epoch is the best, and the command that translates with the model."""
+        """Prints which epoch is the best, and the command that translates with the model."""
         state = self.checkpoint.state
         best = rank(state)[0]["epoch"]
         score = state["history"][best - 1][state["monitor"]]
         command = f"keras-transformer translate {self.checkpoint.run} < FILE"
         text = f"best epoch {best}, {state['monitor']} {score:.4g}; to translate: {command}"
-        log_lines(self.checkpoint.config.log_file, text)
+        print(text, file=sys.stderr, flush=True)
 
-    def _log(self, text):
-        log_lines(self.checkpoint.config.log_file, text, quiet=sys.stderr.isatty())
+    def _print(self, text):
+        if not sys.stderr.isatty():
+            print(text, file=sys.stderr, flush=True)
 
-    def _seconds_left(self, done, now):
-        """Estimates the remaining seconds from this epoch and the last validation."""
-        start, before = self._timed
-        per_step = (now - start) / max(done - before, 1)
-        epochs = self.epochs - self._epoch
-        return (epochs * self.steps - done) * per_step + epochs * self._seconds_of_validation
+    def _time_left(self, step):
+        """Estimates the remaining time from all steps, and the validations between them."""
+        start, first = self._start or (self._began, step - 1)
+        per_step = (time.monotonic() - start) / max(step - first, 1)
+        return _format_duration((self.epochs * self.steps - step) * per_step)
 
 
 def _format_duration(seconds):
     """Formats a duration in seconds, minutes or hours."""
-    seconds = round(seconds)
-    if seconds < 120:
-        return f"{seconds} s"
     minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
@@ -317,17 +253,13 @@ def summarize_training(
     """Describes a training in some lines; `config.yaml` of the run has everything."""
     train, valid = data.fingerprints["train"], data.fingerprints["valid"]
     source, target = (
-        # A given vocabulary is WordPiece, whichever type would be learned.
-        f"{'wordpiece' if isinstance(tokenizer, WordPieceTokenizer) else config.model_type}, "
-        f"{tokenizer.vocabulary_size:,} tokens"
-        for tokenizer in data.tokenizers
+        f"{model_type(x.model)}, {x.vocabulary_size:,} tokens" for x in data.tokenizers
     )
     is_joint = config.model.share_embeddings == "all" and source == target
     if data.corpora:
         lost = "; ".join(filter(None, (corpus.lost for corpus, _ in data.corpora)))
     else:
         lost = describe_lost(data.tokenizers[1].model, [pair[1] for pair in data.pairs])
-    is_short = steps * config.epochs <= config.warmup_steps
     replicas = model.distribute_strategy.num_replicas_in_sync
     options = [
         f"{name} {' '.join(value) if isinstance(value, tuple) else value}"
@@ -340,8 +272,7 @@ def summarize_training(
         "vocabulary": f"{source}, joint" if is_joint else f"source {source}; target {target}",
         "targets": lost,
         "parameters": f"{model.count_params():,}",
-        "steps": f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}"
-        + " (no more than --warmup-steps)" * is_short,
+        "steps": f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
         "devices": f"{counted(replicas, 'replica')}, {model.parallel_microbatches} in parallel",
         "options": ", ".join(options),
         "output": output,

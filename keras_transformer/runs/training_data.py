@@ -8,7 +8,6 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from glob import glob
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +34,6 @@ from keras_transformer.presets.options import check_vocabularies
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.run import (
     CONFIG,
-    CORPUS,
     MACHINE_FIELDS,
     TEXTS,
     VOCABULARIES,
@@ -49,7 +47,6 @@ from keras_transformer.training.word_vectors import check_vectors
 from keras_transformer.utils import Pairs, Path, tolerate_closed_stderr
 
 if TYPE_CHECKING:
-    from keras_transformer.data.pairs import EncodedPairs
     from keras_transformer.transformer import Transformer
 
 logger = logging.getLogger(__name__)
@@ -61,7 +58,7 @@ MAX_IN_MEMORY = 64_000_000
 # Fields that may change when a run is resumed; text files may also be in another place.
 MUTABLE_FIELDS = (
     *("epochs", "learning_rate", "warmup_steps", "cooldown_steps", "clip_norm", "patience"),
-    *("bleu_tokenize", "validation_beam_size", "save_every", "log_every", "log_file"),
+    *("bleu_tokenize", "validation_beam_size", "save_every", "log_every"),
     *("strategy", "logical_devices", *MACHINE_FIELDS),
 )
 # Fields that a fine-tuned model inherits, in addition to the vocabulary.
@@ -107,7 +104,7 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
     if not has_checkpoint:
         for side in config.pretrained:
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
-    _check_files(config, run, resume)
+    _check_files(config)
     if config.languages:
         parse_locales(config.languages)
     if config.rdrop and not config.model.dropout:
@@ -142,37 +139,17 @@ def _check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | N
         read_pieces(path)
 
 
-def _check_files(config: TrainConfig, run: Run, resume: bool) -> None:
-    """Raises if text is missing, empty or too large, or the log file cannot be written."""
+def _check_files(config: TrainConfig) -> None:
+    """Raises if text is missing or too large."""
     for source, target in (TEXTS[:2], TEXTS[2:]):
-        path, other = getattr(config, source), getattr(config, target)
-        if path is None:
-            continue
-        text = ParallelText(path, other, f"--{target.replace('_', '-')}")
-        names = [name for pair in text.files for name in pair if name is not None]
-        for name in names:
-            try:
-                with open(name, "rb") as file:
-                    empty = not file.read(1)
-            except OSError as error:
+        if path := getattr(config, source):
+            text = ParallelText(path, getattr(config, target), f"--{target.replace('_', '-')}")
+            names = [name for pair in text.files for name in pair if name is not None]
+            if source == TEXTS[0] and sum(map(text_size, names)) > MAX_IN_MEMORY:
                 raise ValueError(
-                    f"{name} cannot be read ({error.strerror}): check the path."
-                ) from error
-            if empty:
-                raise ValueError(f"{name} is empty: expected one sentence per line.")
-        # Earlier versions prepared large text into the run.
-        is_read = source == TEXTS[0] and not (resume and run.has(CORPUS))
-        if is_read and sum(map(text_size, names)) > MAX_IN_MEMORY:
-            raise ValueError(
-                f"{path} is too large to be read into memory: prepare it with keras-transformer "
-                "prepare, and give the result by --corpus."
-            )
-    if config.log_file is not None:
-        folder = os.path.abspath(os.path.dirname(config.log_file) or ".")
-        if os.path.isdir(config.log_file) or not (
-            os.path.isdir(folder) or folder == os.path.abspath(run.path)
-        ):
-            raise ValueError(f"--log-file {config.log_file} cannot be written: check the path.")
+                    f"{path} is too large to be read into memory: prepare it with "
+                    "keras-transformer prepare, and give the result by --corpus."
+                )
 
 
 def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
@@ -289,15 +266,11 @@ class TrainingData:
     fingerprints: dict[str, Any]  # of `train` and `valid`, for `data.json`
 
 
-def open_data(
-    config: TrainConfig, run: Run, resume: bool, accept_changed_text: bool = False
-) -> TrainingData:
+def open_data(config: TrainConfig, run: Run, resume: bool) -> TrainingData:
     """Opens the data of a training: in memory or prepared, with the same batches."""
     if config.corpus:
         corpora = parse_corpora(config.corpus)
         return _open_corpora([(PreparedCorpus(path), weight) for path, weight in corpora], config)
-    if resume and not accept_changed_text and run.has(CORPUS):  # of an earlier version
-        return _open_corpora([(PreparedCorpus(run.file(CORPUS)), 1.0)], config)
     corpus = load_corpus(config)
     origin = run.path if resume else config.start_from
     tokenizers = train_tokenizers(config, corpus.train) if origin is None else saved.load(origin)
@@ -320,13 +293,9 @@ def valid_pairs(run: Run) -> Sequence[Pair]:
     config, known = run.read_config(), run.read_data().get("valid")
     if known is None:
         raise ValueError(f"the fingerprint of the validation set of {run} is missing.")
-    if config.valid_source is None and (config.corpus or os.path.isdir(run.file(CORPUS))):
-        first = parse_corpora(config.corpus)[0][0] if config.corpus else run.file(CORPUS)
-        pairs = PreparedCorpus(first).valid
+    if config.valid_source is None and config.corpus:
+        pairs = PreparedCorpus(parse_corpora(config.corpus)[0][0]).valid
     else:
-        for name in filter(None, (getattr(config, text) for text in TEXTS)):
-            if not (os.path.exists(name) or glob(name)):
-                raise ValueError(f"{name} does not exist: check the path.")
         pairs = load_valid(config)
     if fingerprint(pairs) != known:
         raise ValueError(f"the validation set of {run} has changed.")
@@ -334,28 +303,18 @@ def valid_pairs(run: Run) -> Sequence[Pair]:
 
 
 def load_word_vectors(
-    config: TrainConfig,
-    model: "Transformer",
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    pairs: "EncodedPairs",
-) -> dict[str, Any]:
-    """Loads word vectors into a new model, and prints their coverage on stderr.
-
-    Returns `vectors` for `data.json`: for each side with word vectors, its `Coverage` as a dict and
-    the hash of the embeddings.
-    """
+    config: TrainConfig, model: "Transformer", tokenizers: tuple[Tokenizer, Tokenizer]
+) -> str:
+    """Loads word vectors into a new model, and prints their coverage; returns their hashes."""
     from keras_transformer.training.word_vectors import initialize_embeddings
 
-    covered = {}
+    digests = []
     for side in config.pretrained:
-        number = saved.SIDES.index(side)
-        counts = (pairs.source, pairs.target)[number].count(tokenizers[number].vocabulary_size)
         embedding, path = getattr(model, f"{side}_embedding"), getattr(config, f"{side}_vectors")
-        coverage = initialize_embeddings(embedding, tokenizers[number], path, counts)
+        coverage = initialize_embeddings(embedding, tokenizers[saved.SIDES.index(side)], path)
         print(f"{side} vectors: {coverage}", file=sys.stderr)
-        digest = hashlib.sha256(np.array(embedding.embeddings).tobytes()).hexdigest()
-        covered[side] = dataclasses.asdict(coverage) | {"sha256": digest}
-    return {"vectors": covered}
+        digests.append(hashlib.sha256(np.array(embedding.embeddings).tobytes()).hexdigest())
+    return " ".join(digests)
 
 
 def _open_corpora(corpora, config):

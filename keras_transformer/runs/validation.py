@@ -175,7 +175,6 @@ class RunValidation:
 
     def __call__(self, model: "Transformer") -> dict[str, float]:
         """Returns the scores of a compiled model, with the names that `fit` logs."""
-        self.dataset.stream.shard = (0, 1)  # all batches; `fit` had set those of one worker
         values = model.evaluate(self.dataset, verbose=0, return_dict=True)
         scores = {"val_loss": float(values["loss"])}
         return scores | (self._translation.measure(model) if self._translation else {})

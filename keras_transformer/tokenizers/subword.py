@@ -154,17 +154,16 @@ class SubwordTokenizer(GraphTokenizer):
     @classmethod
     def train(
         cls,
-        lines: Iterable[str | bytes] | None,
+        lines: Iterable[str | bytes],
         vocabulary_size: int | None = None,
         model_type: str = "bpe",
         lowercase: bool = False,
         nfkc: bool = False,
-        files: Sequence[Path] = (),
     ) -> Self:
         """Learns a vocabulary.
 
         Args:
-            lines: Iterable of strings; None when `files` are given.
+            lines: Iterable of strings, such as an open file.
             vocabulary_size: Number of ids, including the special ids and, where the type has them,
                 256 bytes. None takes every character or word, with model_type "char" or "word".
             model_type: `"bpe"`, `"unigram"`, `"char"` or `"word"`.
@@ -172,7 +171,6 @@ class SubwordTokenizer(GraphTokenizer):
             nfkc: Whether to normalize text to Unicode NFKC first, as `train` does for sources. A
                 model cannot write what that changes in its targets: ʰ becomes h, ½ becomes 1⁄2.
                 Without it, only control characters and the kinds of space are normalized.
-            files: Paths of text files to read instead of `lines`.
 
         Returns:
             A `SubwordTokenizer`.
@@ -181,7 +179,7 @@ class SubwordTokenizer(GraphTokenizer):
             ValueError: If the type is unknown, `lines` is one string, there is no text, or the
                 vocabulary is larger than the text allows.
         """
-        return cls(train_sentencepiece(lines, files, vocabulary_size, model_type, lowercase, nfkc))
+        return cls(train_sentencepiece(lines, vocabulary_size, model_type, lowercase, nfkc))
 
 
 class _PersistentModel(tf.saved_model.experimental.TrackableResource):

@@ -1,5 +1,6 @@
 """SentencePiece and WordPiece vocabularies: learns, reads and checks them. Loads no TensorFlow."""
 
+import codecs
 import collections
 import io
 import itertools
@@ -59,17 +60,15 @@ class VocabularyTooLarge(ValueError):
         self.limit = limit
 
 
-def _read_text(lines, files):
-    """Yields the lines that are not empty, of an iterable or of text files, as UTF-8."""
+def _read_text(lines):
+    """Yields the lines that are not empty, as UTF-8."""
     if isinstance(lines, (str, bytes, os.PathLike)):
         raise ValueError(
-            f"lines must be several strings, received one, {lines!r:.40}: put lines of text in a "
-            "list, or pass files=[path]."
+            f"lines must be several strings, received one, {lines!r:.40}: pass a list, or an open "
+            "file."
         )
-    if (lines is None) == (len(files) == 0):
-        raise ValueError("Pass either lines or files to learn a vocabulary from, not both.")
     empty = True
-    for line in _read_lines(files) if lines is None else lines:
+    for line in lines:
         if not isinstance(line, (str, bytes)):
             kind = type(line).__name__
             raise ValueError(f"Every line must be a string, received a {kind}: {line!r:.40}.")
@@ -78,16 +77,6 @@ def _read_text(lines, files):
             yield to_bytes(line)
     if empty:
         raise ValueError(NO_TEXT)
-
-
-def _read_lines(files):
-    """Yields the lines of text files."""
-    for path in files:
-        try:
-            with open(path, "rb") as file:
-                yield from file
-        except OSError as error:
-            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from error
 
 
 def learn_vocabularies(
@@ -117,8 +106,8 @@ def learn_vocabularies(
         size = vocabulary_size if size is None else size
         try:
             if model_type == "wordpiece":
-                return train_wordpiece(lines, (), size, lowercase)
-            return train_sentencepiece(lines, (), size, model_type, lowercase, nfkc)
+                return train_wordpiece(lines, size, lowercase)
+            return train_sentencepiece(lines, size, model_type, lowercase, nfkc)
         except VocabularyTooLarge as error:
             limit = error.limit
         print(
@@ -141,14 +130,13 @@ def learn_vocabularies(
 
     target = make(0, 1, read=read_normalized)
     source = parse_sentencepiece(target)
-    small = train_sentencepiece(["a"], (), None, "char", lowercase, nfkc=True)
+    small = train_sentencepiece(["a"], None, "char", lowercase, nfkc=True)
     source.normalizer_spec.CopyFrom(parse_sentencepiece(small).normalizer_spec)
     return source.SerializeToString(deterministic=True), target
 
 
 def train_sentencepiece(
-    lines: Iterable[str | bytes] | None,
-    files: Sequence[str | os.PathLike[str]],
+    lines: Iterable[str | bytes],
     vocabulary_size: int | None,
     model_type: str,
     lowercase: bool,
@@ -162,7 +150,7 @@ def train_sentencepiece(
             "WordPieceTokenizer.train."
         )
     options: dict[str, Any] = dict(
-        sentence_iterator=_read_text(lines, files),
+        sentence_iterator=_read_text(lines),
         model_type=model_type,
         vocab_size=vocabulary_size or 1 << 20,
         # A char vocabulary ends with the characters, without an error from SentencePiece.
@@ -231,8 +219,7 @@ def _translate_error(error, vocabulary_size):
 
 
 def train_wordpiece(
-    lines: Iterable[str | bytes] | None,
-    files: Sequence[str | os.PathLike[str]],
+    lines: Iterable[str | bytes],
     vocabulary_size: int,
     lowercase: bool,
 ) -> bytes:
@@ -242,7 +229,7 @@ def train_wordpiece(
     occur most often in the segmented words are kept, without intermediate merges.
     """
     check_vocabulary(vocabulary_size, "wordpiece")
-    counts, split = _count_words(_read_text(lines, files), lowercase)
+    counts, split = _count_words(_read_text(lines), lowercase)
     if not counts:
         raise ValueError(NO_TEXT)
     characters = sorted(set(itertools.chain.from_iterable(counts)))
@@ -318,12 +305,7 @@ def read_pieces(path: Path) -> list[str]:
     uncased vocabulary has some. A piece with a space inside, of which that file has four, keeps
     its id and matches nothing.
     """
-    lines = read_bytes(path, MAX_BYTES).split(b"\n")
-    if lines[0].startswith(b"\xef\xbb\xbf"):
-        raise ValueError(
-            f"{path} begins with a byte order mark, which would become part of its first piece: "
-            "save it as UTF-8 without one."
-        )
+    lines = read_bytes(path, MAX_BYTES).removeprefix(codecs.BOM_UTF8).split(b"\n")
     if not lines[-1]:
         lines.pop()
     try:

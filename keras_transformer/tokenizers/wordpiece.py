@@ -1,6 +1,6 @@
 """WordPiece: text to the ids of BERT's tokenizer and back, as graph operations."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Self
 
 import tensorflow as tf
@@ -145,19 +145,17 @@ class WordPieceTokenizer(GraphTokenizer):
     @classmethod
     def train(
         cls,
-        lines: Iterable[str | bytes] | None,
+        lines: Iterable[str | bytes],
         vocabulary_size: int,
         lowercase: bool = False,
-        files: Sequence[Path] = (),
     ) -> Self:
         """Learns a vocabulary.
 
         Args:
-            lines: Iterable of strings; None when `files` are given.
+            lines: Iterable of strings, such as an open file.
             vocabulary_size: Number of ids, including four special ones and two for each letter (at
                 the beginning of a word, and inside).
             lowercase: Whether to drop capitals and accents first.
-            files: Paths of text files to read instead of `lines`.
 
         Returns:
             A `WordPieceTokenizer`.
@@ -166,7 +164,7 @@ class WordPieceTokenizer(GraphTokenizer):
             ValueError: If `lines` is one string, there is no text, or the vocabulary is larger than
                 the text allows or too small for its letters.
         """
-        return cls(train_wordpiece(lines, files, vocabulary_size, lowercase))
+        return cls(train_wordpiece(lines, vocabulary_size, lowercase))
 
     @classmethod
     def from_vocabulary(cls, path: Path, lowercase: bool) -> Self:

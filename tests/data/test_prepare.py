@@ -190,7 +190,7 @@ def test_a_bad_line_in_the_middle(text, tmp_path):
     "changes, message",
     [
         ({"train_source": "/none-*.en"}, "No file matches /none-[*].en"),
-        ({"valid_source": "/none.tsv"}, "/none.tsv cannot be read"),
+        ({"valid_source": "/none.tsv"}, "No file matches /none.tsv"),
         ({"valid_target": "/none"}, "--valid-source is missing"),
         ({"valid_fraction": 1.5}, "valid_fraction must be above 0 and below 1, received 1.5"),
         ({"valid_fraction": 0.1, "valid_source": "x.tsv"}, "leave out one of the two"),

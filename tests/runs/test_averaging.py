@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.runs.averaging import average, is_mean_worse
+from keras_transformer.runs.averaging import average
 from keras_transformer.runs.run import Run, rank
 
 
@@ -179,16 +179,3 @@ def test_rank_of_what_has_diverged():
         "history": [{"val_loss": loss} for loss in (5.0, np.nan, 3.0, np.nan)],
     }
     assert [one["epoch"] for one in rank(state)] == [3, 1, 2, 4]
-
-
-def test_one_checkpoint_is_not_called_a_mean(capsys):
-    """It is no worse than itself, whatever rounding makes of its score the second time."""
-    state = {
-        "monitor": "val_loss",
-        "checkpoints": [{"epoch": 1}, {"epoch": 2}],
-        "history": [{"val_loss": 3.0}, {"val_loss": 4.0}],
-    }
-    assert not is_mean_worse(state, {"val_loss": 3.0001}, {"epoch 1": {}})
-    assert is_mean_worse(state, {"val_loss": 4.0}, {"epoch 2": {}})
-    said = "warning: epoch 2 (val_loss 4) is worse than epoch 1 (val_loss 3)\n"
-    assert capsys.readouterr().err == said

@@ -1,4 +1,4 @@
-"""What a run says of its model is true: of the best checkpoint, and of a mean of several."""
+"""What a run says of its model, the best checkpoint, is true."""
 
 import json
 
@@ -27,7 +27,7 @@ def learned():
     return model, model.get_weights(), dataset
 
 
-def fit_at(learned, places, path, average):
+def fit_at(learned, places, path):
     """An epoch at each of some places on a line through what was learned, which is at 0.
 
     Returns the losses, the place of the model that was kept, and what the run says of it.
@@ -42,12 +42,9 @@ def fit_at(learned, places, path, average):
     def put(epoch, logs):
         model.set_weights([w + places[epoch] * d for w, d in zip(weights, away, strict=True)])
 
-    def validate(model):
-        return {"val_loss": model.evaluate(dataset, verbose=0, return_dict=True)["loss"]}
-
     (path / "checkpoints").mkdir()
-    config = kt.TrainConfig(keep_checkpoints=len(places), average=average)
-    checkpoint = RunCheckpoint(Run(path), dataset, validate, config)
+    config = kt.TrainConfig(keep_checkpoints=len(places))
+    checkpoint = RunCheckpoint(Run(path), dataset, config)
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_begin=put), checkpoint]
     options = dict(epochs=len(places), validation_data=dataset, shuffle=False, verbose=0)
     losses = model.fit(dataset, callbacks=callbacks, **options).history["val_loss"]
@@ -56,31 +53,8 @@ def fit_at(learned, places, path, average):
     return losses, place, json.loads((path / "model.json").read_text())
 
 
-def test_mean_that_is_better_is_the_model(learned, tmp_path, capsys):
-    """Halfway between two checkpoints, each as far from what was learned as the other."""
-    losses, place, scores = fit_at(learned, [1.0, -1.0], tmp_path, "last")
-    assert place == pytest.approx(0.0, abs=1e-3)
-    assert scores["metrics"].keys() == {"val_loss"}
-    assert scores["metrics"]["val_loss"] < min(losses) - 0.1
-    found = {name: row["val_loss"] for name, row in scores["mean_of"].items()}
-    assert found == {"epoch 1": losses[0], "epoch 2": losses[1]}
-    first, second = (row["step"] for row in scores["mean_of"].values())
-    assert second == first + 1
-    assert "worse_mean" not in scores and capsys.readouterr().err == ""
-
-
-def test_mean_that_is_worse_is_not(learned, tmp_path, capsys):
-    losses, place, scores = fit_at(learned, [2.0, 0.0, 2.0], tmp_path, "best")
-    assert place == pytest.approx(0.0, abs=1e-3)
-    assert scores["metrics"]["val_loss"] == min(losses) == losses[1]
-    assert "mean_of" not in scores
-    assert min(losses) < scores["worse_mean"]["val_loss"]
-    assert scores["worse_mean"]["mean_of"] == ["epoch 1", "epoch 2", "epoch 3"]
-    assert "is worse than epoch 2 (val_loss" in capsys.readouterr().err
-
-
 def test_model_is_the_best_checkpoint(learned, tmp_path):
-    losses, place, scores = fit_at(learned, [1.0, 0.0, 1.0], tmp_path, "none")
+    losses, place, scores = fit_at(learned, [1.0, 0.0, 1.0], tmp_path)
     assert place == pytest.approx(0.0, abs=1e-3)
     assert scores["metrics"] == Run(tmp_path).read_state()["history"][1]
     assert scores.keys() == {"sha256", "metrics", "files"}  # of one file: nothing else is there

@@ -18,7 +18,7 @@ from tests.support.reversed_text import write_corpus
 
 SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
 RECIPE = "--vocabulary-size 290 --tokens-per-batch 128 --epochs 3 --steps-per-epoch 15 --ema 0.8"
-RECIPE += " --cooldown-steps 20 --keep-checkpoints 2 --average last"
+RECIPE += " --cooldown-steps 20 --keep-checkpoints 2"
 RECIPE += " --accumulation-steps 2 --clip-norm 0.5 --weight-decay 0.01"
 RECIPE += " --validate-by loss --save-every 2 --strategy one --parallel-microbatches 1"
 

@@ -64,7 +64,7 @@ def mistakes(folder):
             "vocabulary_size must be None with --start-from",
         ),
         (["prepare", *prepare[1:], *both, "--model-type", "x"], "model_type must be one of"),
-        ([*prepare, f"{folder}/part-*.none"], "part-*.none: check the pattern"),
+        ([*prepare, f"{folder}/part-*.none"], "part-*.none: check the path"),
         ([*prepare, text], "--train-target is missing"),
         ([*prepare, *table, "--train-target", table[0]], "omit --train-target"),
         ([*prepare, *table, "--valid-source", *table, "--valid-target", text], "--valid-target."),

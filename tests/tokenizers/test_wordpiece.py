@@ -282,17 +282,6 @@ def test_small_and_odd_corpora():
     assert tokenizer.detokenize(tokenizer("the fox")).numpy() == b"the fox"
 
 
-def test_files_teach_words_as_lines_do(tmp_path):
-    paths = [tmp_path / "one.txt", tmp_path / "two.txt"]
-    for path, lines in zip(paths, (LINES[:20], LINES[20:]), strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    assert train(None, 140, files=paths).model == train(LINES, 140).model
-    missing = tmp_path / "missing.txt"
-    assert message_of(train, None, 140, files=[missing]) == (
-        f"{missing} cannot be read: No such file or directory."
-    )
-
-
 def test_what_no_wordpiece_vocabulary_is_learned_from():
     for lines in ([], ["", " \n"], ["\x00", "\u200b\ufeff"]):
         expected = "Cannot learn a vocabulary: every line of the text is empty."
@@ -324,7 +313,6 @@ def test_vocabulary_of_another_system(tmp_path):
 @pytest.mark.parametrize(
     "content, sentence",
     [
-        (b"\xef\xbb\xbf[UNK]\nthe\n", "begins with a byte order mark"),
         (b"[UNK]\nthe\nfox\nthe\n", "'the' is duplicated"),
         (b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
         (b"[PAD]\nthe\n", "has no [UNK], which stands for"),

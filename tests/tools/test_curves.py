@@ -184,7 +184,7 @@ BAD_HISTORIES = {
     "header": (",".join(COLUMNS) + "\n", "has no rows yet"),
     "columns": (
         "step,loss,val_loss\n1,2,3\n",
-        "lacks the columns target_tokens, minutes, learning_rate:",
+        "is corrupted .'target_tokens'",
     ),
     "number": (",".join(COLUMNS) + "\n1,2,3,4,five,6\n", "is corrupted: .*'five'"),
 }

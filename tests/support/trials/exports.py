@@ -191,7 +191,9 @@ EXPORTS = {
         "must be of the type",
         f"evaluate {{}} {ASKED}",
     ),
-    "outside": Trial("a model.json that lists a file outside", lists_outside, "must say the size"),
+    "outside": Trial(
+        "a model.json that lists a file outside", lists_outside, "lists a file outside"
+    ),
     "warm-up": Trial(
         "warm-up requests that are none, for check",
         write("assets.extra/tf_serving_warmup_requests", b"junk"),

@@ -65,23 +65,11 @@ RUNS = {
         config(lambda m: m | {"registered_name": "stranger>Transformer"}),
         NAMES,
     ),
-    "activation": Trial(
-        "an activation that is none", argument(activation="os.system"), "unknown activation"
-    ),
+    "activation": Trial("an activation that is none", argument(activation="os.system"), SENTENCE),
     "policy": Trial(
         "a type that is none",
         argument(dtype={"module": "os", "class_name": "DTypePolicy", "config": {}}),
         NAMES,
-    ),
-    "compiled": Trial(
-        "a Lambda in what it was compiled with",
-        config(lambda m: m | {"compile_config": {"loss": payload()}}),
-        NAMES,
-    ),
-    "build": Trial(
-        "a tampered build_config",
-        config(lambda m: m | {"build_config": {"input_shape": [10**18]}}),
-        "beyond all bounds",
     ),
     "lookup": Trial(
         "StringLookup of a system file",
@@ -94,20 +82,11 @@ RUNS = {
     ),
     "Sequential": Trial("another Keras model", config(other_model), NAMES),
     "no object": Trial("a list as configuration", config(lambda m: [m]), "no JSON object"),
-    "d_model": Trial("d_model 10⁹", argument(d_model=10**9), "expected an integer from 1"),
-    "num_layers": Trial("num_layers 10⁶", argument(num_layers=10**6), "expected an integer"),
-    "max_length": Trial("max_length 10¹²", argument(max_length=10**12), "expected an integer"),
-    "max_length in an export": Trial(
-        "max_length 10¹², exported",
-        argument(max_length=10**12),
-        "expected an integer",
-        "export {} models",
-    ),
-    "type": Trial("a word as a size", argument(d_ff="many"), "d_ff"),
+    "type": Trial("a word as a size", argument(d_ff="many"), SENTENCE),
     "share": Trial("an argument out of its range", argument(dropout=7.0), SENTENCE),
     "unknown": Trial("an argument that is unknown", argument(extra=1), SENTENCE),
     "zip bomb": Trial(
-        "a config.json of 1 GiB in 1 MB", zip_bomb, "is compressed, which Keras does not do"
+        "a config.json of 1 GiB in 1 MB", zip_bomb, "expected config.json, metadata.json"
     ),
     "nested": Trial(
         "a config.json of 200,000 brackets",
@@ -115,7 +94,7 @@ RUNS = {
         "JSON",
     ),
     "long": Trial(
-        "a config.json of 2 MB", archive(lambda m: m.update({"config.json": BOMB * 10})), "at most"
+        "a config.json of 2 MB", archive(lambda m: m.update({"config.json": BOMB * 10})), "JSON"
     ),
     "member": Trial(
         "a member ../evil", archive(lambda m: m.update({"../evil": b"x"})), "holds '../evil'"
@@ -123,9 +102,7 @@ RUNS = {
     "absolute member": Trial(
         "a member /tmp/evil", archive(lambda m: m.update({"/tmp/evil": b"x"})), "holds '/tmp/evil'"
     ),
-    "assets": Trial(
-        "assets", archive(lambda m: m.update({"assets/x": b"x"})), "'assets/x', 'config.json'"
-    ),
+    "assets": Trial("assets", archive(lambda m: m.update({"assets/x": b"x"})), "holds 'assets/x'"),
     "pickle": Trial(
         "NumPy's weights, with a pickle, instead of HDF5",
         archive(lambda m: m.update({"model.weights.npz": m.pop("model.weights.h5")})),
@@ -170,7 +147,7 @@ RUNS = {
     "card types": Trial(
         "a model.json of wrong types", lambda run: reseal(run, lying_card), "metrics must be"
     ),
-    "card names": Trial("a model.json that lists a file outside", outside, "must say the size"),
+    "card names": Trial("a model.json that lists a file outside", outside, "lists a file outside"),
     "yaml tag": Trial(
         "a config.yaml that calls os.system",
         content("config.yaml", "format: !!python/object/apply:os.system ['touch executed']\n"),
@@ -181,17 +158,11 @@ RUNS = {
     "yaml types": Trial(
         "a config.yaml of wrong types",
         text("config.yaml", lambda all: all.replace("epochs: 2", "epochs: [2]")),
-        "epochs must be a whole number, received [2]",
+        "epochs must be int, received [2]",
     ),
     "yaml nested": Trial("a config.yaml of brackets", content("config.yaml", BOMB[:9000]), "YAML"),
     "pipe": Trial("a pipe as config.yaml", as_pipe, "config.yaml"),
     "data": Trial("a data.json that is a list", content("data.json", "[]"), "no JSON object"),
-    "examples": Trial(
-        "an examples.json of wrong types",
-        content("examples.json", '{"valid": [["a", 1]]}'),
-        "must contain pairs of strings",
-        "export {} models",
-    ),
     "start": Trial(
         "a training that starts from a Lambda",
         config(lambda m: lambda_layer(payload())),
@@ -208,7 +179,7 @@ RUNS = {
     "history": Trial(
         "a history.csv of words",
         content("history.csv", "a,b\nc,d\n"),
-        "lacks the columns",
+        "history.csv is corrupted",
         "plot {}",
     ),
     "scores": Trial(
