@@ -82,7 +82,14 @@ def dates(
     >>> len(corpus.train)
     100
     """
-    locales = parse_locales(languages)
+    names = list(languages)
+    is_valid = names and set(names) <= {*LANGUAGES, *MORE_LANGUAGES}
+    if not is_valid or len(set(names)) < len(names) or isinstance(languages, str):
+        raise ValueError(
+            "languages must be different ones of LANGUAGES and MORE_LANGUAGES in "
+            f"keras_transformer.data.dates, received {languages!r}."
+        )
+    locales = {name: Locale.parse(name) for name in names}
     first, last = (datetime.date(year, 1, 1) for year in (FIRST_YEAR, LAST_YEAR + 1))
     days = [first + datetime.timedelta(n) for n in range((last - first).days)]
     combinations = (len(days) - valid_size - test_size) * len(locales) * len(STYLES)
@@ -127,18 +134,6 @@ def _sample_each_day(
     """Returns a pair for each day, with alternating languages and random styles."""
     turns = itertools.cycle(locales.items())
     return [_format_pair(day, *next(turns), generator.choice(STYLES)) for day in days]
-
-
-def parse_locales(languages: Iterable[str]) -> dict[str, Locale]:
-    """Checks languages; returns the locale of each, in their order."""
-    names = list(languages)
-    is_valid = names and set(names) <= {*LANGUAGES, *MORE_LANGUAGES}
-    if not is_valid or len(set(names)) < len(names) or isinstance(languages, str):
-        raise ValueError(
-            "languages must be different ones of LANGUAGES and MORE_LANGUAGES in "
-            f"keras_transformer.data.dates, received {languages!r}."
-        )
-    return {name: Locale.parse(name) for name in names}
 
 
 if __name__ == "__main__":  # python -m keras_transformer.data.dates 12: that many test dates

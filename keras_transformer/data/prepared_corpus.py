@@ -186,10 +186,7 @@ def _make_vocabularies(config, text):
         for block in text.blocks(rows):
             yield from decode(block)
 
-    names = ("vocabulary_size", "model_type", "lowercase", "nfkc", *VOCABULARIES)
-    names += tuple(f"{name}_size" for name in VOCABULARIES)
-    options = {name: getattr(config, name) for name in names}
-    return learn_vocabularies(read, **options, joint=config.joint_vocabulary)
+    return learn_vocabularies(read, config, config.joint_vocabulary)
 
 
 def _write_shards(writer, models, text, config, processes):

@@ -171,8 +171,13 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
                 lines = text.split(b"\n")
                 try:
                     text.decode()
-                except UnicodeDecodeError:
-                    raise _find_invalid_line(path, lines, count) from None
+                except UnicodeDecodeError as error:
+                    number = count + 1 + text.count(b"\n", 0, error.start)
+                    byte = error.start - text.rfind(b"\n", 0, error.start)
+                    raise ValueError(
+                        f"{path} line {number} is not valid UTF-8 at byte {byte}: convert the file "
+                        "to UTF-8."
+                    ) from None
                 if b"\r" in text:
                     lines = [line.removesuffix(b"\r") for line in lines]
                 count += len(lines)
@@ -210,18 +215,6 @@ def _read_whole_lines(file):
         parts.append(tail)
     if rest := b"".join(parts):
         yield rest
-
-
-def _find_invalid_line(path, lines, count):
-    """Returns the error of the first line that is not UTF-8; `count` lines precede these."""
-    for number, line in enumerate(lines, count + 1):
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            return ValueError(
-                f"{path} line {number} is not valid UTF-8 at byte {error.start + 1}: convert the "
-                "file to UTF-8."
-            )
 
 
 # Training and validation.
@@ -346,9 +339,8 @@ def check_data_options(config: TrainConfig) -> None:
     if config.corpus:
         return
     if config.train_source is None:
-        if config.valid_source or config.train_target or config.valid_fraction:
-            raise ValueError("--train-source is missing: it is required with the other files.")
-        if not (config.dates or config.languages):
+        is_text = config.valid_source or config.train_target or config.valid_fraction
+        if is_text or not (config.dates or config.languages):
             raise ValueError(
                 "Training data is missing: pass text files by --train-source and --train-target, a "
                 "prepared corpus by --corpus, or --dates for the built-in dates."

@@ -120,7 +120,9 @@ class Checkpoints:
             try:
                 for name, checksum in entry["files"].items():
                     check_checksum(self._path(name), checksum)
-                arrays = read_arrays(self._path(entry["arrays"]), entry["sha256"])
+                name = self._path(entry["arrays"])
+                check_checksum(name, entry["sha256"])
+                arrays = load_file(name)
             except ValueError as error:
                 problems.append(str(error))
                 continue
@@ -218,12 +220,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
         except SafetensorError as error:  # a full disk
             raise OSError(str(error)) from error
         return digest(name)
-
-
-def read_arrays(path: Path, checksum: str) -> dict[str, np.ndarray]:
-    """Reads the arrays of `write_arrays`."""
-    check_checksum(path, checksum)
-    return load_file(path)
 
 
 def check_checksum(path: Path, checksum: str) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import logging
 import math
 import os
 import sys
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.data.dates import parse_locales
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.data.prepared_corpus import (
     MANIFEST,
@@ -48,8 +46,6 @@ from keras_transformer.utils import Pairs, Path, tolerate_closed_stderr
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
-
-logger = logging.getLogger(__name__)
 
 # Text of up to this number of bytes is read into memory: half a million pairs, some hundred MB as
 # strings, a minute to tokenize.
@@ -105,13 +101,6 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
         for side in config.pretrained:
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
     _check_files(config)
-    if config.languages:
-        parse_locales(config.languages)
-    if config.rdrop and not config.model.dropout:
-        logger.warning(
-            "--rdrop has no effect without dropout, but doubles the time: leave it out, or set a "
-            "--dropout above 0."
-        )
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics
 
@@ -281,9 +270,8 @@ def open_data(config: TrainConfig, run: Run, resume: bool) -> TrainingData:
 def train_tokenizers(config: TrainConfig, pairs: Pairs) -> "tuple[saved.Saved, saved.Saved]":
     """Learns the vocabularies from training pairs: a joint one if all embeddings are shared."""
     rows = sample_rows(len(pairs), config.vocabulary_sample, config.seed)
-    options = {name: getattr(config, name) for name in (*VOCABULARY_FIELDS, *VOCABULARIES)}
     joint = config.model.share_embeddings == "all"
-    models = learn_vocabularies(lambda: (pairs[row] for row in rows), **options, joint=joint)
+    models = learn_vocabularies(lambda: (pairs[row] for row in rows), config, joint)
     source, target = map(saved.open_model, models)
     return source, source if models[0] == models[1] else target
 

@@ -5,7 +5,6 @@ import collections
 import io
 import itertools
 import json
-import math
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabulary
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.tokenizer import INSIDE, to_bytes
@@ -40,9 +40,6 @@ NO_TEXT = "Cannot learn a vocabulary: every line of the text is empty."
 FORMAT = "wordpiece 1"
 # Limits of what is read from files, which others may have written.
 MAX_BYTES = 32 << 20  # of a SentencePiece model with a million pieces
-MAX_PIECES = 1 << 20
-MAX_SUBWORD = 4096  # bytes of a SentencePiece piece
-MAX_PIECE_LENGTH = 256  # bytes of a WordPiece
 LEAF = 1 << 31  # of a unit of the normalizer's double array: the mark of a value
 
 # (source, target) texts, read again for each call.
@@ -80,30 +77,22 @@ def _read_text(lines):
 
 
 def learn_vocabularies(
-    read: ReadPairs,
-    vocabulary_size: int | None,
-    model_type: str,
-    lowercase: bool,
-    nfkc: bool,
-    joint: bool,
-    source_vocabulary_size: int | None = None,
-    target_vocabulary_size: int | None = None,
-    source_vocabulary: Path | None = None,
-    target_vocabulary: Path | None = None,
+    read: ReadPairs, config: TrainConfig | PrepareConfig, joint: bool
 ) -> tuple[bytes, bytes]:
     """Returns the serialized vocabularies of source and target, learned or read from files.
 
-    The options are those of `TrainConfig`. `nfkc` is for sources: a model could not write what it
-    changes in targets. Vocabularies that are `joint` are learned from both sides; they have the
-    same pieces and scores, and differ in the normalization alone. If the text allows fewer ids than
-    requested, all that it allows are used, and a message is printed to stderr.
+    NFKC is for sources: a model could not write what it changes in targets. Vocabularies that are
+    `joint` are learned from both sides; they have the same pieces and scores, and differ in the
+    normalization alone. If the text allows fewer ids than requested, all that it allows are used,
+    and a message is printed to stderr.
     """
+    model_type, lowercase, nfkc = config.model_type, config.lowercase, config.nfkc
 
     def make(*sides, read=read, nfkc=False, size=None, path=None):
         if path is not None:
             return serialize_pieces(read_pieces(path), lowercase)
         lines = (pair[side] for pair in read() for side in sides)
-        size = vocabulary_size if size is None else size
+        size = config.vocabulary_size if size is None else size
         try:
             if model_type == "wordpiece":
                 return train_wordpiece(lines, size, lowercase)
@@ -116,10 +105,11 @@ def learn_vocabularies(
         return make(*sides, read=read, nfkc=nfkc, size=limit)
 
     if not joint:
-        source = make(0, nfkc=nfkc, size=source_vocabulary_size, path=source_vocabulary)
-        return source, make(1, size=target_vocabulary_size, path=target_vocabulary)
-    if not nfkc or model_type == "wordpiece" or source_vocabulary is not None:
-        return (make(0, 1, path=source_vocabulary),) * 2
+        sizes = config.source_vocabulary_size, config.target_vocabulary_size
+        source = make(0, nfkc=nfkc, size=sizes[0], path=config.source_vocabulary)
+        return source, make(1, size=sizes[1], path=config.target_vocabulary)
+    if not nfkc or model_type == "wordpiece" or config.source_vocabulary is not None:
+        return (make(0, 1, path=config.source_vocabulary),) * 2
     normalizer = sentencepiece.SentencePieceNormalizer(
         rule_name=NFKC[lowercase], escape_whitespaces=False
     )
@@ -326,15 +316,11 @@ def read_wordpiece_model(model: bytes) -> tuple[list[str], bool]:
     """Reads what `serialize_pieces` writes: pieces in file order, and whether it is uncased."""
     try:
         content: Any = json.loads(model)
-    except (TypeError, ValueError, RecursionError):
-        raise ValueError("it is not JSON") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"it does not say that its format is {FORMAT!r}")
-    pieces, lowercase = content.get("pieces"), content.get("lowercase")
-    if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
-        raise ValueError("its pieces are not a list of strings")
-    if not isinstance(lowercase, bool):
-        raise ValueError("it does not say whether text is lower-cased")
+        pieces, lowercase = [str(piece) for piece in content["pieces"]], content["lowercase"]
+    except (TypeError, ValueError, KeyError, RecursionError):
+        raise ValueError("it is not JSON with pieces") from None
+    if content.get("format") != FORMAT or not isinstance(lowercase, bool):
+        raise ValueError(f"its format is not {FORMAT!r}")
     check_pieces(pieces, "its vocabulary")
     return pieces, lowercase
 
@@ -344,11 +330,6 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
     for number, piece in enumerate(pieces, start=1):
         if not piece.strip():
             raise ValueError(f"{where}: line {number} has no piece: remove the empty line.")
-        if len(piece.encode()) > MAX_PIECE_LENGTH:
-            raise ValueError(
-                f"{where}: the piece on line {number} has {len(piece.encode())} bytes, expected at "
-                f"most {MAX_PIECE_LENGTH}: is this a vocabulary, with a piece on each line?"
-            )
     twice = [piece for piece, count in collections.Counter(pieces).items() if count > 1]
     if twice:
         raise ValueError(f"{where}: {twice[0]!r} is duplicated: every piece must have one id.")
@@ -357,8 +338,6 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
             f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell: it "
             "is not a WordPiece vocabulary, or lacks this line."
         )
-    if set(pieces) <= set(SPECIAL):
-        raise ValueError(f"{where} has special pieces only: there are none to spell words with.")
 
 
 def check_sentencepiece_model(model: bytes) -> None:
@@ -372,13 +351,6 @@ def check_sentencepiece_model(model: bytes) -> None:
         proto = parse_sentencepiece(model)
     except DecodeError:
         raise ValueError("its bytes cannot be parsed") from None
-    if not 0 < len(proto.pieces) <= MAX_PIECES:
-        raise ValueError(f"it has {len(proto.pieces):,} pieces, from 1 to {MAX_PIECES:,} are read")
-    for number, piece in enumerate(proto.pieces):
-        if not 0 < len(piece.piece.encode(errors="replace")) <= MAX_SUBWORD:
-            raise ValueError(f"piece {number} is empty, or has more than {MAX_SUBWORD} bytes")
-        if not math.isfinite(piece.score):
-            raise ValueError(f"piece {number} has the score {piece.score}")
     for normalizer in (proto.normalizer_spec, proto.denormalizer_spec):
         _check_table(normalizer.precompiled_charsmap)
 

@@ -9,7 +9,6 @@ from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.tokenizers.subword import GraphTokenizer, Ids, tensorflow_text
 from keras_transformer.tokenizers.tokenizer import INSIDE
 from keras_transformer.tokenizers.vocabularies import (
-    MAX_PIECE_LENGTH,
     SPECIAL,
     read_pieces,
     read_wordpiece_model,
@@ -125,7 +124,7 @@ class WordPieceTokenizer(GraphTokenizer):
         """Returns the piece of each id: strings of the same shape, ragged or not."""
 
         def look_up(ids):
-            return tf.strings.substr(tf.gather(self._spaced, self._valid(ids)), 1, MAX_PIECE_LENGTH)
+            return tf.strings.substr(tf.gather(self._spaced, self._valid(ids)), 1, MAX_WORD_BYTES)
 
         return tf.ragged.map_flat_values(look_up, ids)
 

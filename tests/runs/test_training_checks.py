@@ -50,7 +50,7 @@ def mistakes(folder, text):
         ([*out, "--preset", "tiny", "--config", "x"], "leave out one of the two"),
         ([*out, "--config", "/none.yaml"], "/none.yaml cannot be read"),
         ([*out, "--train-source", text], "--valid-source is missing"),
-        ([*out, "--valid-source", text], "--train-source is missing"),
+        ([*out, "--valid-source", text], "Training data is missing"),
         ([*out, *texts[:3], "/none.tsv"], "No file matches /none.tsv"),
         (
             [*out, *texts[:2], "--valid-source", RUN, "--valid-target", "/none"],
@@ -71,7 +71,6 @@ def mistakes(folder, text):
         ([*relative, "alibi"], "positions must be one of sinusoidal, learned"),
         ([*out, *texts, "--learning-rate", "-1"], "learning_rate must be a number above 0"),
         ([*out, *texts, "--seed", "-1"], "seed must be at least 0"),
-        ([*out, "--languages", "xx"], "languages must be different ones of LANGUAGES"),
     ]
 
 

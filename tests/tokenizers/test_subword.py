@@ -196,24 +196,6 @@ def test_saved_and_loaded(model_type, lowercase, nfkc, tmp_path):
     assert processor.encode(TEXTS[:9]) == tokenizer(TEXTS[:9]).to_list()
 
 
-@every_type
-def test_files_teach_what_lines_teach(model_type, tmp_path):
-    half = len(LINES) // 2
-    paths = [tmp_path / "one, two.txt", tmp_path / "three.txt"]  # a comma separates no paths
-    for path, lines in zip(paths, (LINES[:half], LINES[half:]), strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    from_files = SubwordTokenizer.train(None, SIZES[model_type], model_type, files=paths)
-    from_lines = SubwordTokenizer.train(iter(LINES), SIZES[model_type], model_type)
-    vocabularies = [
-        [(processor.id_to_piece(id), processor.get_score(id)) for id in range(len(processor))]
-        for processor in (
-            sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-            for tokenizer in (from_files, from_lines)
-        )
-    ]
-    assert vocabularies[0] == vocabularies[1] and len(vocabularies[0]) > 20
-
-
 @pytest.mark.parametrize("model_type, size", [("char", 263), ("word", 6)])
 def test_all_that_there_is(model_type, size):
     for lines in (["aab ab"] * 3, ["aab", "ab"]):
@@ -265,12 +247,9 @@ def test_vocabulary_too_small_for_anything(model_type, size):
 
 @every_type
 @pytest.mark.parametrize("lines", [[], ["", "  \n"]], ids=["none", "blank"])
-def test_no_text(model_type, lines, tmp_path):
+def test_no_text(model_type, lines):
     expected = "Cannot learn a vocabulary: every line of the text is empty."
     assert message_of(SubwordTokenizer.train, lines, 300, model_type) == expected
-    (tmp_path / "file.txt").write_text("".join(lines))
-    files = [tmp_path / "file.txt"]
-    assert message_of(SubwordTokenizer.train, None, 300, model_type, files=files) == expected
 
 
 def test_unfit_arguments():

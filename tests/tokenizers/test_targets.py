@@ -33,8 +33,9 @@ HELP = (
 
 
 def learn(pairs=PAIRS, model_type="bpe", joint=True, lowercase=False, nfkc=True, size=None):
-    size = size or SIZES.get(model_type)
-    return learn_vocabularies(lambda: iter(pairs), size, model_type, lowercase, nfkc, joint)
+    options = dict(model_type=model_type, lowercase=lowercase, nfkc=nfkc, joint_vocabulary=joint)
+    config = kt.PrepareConfig("x", vocabulary_size=size or SIZES.get(model_type), **options)
+    return learn_vocabularies(lambda: iter(pairs), config, joint)
 
 
 def wordpiece(line):

@@ -100,16 +100,6 @@ def test_ids_of_another_integer_type(own):
     np.testing.assert_allclose(*scores)
 
 
-class WithoutEnd:
-    vocabulary_size = 8
-
-    def __call__(self, text): ...
-
-    def detokenize(self, ids): ...
-
-    def pieces(self, ids): ...
-
-
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
@@ -118,7 +108,6 @@ class WithoutEnd:
             len,
             "a builtin_function_or_method, lacks vocabulary_size, detokenize, pieces: pass a Sub",
         ),
-        (WithoutEnd(), "a WithoutEnd, lacks the call argument end: pass a SubwordTokenizer, or"),
         (
             SubwordTokenizer,
             "The source tokenizer, the class SubwordTokenizer, lacks vocabulary_size:",

@@ -136,11 +136,6 @@ RUNS = {
         vocabulary(pointing_out),
         "an invalid offset",
     ),
-    "spm score": Trial(
-        "a piece whose score is no number",
-        vocabulary(lambda model: setattr(model.pieces[270], "score", float("nan"))),
-        "has the score nan",
-    ),
     "spm other": Trial("the vocabulary of another model", another, "the model was built for"),
     "card": Trial("a model.json that is none", card("{"), "is not JSON"),
     "card list": Trial("a list as model.json", card("[1]"), "no JSON object"),
