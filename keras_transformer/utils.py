@@ -179,8 +179,7 @@ def replacing(path: Path) -> Iterator[str]:
         flush(os.path.dirname(os.path.abspath(path)))
     except OSError as error:
         raise ValueError(
-            f"{path} cannot be written ({reason(error)}): try again after fixing the cause; an "
-            "existing file is unchanged."
+            f"{path} cannot be written ({reason(error)}): an existing file is unchanged."
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -237,10 +236,7 @@ def read_bytes(path: Path, most: int) -> bytes:
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from None
     if len(content) > most:
-        raise ValueError(
-            f"{path} has more than {most:,} bytes, the limit for such files: it was not written by "
-            "keras_transformer."
-        )
+        raise ValueError(f"{path} has more than {most:,} bytes, the limit for such files.")
     return content
 
 
@@ -310,8 +306,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     own = f'"{SEAL}": "{seal}"'.encode()
     if hashlib.sha256(content.replace(own, BLANK_SEAL.encode(), 1)).hexdigest() != seal:
         raise ValueError(
-            f"{path} was changed or is corrupted (its checksum does not match): copy or download "
-            "it again, or remove it if you have changed it yourself."
+            f"{path} was changed or is corrupted (its checksum does not match): copy it again."
         )
     return fields
 
@@ -345,6 +340,5 @@ def check_files(
         if os.path.getsize(path) != one["bytes"] or digest(path) != one["sha256"]:
             raise ValueError(
                 f"{path} is corrupted: it is not what was written (see the checksum in "
-                f"{source}). Copy it again from its origin, or remove {source} if you have changed "
-                "the file yourself."
+                f"{source}): copy it again, or remove {source} if you have changed the file."
             )

@@ -178,16 +178,14 @@ def encode_pairs(
             ids = ragged.flat_values.numpy()
             small = np.min_scalar_type(ids.max(initial=0)) if ids.min(initial=0) >= 0 else ids.dtype
             shards.append((ids.astype(small), ragged.row_splits.numpy()))
-    return EncodedPairs(*(_concatenate_shards(shards) for shards in sides))
+    if not sides[0]:
+        return EncodedPairs(Sentences([]), Sentences([]))
+    return EncodedPairs(*(Sentences([_join(shards)]) for shards in sides))
 
 
-def _concatenate_shards(shards):
+def _join(shards):
     """Concatenates shards into one, in which sentences are faster to find."""
-    if not shards:
-        return Sentences([])
-    total = sum(int(offsets[-1]) for _, offsets in shards)
-    smallest = np.uint32 if total < 1 << 32 else np.int64
     lengths = np.concatenate([np.diff(offsets) for _, offsets in shards])
-    offsets = np.zeros(len(lengths) + 1, smallest)
+    offsets = np.zeros(len(lengths) + 1, np.uint32 if lengths.sum() < 1 << 32 else np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    return Sentences([(np.concatenate([ids for ids, _ in shards]), offsets)])
+    return np.concatenate([ids for ids, _ in shards]), offsets

@@ -79,8 +79,7 @@ class PreparedCorpus:
                 raise ValueError(f"{path} lacks {name}: prepare the corpus again.")
             if describe_file(path, name) != described:
                 raise ValueError(
-                    f"{os.path.join(path, name)} has been changed or truncated: prepare the corpus "
-                    "again."
+                    f"{os.path.join(path, name)} has been changed or truncated: prepare it again."
                 )
         self.options: dict[str, Any] = self.manifest["options"]
         self.fingerprints: dict[str, Any] = self.manifest["fingerprints"]
@@ -126,8 +125,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     name = os.path.join(path, MANIFEST)
     if not os.path.isfile(name):
         raise ValueError(
-            f"{path} is not a prepared corpus ({MANIFEST} is missing): create one with "
-            "keras-transformer prepare."
+            f"{path} is not a prepared corpus ({MANIFEST} is missing): create one by prepare."
         )
     manifest = read_json(name)
     if manifest.get("format") != FORMAT:

@@ -12,7 +12,7 @@ import glob
 import gzip
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -88,8 +88,7 @@ class ParallelText:
         if len(sources) != len(targets):
             raise ValueError(
                 f"{source} matches {counted(len(sources), 'file')}, but {target} matches "
-                f"{len(targets)}: each source file must have a target file; files are paired in "
-                "the order of their names."
+                f"{len(targets)}: each source file must have a target file."
             )
         self.files = list(zip(sources, targets, strict=True))
 
@@ -116,8 +115,7 @@ def _read_table(path):
         for number, row in enumerate(rows, count + 1):
             if len(row) != 2:
                 raise ValueError(
-                    f"{path} line {number} has {counted(len(row), 'column')}, expected 2: source, "
-                    "a tab, target."
+                    f"{path} line {number} has {counted(len(row), 'column')}, expected 2."
                 )
         count += len(rows)
         sources, targets = map(list, zip(*rows, strict=True))
@@ -156,11 +154,6 @@ def is_table(path: Path) -> bool:
     return os.fspath(path).lower().removesuffix(".gz").endswith(".tsv")
 
 
-def text_size(path: Path) -> int:
-    """Estimates the size of the text in a file, in bytes: four times that of a `.gz` file."""
-    return os.path.getsize(path) * (4 if os.fspath(path).endswith(".gz") else 1)
-
-
 def iterate_lines(path: Path) -> Iterator[list[bytes]]:
     """Yields the lines of a UTF-8 file without their ends, in lists of about a megabyte."""
     count = 0
@@ -175,8 +168,7 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
                     number = count + 1 + text.count(b"\n", 0, error.start)
                     byte = error.start - text.rfind(b"\n", 0, error.start)
                     raise ValueError(
-                        f"{path} line {number} is not valid UTF-8 at byte {byte}: convert the file "
-                        "to UTF-8."
+                        f"{path} line {number} is not valid UTF-8 at byte {byte}: convert the file."
                     ) from None
                 if b"\r" in text:
                     lines = [line.removesuffix(b"\r") for line in lines]
@@ -184,8 +176,7 @@ def iterate_lines(path: Path) -> Iterator[list[bytes]]:
                 yield lines
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
-            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted; copy "
-            "it again."
+            f"{path} cannot be read ({str(error).rstrip('.')}): it is truncated or corrupted."
         ) from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path.") from error
@@ -242,8 +233,9 @@ class TrainingText:
                 yield block
 
         self.fingerprint = fingerprint_blocks(training_blocks())
-        if self._bound is not None and not (len(self) and self.valid):
-            empty = "validation" if len(self) else "training"
+        pairs = self.fingerprint["pairs"]
+        if self._bound is not None and not (pairs and self.valid):
+            empty = "validation" if pairs else "training"
             raise ValueError(
                 f"valid_fraction={valid_fraction} leaves no pairs for {empty}: change it, or pass "
                 "a validation set by --valid-source."
@@ -273,17 +265,13 @@ class TrainingText:
                 continue
             kept: Block = ([], [])
             held_out: Block = ([], [])
-            drawn = (hash_texts(sources, self._seed) < np.uint64(self._bound)).tolist()
+            checksums = np.fromiter(map(zlib.crc32, sources), np.uint64, len(sources))
+            drawn = (hash_numbers(checksums, self._seed) < np.uint64(self._bound)).tolist()
             for source, target, is_drawn in zip(sources, targets, drawn, strict=True):
                 part = held_out if is_drawn else kept
                 part[0].append(source)
                 part[1].append(target)
             yield kept, held_out
-
-
-def hash_texts(texts: Sequence[bytes], seed: int) -> np.ndarray:
-    """Returns a pseudorandom number for each text, `(N,)` uint64; equal for equal texts."""
-    return _hash(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)), seed)
 
 
 def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
@@ -292,14 +280,14 @@ def sample_rows(count: int, size: int, seed: int) -> np.ndarray:
     for start in range(0, count, CHUNK):
         more = np.arange(start, min(start + CHUNK, count))
         rows = np.concatenate([rows, more])
-        draws = np.concatenate([draws, _hash(more.astype(np.uint64), seed)])
+        draws = np.concatenate([draws, hash_numbers(more.astype(np.uint64), seed)])
         if len(rows) > size:
             kept = np.argpartition(draws, size - 1)[:size]
             rows, draws = rows[kept], draws[kept]
     return np.sort(rows)
 
 
-def _hash(values, seed):
+def hash_numbers(values: np.ndarray, seed: int) -> np.ndarray:
     """Returns pseudorandom numbers for values `(N,)` uint64 that depend on the seed.
 
     The last step of splitmix64 (Steele et al., 2014).
@@ -332,21 +320,3 @@ def load_valid(config: TrainConfig) -> list[Pair]:
     if config.valid_source is None:
         return load_corpus(config).valid
     return read_pairs(config.valid_source, config.valid_target)
-
-
-def check_data_options(config: TrainConfig) -> None:
-    """Checks that the data options of a configuration are complete."""
-    if config.corpus:
-        return
-    if config.train_source is None:
-        is_text = config.valid_source or config.train_target or config.valid_fraction
-        if is_text or not (config.dates or config.languages):
-            raise ValueError(
-                "Training data is missing: pass text files by --train-source and --train-target, a "
-                "prepared corpus by --corpus, or --dates for the built-in dates."
-            )
-    elif config.valid_source is None and config.valid_fraction is None:
-        raise ValueError(
-            "--valid-source is missing: pass a validation set for selecting the best checkpoint, "
-            "or hold out part of the training data with --valid-fraction 0.02."
-        )

@@ -161,7 +161,7 @@ class TrainConfig:
         if self.tokens_per_batch < self.model.max_length:
             raise ValueError(
                 f"tokens_per_batch must be at least max_length={self.model.max_length}, received "
-                f"{self.tokens_per_batch}: increase it or decrease max_length."
+                f"{self.tokens_per_batch}."
             )
         self._check_weights()
 
@@ -187,28 +187,23 @@ class TrainConfig:
             raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
         if len(sides) == 2 and share == "all":
             raise ValueError(
-                "--source-vectors and --target-vectors cannot be used together with "
-                "--share-embeddings all: leave out one of them, or give --share-embeddings target."
+                "--source-vectors and --target-vectors cannot be used with --share-embeddings all."
             )
         if sides and self.start_from is not None:
             raise ValueError(
-                f"--start-from {self.start_from} brings its embeddings: leave out "
-                f"--{sides[0]}-vectors."
+                f"--{sides[0]}-vectors and --start-from cannot be used together: leave one out."
             )
         for side in sides if self.freeze_vectors else ():
             if share == "all" or (side, share) == ("target", "target"):
                 separate = "target" if side == "source" else "none"
                 raise ValueError(
-                    "--freeze-vectors would also freeze the softmax, because "
-                    f"share_embeddings={share}: give --share-embeddings {separate}."
+                    f"--freeze-vectors freezes the softmax: give --share-embeddings {separate}."
                 )
         if self.freeze and self.start_from is None:
             raise ValueError("--freeze needs --start-from: frozen new weights would stay random.")
         if "source-embeddings" in self.freeze and share == "all":
             raise ValueError(
-                "--freeze source-embeddings would also freeze the softmax, because "
-                "share_embeddings=all: freeze encoder or decoder, or start from a run trained with "
-                "--share-embeddings target."
+                "--freeze source-embeddings would also freeze the softmax: share_embeddings=all."
             )
 
 
@@ -307,14 +302,12 @@ class SearchConfig:
         check_fields(self)
         if self.sample and self.beam_size > 1:
             raise ValueError(
-                f"beam_size must be 1 with sample, received {self.beam_size}: leave out one of "
-                "the two."
+                f"beam_size must be 1 with sample, received {self.beam_size}: leave out one."
             )
         for name in () if self.sample else ("temperature", "top_k", "top_p"):
             if getattr(self, name) != getattr(SearchConfig, name):
                 raise ValueError(
-                    f"{name} needs sample, received {name}={getattr(self, name)}: set sample "
-                    f"(--sample) or leave out {name}."
+                    f"{name} needs sample, received {name}={getattr(self, name)}: leave it out."
                 )
 
 

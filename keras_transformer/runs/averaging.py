@@ -116,8 +116,7 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
     held = len(state["checkpoints"])
     if not 1 <= number <= held:
         raise ValueError(
-            f"number must be from 1 to {held}, the checkpoints in {path}, received {number}: train "
-            "with a larger --keep-checkpoints to average more."
+            f"number must be from 1 to {held}, the checkpoints in {path}, received {number}."
         )
     if os.path.exists(output):
         raise ValueError(f"{output} already exists: choose another name.")
@@ -161,8 +160,7 @@ def _read_weights(path):
             arrays[name] = item[...].astype("float64")
             if not np.isfinite(arrays[name]).all():
                 raise ValueError(
-                    f"The weights in {path} must be finite, received others in {name}: average "
-                    "checkpoints from before the training diverged."
+                    f"The weights in {path} must be finite, received others in {name}."
                 )
 
     try:

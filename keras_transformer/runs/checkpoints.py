@@ -81,8 +81,7 @@ class Checkpoints:
             os.close(file)
             raise ValueError(
                 f"{self.folder} is in use by another training process"
-                f"{f' ({process})' if process else ''}: wait until it ends, or choose another "
-                "directory."
+                f"{f' ({process})' if process else ''}: choose another directory."
             )
         os.ftruncate(file, 0)
         os.write(file, str(os.getpid()).encode())

@@ -206,8 +206,7 @@ def _find_version(path):
         check_not_foreign(path)
         raise ValueError(
             f"{path} is neither a run directory, with {MODEL}, nor a SavedModel, with "
-            "saved_model.pb in it or in its highest version: give the --output of a training, or "
-            "the directory of an export."
+            "saved_model.pb in it or in its highest version."
         ) from None
 
 
@@ -232,8 +231,7 @@ def inspect_run(run: Run) -> dict[str, Any]:
     if not run.has_model:
         check_not_foreign(run)
         raise ValueError(
-            f"{run} is not a run directory with {MODEL} and {saved.NAMES[0]}: give the --output of "
-            "a training that has completed an epoch."
+            f"{run} is not a run directory with {MODEL}: it must have completed an epoch."
         )
     names = [MODEL, *map(os.path.basename, saved.require_paths(run)), CONFIG, DATA]
     check_files(run, run.read_scores(), MODEL_SCORES, filter(run.has, names))

@@ -113,8 +113,7 @@ class ResumeTraining(keras.callbacks.Callback):
         require_tensorflow("ResumeTraining")
         if not hasattr(dataset, "stream"):
             raise ValueError(
-                "dataset must be the result of make_dataset, which has a position: pass datasets "
-                "made from it (take, map, …) to fit only."
+                "dataset must be the result of make_dataset: pass those made from it to fit only."
             )
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1 step or None, received {every}.")
@@ -177,8 +176,7 @@ class ResumeTraining(keras.callbacks.Callback):
         super().set_model(model)
         if any(callback.model is not model for callback in self.callbacks):
             raise ValueError(
-                "ResumeTraining must come after the callbacks that it saves, in the list for fit: "
-                "else it would save them before the end of their epoch."
+                "ResumeTraining must come after the callbacks that it saves, in the list for fit."
             )
 
     def restore(self) -> None:

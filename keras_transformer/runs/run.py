@@ -255,8 +255,7 @@ class Run(os.PathLike[str]):
         entries = checkpoints.read()
         if self.has(HISTORY) and not os.path.exists(checkpoints.state_file):
             raise ValueError(
-                f"{checkpoints.state_file} is missing, although {HISTORY} exists: restore it from "
-                "a copy, or train again into another directory."
+                f"{checkpoints.state_file} is missing, although {HISTORY} exists: restore it."
             )
         return entries[-1]["state"]["additional"] if entries else None
 
@@ -270,8 +269,7 @@ class Run(os.PathLike[str]):
         name = self.file(HISTORY)
         if not os.path.isfile(name):
             raise ValueError(
-                f"{self} has no {HISTORY}: give the --output of a training that has completed an "
-                "epoch; for an average of checkpoints, that of the run that it was averaged from."
+                f"{self} has no {HISTORY}: give a run that has completed an epoch, and no average."
             )
         try:
             with open(name, encoding="utf-8", newline="") as file:
@@ -302,8 +300,12 @@ class Run(os.PathLike[str]):
             new = Run(temporary)
             for folder in (LOGS, CHECKPOINTS):
                 os.makedirs(new.file(folder))
-            new._write(CONFIG, to_yaml(config))
-            new._write(DATA, json.dumps(data.fingerprints, indent=1))
+            for name, text in {
+                CONFIG: to_yaml(config),
+                DATA: json.dumps(data.fingerprints),
+            }.items():
+                with open(new.file(name), "w", encoding="utf-8") as file:
+                    file.write(text)
             new.write_examples(data.valid)
             saved.write(temporary, data.tokenizers)
         try:
@@ -390,8 +392,7 @@ def read_values(path: Path, default_format: int | None = FORMAT) -> dict[str, An
         raise ValueError(f"{path} is not valid YAML: {reason}.") from None
     if not isinstance(fields, dict):
         raise ValueError(
-            f"{path} is not a configuration: expected lines such as epochs: 20; keras-transformer "
-            "config prints an example."
+            f"{path} is not a configuration: keras-transformer config prints an example."
         )
     check_format(str(path), fields.pop("format", default_format))
     try:

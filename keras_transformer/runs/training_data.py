@@ -21,11 +21,9 @@ from keras_transformer.data.prepared_corpus import (
 )
 from keras_transformer.data.text_files import (
     ParallelText,
-    check_data_options,
     load_corpus,
     load_valid,
     sample_rows,
-    text_size,
 )
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
 from keras_transformer.presets.options import check_vocabularies
@@ -92,7 +90,6 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
     has_checkpoint = resume and run.read_state() is not None
     if config.start_from is not None and not has_checkpoint:
         _check_start_from(config, Run(config.start_from))
-    check_data_options(config)
     if config.corpus:
         _check_corpora(config)
     if not resume:
@@ -100,7 +97,7 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
     if not has_checkpoint:
         for side in config.pretrained:
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
-    _check_files(config)
+    _check_texts(config)
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics
 
@@ -128,13 +125,26 @@ def _check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | N
         read_pieces(path)
 
 
-def _check_files(config: TrainConfig) -> None:
-    """Raises if text is missing or too large."""
+def _check_texts(config: TrainConfig) -> None:
+    """Raises if text is missing, incomplete or too large."""
+    is_validated = config.valid_source is not None or config.valid_fraction is not None
+    if config.train_source is None and not config.corpus:
+        if is_validated or config.train_target or not (config.dates or config.languages):
+            raise ValueError(
+                "Training data is missing: pass --train-source and --train-target, --corpus, or "
+                "--dates."
+            )
+    elif not is_validated and not config.corpus:
+        raise ValueError(
+            "--valid-source is missing: pass it, or hold out a part by --valid-fraction 0.02."
+        )
     for source, target in (TEXTS[:2], TEXTS[2:]):
         if path := getattr(config, source):
             text = ParallelText(path, getattr(config, target), f"--{target.replace('_', '-')}")
             names = [name for pair in text.files for name in pair if name is not None]
-            if source == TEXTS[0] and sum(map(text_size, names)) > MAX_IN_MEMORY:
+            # Packed text is about four times as large.
+            sizes = (os.path.getsize(x) * (4 if x.endswith(".gz") else 1) for x in names)
+            if source == TEXTS[0] and sum(sizes) > MAX_IN_MEMORY:
                 raise ValueError(
                     f"{path} is too large to be read into memory: prepare it with "
                     "keras-transformer prepare, and give the result by --corpus."
@@ -147,27 +157,20 @@ def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
         uses_recorded = name == "precision" and new == "auto"
         if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
             raise ValueError(
-                f"{name} must be {old!r} to resume this run, received {new!r}: leave out the "
-                f"option or start a new run (only {', '.join(MUTABLE_FIELDS)} and the paths of the "
-                "text may change)."
+                f"{name} must be {old!r} to resume this run, received {new!r}: only "
+                f"{', '.join(MUTABLE_FIELDS)} and the paths of the text may change."
             )
 
 
 def _check_start_from(config: TrainConfig, run: Run) -> None:
     """Raises if `start_from` is not a run, or has another vocabulary or architecture."""
     if not run.has_model:
-        raise ValueError(
-            f"--start-from {run} is not a run directory with a model: give the --output of a "
-            "training that has completed an epoch."
-        )
+        raise ValueError(f"--start-from {run} is not a run directory with a model.")
     inspect_run(run)
     origin = run.read_config()
     for name, old, new in list_differences(origin, config):
         if name in VOCABULARY_FIELDS or name in ARCHITECTURE_FIELDS:
-            raise ValueError(
-                f"{name} must be {old!r} with --start-from {run}, received {new!r}: leave out the "
-                "option or preset; the vocabulary and the architecture do not change."
-            )
+            raise ValueError(f"{name} must be {old!r} with --start-from {run}, received {new!r}.")
     from_text = origin.train_source or origin.corpus or not origin.dates
     if from_text and not (config.train_source or config.corpus):
         raise ValueError("--train-source is missing: give the text to fine-tune on.")
@@ -208,10 +211,7 @@ def _check_corpora(config):
     for name in VOCABULARY_FIELDS:
         old, new = manifest["options"].get(name), getattr(config, name)
         if old != new:
-            raise ValueError(
-                f"{name} must be {old!r} for the corpus {first}, received {new!r}: leave out the "
-                "option, or prepare the corpus again."
-            )
+            raise ValueError(f"{name} must be {old!r} for the corpus {first}, received {new!r}.")
     vocabularies = _vocabulary_checksums(manifest)
     for path in others:
         if _vocabulary_checksums(read_manifest(path)) != vocabularies:
@@ -374,7 +374,6 @@ def _find_vocabulary_options(config):
         received = getattr(config, name)
         if received not in (value, getattr(PrepareConfig, name)):
             raise ValueError(
-                f"{name} must be {value!r} with --vocabularies {run}, received {received!r}: "
-                "leave out the option."
+                f"{name} must be {value!r} with --vocabularies {run}, received {received!r}."
             )
     return options

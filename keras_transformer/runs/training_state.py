@@ -46,8 +46,7 @@ def write_variables(
             expected, received = ("missing" if x is None else f"of shape {x}" for x in shapes)
             raise ValueError(
                 f"{one or other} must be {expected}, as in {source}, received {received}: resume "
-                "with the same model, optimizer and strategy, or train again into another "
-                "directory."
+                "with the same model, optimizer and strategy."
             )
     for plain, name in wanted.items():
         if name.startswith(f"{METRICS}/") == metrics:

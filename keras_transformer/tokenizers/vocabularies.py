@@ -61,8 +61,7 @@ def _read_text(lines):
     """Yields the lines that are not empty, as UTF-8."""
     if isinstance(lines, (str, bytes, os.PathLike)):
         raise ValueError(
-            f"lines must be several strings, received one, {lines!r:.40}: pass a list, or an open "
-            "file."
+            f"lines must be a list of strings or an open file, received {lines!r:.40}."
         )
     empty = True
     for line in lines:
@@ -136,8 +135,7 @@ def train_sentencepiece(
     check_vocabulary(vocabulary_size, model_type)
     if model_type == "wordpiece":
         raise ValueError(
-            "SubwordTokenizer does not support model_type='wordpiece': use "
-            "WordPieceTokenizer.train."
+            "SubwordTokenizer has no model_type='wordpiece': use WordPieceTokenizer.train."
         )
     options: dict[str, Any] = dict(
         sentence_iterator=_read_text(lines),
@@ -335,8 +333,7 @@ def check_pieces(pieces: Sequence[str], where: Path) -> None:
         raise ValueError(f"{where}: {twice[0]!r} is duplicated: every piece must have one id.")
     if SPECIAL[UNK] not in pieces:
         raise ValueError(
-            f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell: it "
-            "is not a WordPiece vocabulary, or lacks this line."
+            f"{where} has no {SPECIAL[UNK]}, which stands for words that pieces cannot spell."
         )
 
 

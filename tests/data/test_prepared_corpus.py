@@ -63,14 +63,14 @@ def test_a_damaged_file_is_named(corpus, name, damage):
     data = path.read_bytes()
     if damage == "deleted":
         path.unlink()
-        expected = f"{corpus} lacks {name}: "
+        expected = f"{corpus} lacks {name}: prepare the corpus again."
     else:
         flipped = data[:-7] + bytes([data[-7] ^ 1]) + data[-6:]
         path.write_bytes({"truncated": data[:-1], "emptied": b"", "flipped": flipped}[damage])
-        expected = f"{path} has been changed or truncated: "
+        expected = f"{path} has been changed or truncated: prepare it again."
     with pytest.raises(ValueError) as caught:
         kt.PreparedCorpus(corpus)
-    assert str(caught.value) == f"{expected}prepare the corpus again."
+    assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize("content", ["", '{"format": 1', "[]"])

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from keras_transformer.data.pairs import Pair
-from keras_transformer.data.text_files import read_lines, read_pairs, text_size
+from keras_transformer.data.text_files import read_lines, read_pairs
 
 SOURCE = ["a cat", "", "  zwölf Boxkämpfer ", "東京 🙂"]
 TARGET = ["eine Katze", "leer", "", "\u202eрыба\u0301"]
@@ -107,7 +107,7 @@ def test_gzipped_files_that_are_damaged(tmp_path):
         path.write_bytes(damaged)
         message = message_of(read_lines, path)
         assert message.startswith(f"{path} cannot be read (") and reason in message
-        assert message.endswith("): it is truncated or corrupted; copy it again.")
+        assert message.endswith("): it is truncated or corrupted.")
 
 
 @pytest.mark.parametrize("extension", ["txt", "en", "tsv"])
@@ -117,8 +117,6 @@ def test_gzipped_files_of_any_name(write, extension):
     assert read_lines(path) == read_lines(plain)
     if extension == "tsv":
         assert read_pairs(path) == read_pairs(plain)
-    packed = write("packed.gz", "a\n")
-    assert text_size(packed) == 4 * packed.stat().st_size and text_size(plain) == 10
 
 
 def test_text_from_a_pipe(tmp_path):
@@ -154,7 +152,7 @@ def test_invalid_utf8(write, name, row, byte):
 )
 def test_table_with_another_number_of_columns(write, row, found):
     path = write("pairs.tsv", f"a\tb\n{row}\nc\td\n")
-    assert message_of(read_pairs, path).startswith(f"{path} line 2 has {found}, expected 2: source")
+    assert message_of(read_pairs, path).startswith(f"{path} line 2 has {found}, expected 2.")
 
 
 @pytest.mark.parametrize("table", ["a.tsv", "a.tsv.gz", "a.TSV"])

@@ -286,7 +286,7 @@ def test_what_no_wordpiece_vocabulary_is_learned_from():
     for lines in ([], ["", " \n"], ["\x00", "\u200b\ufeff"]):
         expected = "Cannot learn a vocabulary: every line of the text is empty."
         assert message_of(train, lines, 300) == expected
-    assert "lines must be several strings" in message_of(train, "the fox", 300)
+    assert "lines must be a list of strings" in message_of(train, "the fox", 300)
     assert "Every line must be a string, received a int: 7." == message_of(train, ["a", 7], 300)
     # Of aab: 4 special ids, a, b, ##a, ##b and aab; two of each letter if less is asked for.
     assert train(["aab"] * 3, 9).vocabulary_size == 9

@@ -206,7 +206,7 @@ def test_format_that_is_not_known(tmp_path):
 
 
 def test_run_without_history(tmp_path):
-    with pytest.raises(ValueError, match="has no history.csv: give the --output of a"):
+    with pytest.raises(ValueError, match="has no history.csv: give a run"):
         kt.save_run_plot(tmp_path)
 
 
