@@ -37,7 +37,7 @@ def main(corpus, runs, *options):
         write_vectors(corpus, vectors)
     copy_beginning(corpus, few)
     given = ["--source-vectors", vectors]
-    variants = {"without vectors": [], "with": given, "frozen": [*given, "--freeze-vectors"]}
+    variants = {"without vectors": [], "with": given}
     print("| | val loss | val BLEU, greedy |\n|---|---|---|")
     for name, changes in variants.items():
         for seed in SEEDS:

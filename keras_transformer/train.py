@@ -166,9 +166,6 @@ def _make_model(config, data, strategy, is_begun):
     )
     for name in config.freeze:
         getattr(model, name.replace("-embeddings", "_embedding")).trainable = False
-    for side in config.pretrained if config.freeze_vectors else ():
-        # Learned positions remain trainable.
-        getattr(model, f"{side}_embedding").embeddings.trainable = False
     if is_begun:  # the checkpoint has the weights
         return model
     if config.start_from is not None:

@@ -10,7 +10,7 @@ from keras_transformer.utils import check_stdout
 DEFAULT_PRESET = "dates"
 # Fields, in addition to the text, that fine-tuning does not inherit from the run of --start-from.
 NOT_INHERITED = (
-    *("corpus", "valid_fraction", "languages", "start_from", "freeze", "freeze_vectors"),
+    *("corpus", "valid_fraction", "languages", "start_from", "freeze"),
     "subword_sampling",
 )
 

@@ -76,7 +76,6 @@ class TrainConfig:
     nfkc: bool = option(True, "normalize sources to Unicode NFKC (not wordpiece)")
     source_vectors: str | None = option(None, "pretrained embeddings: text of GloVe or fastText")
     target_vectors: str | None = option(None, "the same for the target")
-    freeze_vectors: bool = option(False, "do not train the pretrained embeddings")
     source_end: bool = option(True, "append END to sources")
 
     start_from: str | None = option(
@@ -183,8 +182,6 @@ class TrainConfig:
     def _check_weights(self) -> None:
         """Raises if pretrained or frozen weights do not fit the model."""
         share, sides = self.model.share_embeddings, self.pretrained
-        if self.freeze_vectors and not sides:
-            raise ValueError("--freeze-vectors needs --source-vectors or --target-vectors.")
         if len(sides) == 2 and share == "all":
             raise ValueError(
                 "--source-vectors and --target-vectors cannot be used with --share-embeddings all."
@@ -193,12 +190,6 @@ class TrainConfig:
             raise ValueError(
                 f"--{sides[0]}-vectors and --start-from cannot be used together: leave one out."
             )
-        for side in sides if self.freeze_vectors else ():
-            if share == "all" or (side, share) == ("target", "target"):
-                separate = "target" if side == "source" else "none"
-                raise ValueError(
-                    f"--freeze-vectors freezes the softmax: give --share-embeddings {separate}."
-                )
         if self.freeze and self.start_from is None:
             raise ValueError("--freeze needs --start-from: frozen new weights would stay random.")
         if "source-embeddings" in self.freeze and share == "all":

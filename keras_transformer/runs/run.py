@@ -66,7 +66,8 @@ SCORES = ("val_bleu", "val_chrf")
 FOREIGN = ("config.json", "model_description.py", ".npz")
 
 RENAMED = {"peak": "learning_rate"}  # old names of fields, in files of this format
-REMOVED = {"average": "none", "log_file": None}  # and what fields of old files said by default
+# Removed fields, and what files say by default.
+REMOVED: dict[str, Any] = {"average": "none", "freeze_vectors": False, "log_file": None}
 TABLES: dict[str, Any] = {"model": ModelConfig, "imported": Imported}  # fields with fields
 MACHINE_FIELDS = ("parallel_microbatches",)  # depend on the machine: not written to files
 MAX_CONFIG_BYTES = 1 << 16  # size limit of a file; `to_yaml` writes about 4,000 bytes

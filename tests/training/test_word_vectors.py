@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.presets import ModelConfig, TrainConfig
 from keras_transformer.training.word_vectors import check_vectors, read_vectors
 
 LINES = ["the quick brown fox", "the lazy dogs jump", "zwei 7 fox"] * 9
@@ -187,14 +186,3 @@ def test_frozen_vectors_stay_and_positions_learn(fused, share):
         not np.array_equal(*pair) for pair in zip(all_before, model.get_weights(), strict=True)
     )
     assert changed == len(all_before) - len(sides)  # the positions among them
-
-
-@pytest.mark.parametrize(
-    "side, share, apart", [("source", "all", "target"), ("target", "target", "none")]
-)
-def test_the_softmax_is_not_frozen(side, share, apart):
-    with pytest.raises(ValueError, match=f"freeze the softmax.* --share-embeddings {apart}"):
-        TrainConfig(
-            **{f"{side}_vectors": "vectors.vec", "freeze_vectors": True},
-            model=ModelConfig(share_embeddings=share),
-        )
