@@ -30,7 +30,7 @@ from keras_transformer.training.losses import (
 )
 from keras_transformer.training.optimizer import EMAAdam, WarmupInverseSqrt
 from keras_transformer.transformer import Transformer
-from keras_transformer.utils import Path, counted, tolerate_closed_stderr
+from keras_transformer.utils import Path, counted
 
 
 def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, list[float]]:
@@ -56,7 +56,6 @@ def train(config: TrainConfig, output: Path, resume: bool = False) -> dict[str, 
     return train_run(config, check_training(config, output, resume), resume)
 
 
-@tolerate_closed_stderr()
 def train_run(config: TrainConfig, run: Run, resume: bool = False) -> dict[str, list[float]]:
     """Trains a model into the run that `check_training` has returned; see `train`."""
     if resume:

@@ -130,15 +130,6 @@ def open_standard_streams() -> None:
     sys.stdout, sys.stderr = streams
 
 
-@contextlib.contextmanager
-def tolerate_closed_stderr() -> Iterator[None]:
-    """Lets the process continue if stderr is closed or its reader leaves."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing:
-        stream: Any = LastingStream(sys.stderr or nothing)
-        with contextlib.redirect_stderr(stream):
-            yield
-
-
 def check_stdout() -> None:
     """Checks that stdout is open, before the command computes anything."""
     if sys.stdout is None or not getattr(sys.stdout, "is_read", True):

@@ -154,15 +154,29 @@ class TrainConfig:
                 "--languages applies to the built-in dates only: leave it out with --train-source."
             )
         check_validation(self)
+        is_joint = self.model.share_embeddings == "all"
         if self.imported is None:  # else they are not learned
-            joint = self.model.share_embeddings == "all"
-            check_vocabularies(self, joint, "--share-embeddings target")
+            check_vocabularies(self, is_joint, "--share-embeddings target")
         if self.tokens_per_batch < self.model.max_length:
             raise ValueError(
                 f"tokens_per_batch must be at least max_length={self.model.max_length}, received "
                 f"{self.tokens_per_batch}."
             )
-        self._check_weights()
+        sides = self.pretrained
+        if len(sides) == 2 and is_joint:
+            raise ValueError(
+                "--source-vectors and --target-vectors cannot be used with --share-embeddings all."
+            )
+        if sides and self.start_from is not None:
+            raise ValueError(
+                f"--{sides[0]}-vectors and --start-from cannot be used together: leave one out."
+            )
+        if self.freeze and self.start_from is None:
+            raise ValueError("--freeze needs --start-from: frozen new weights would stay random.")
+        if "source-embeddings" in self.freeze and is_joint:
+            raise ValueError(
+                "--freeze source-embeddings would also freeze the softmax: share_embeddings=all."
+            )
 
     @property
     def is_imported(self) -> bool:
@@ -178,24 +192,6 @@ class TrainConfig:
     def pretrained(self) -> list[str]:
         """The sides with pretrained embeddings: source, target."""
         return [side for side in ("source", "target") if getattr(self, f"{side}_vectors")]
-
-    def _check_weights(self) -> None:
-        """Raises if pretrained or frozen weights do not fit the model."""
-        share, sides = self.model.share_embeddings, self.pretrained
-        if len(sides) == 2 and share == "all":
-            raise ValueError(
-                "--source-vectors and --target-vectors cannot be used with --share-embeddings all."
-            )
-        if sides and self.start_from is not None:
-            raise ValueError(
-                f"--{sides[0]}-vectors and --start-from cannot be used together: leave one out."
-            )
-        if self.freeze and self.start_from is None:
-            raise ValueError("--freeze needs --start-from: frozen new weights would stay random.")
-        if "source-embeddings" in self.freeze and share == "all":
-            raise ValueError(
-                "--freeze source-embeddings would also freeze the softmax: share_embeddings=all."
-            )
 
 
 def _copy_train_field(name: str) -> Any:

@@ -30,7 +30,6 @@ from keras_transformer.utils import (
     creating,
     describe_corruption,
     replacing,
-    tolerate_closed_stderr,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +99,6 @@ def load_mean(run: Run, model: "keras.Model", checkpoints: Iterable[dict[str, An
             raise ValueError(describe_corruption(files[0], error)) from None
 
 
-@tolerate_closed_stderr()
 def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None:
     """Averages checkpoints of a run into a new run directory.
 

@@ -5,6 +5,7 @@ their arrays (safetensors) are in the same directory. Each file is written under
 flushed and renamed, `resume.json` last. A process killed at any time thus leaves valid checkpoints.
 """
 
+import functools
 import json
 import os
 import re
@@ -52,13 +53,11 @@ class Checkpoints:
     def __init__(self, folder: Path, owned: str | None = None, writes: bool = True) -> None:
         self.writes = writes
         self.folder = os.fspath(folder)
+        self._path = functools.partial(os.path.join, self.folder)
         self.state_file = self._path(STATE)
         self.entries: list[dict[str, Any]] = []
         names = "|".join(filter(None, (self.ARRAYS_PATTERN, owned)))
         self._owned = re.compile(rf"({re.escape(TEMPORARY)}.*|{names})")
-
-    def _path(self, name):
-        return os.path.join(self.folder, name)
 
     # --- one training at a time ---
 

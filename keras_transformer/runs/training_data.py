@@ -40,7 +40,7 @@ from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
 from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.training.word_vectors import check_vectors
-from keras_transformer.utils import Pairs, Path, tolerate_closed_stderr
+from keras_transformer.utils import Pairs, Path
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -321,7 +321,6 @@ def _open_corpora(corpora, config):
 # --- preparing ---
 
 
-@tolerate_closed_stderr()
 def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
     """Tokenizes a corpus of any size once, into a directory that trainings map into memory.
 

@@ -1,6 +1,5 @@
 """Closed streams, lost readers, signals, other programs' settings, odd paths: all works."""
 
-import io
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ import pytest
 
 from keras_transformer import LIGHT
 from keras_transformer.runs.run import Run
-from keras_transformer.utils import tolerate_closed_stderr
 from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES, ROOT
@@ -133,42 +131,6 @@ def unread(reverse_run, tmp_path_factory):
 
 def test_a_training_goes_on_whose_progress_nobody_reads(unread):
     assert Run(unread).read_state()["epoch"] == 2 and (unread / "model.keras").exists()
-
-
-def test_a_script_trains_on_too(reverse_run, tmp_path):
-    """Without the command line, which has made its streams last."""
-    pairs, output = str(reverse_run[0] / "pairs.tsv"), str(tmp_path / "run")
-    code = f"""
-import dataclasses, sys
-from keras_transformer.presets import PRESETS, ModelConfig
-from keras_transformer.train import train
-model = ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=8, max_length=16)
-config = dataclasses.replace(
-    PRESETS["tiny"], model=model, train_source={pairs!r}, valid_source={pairs!r},
-    vocabulary_size=280, tokens_per_batch=64, steps_per_epoch=2, epochs=2, strategy="one",
-)
-before = sys.stderr
-assert len(train(config, {output!r})["loss"]) == 2
-assert sys.stderr is before
-print("done")
-"""
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, "-c", code]
-    result = child_process.run(command, stdout=subprocess.PIPE, stderr=write, cwd=ROOT)
-    os.close(write)
-    assert (result.returncode, result.stdout) == (0, b"done\n")
-
-
-@pytest.mark.parametrize("stream", [None, "of a notebook"])
-def test_stderr_that_is_no_file(stream, monkeypatch):
-    stream = stream and io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with tolerate_closed_stderr():
-        print("progress", file=sys.stderr, flush=True)
-        assert not sys.stderr.isatty()
-    assert sys.stderr is stream
-    assert stream is None or stream.getvalue() == "progress\n"
 
 
 def test_who_is_hung_up_on_saves_and_ends(reverse_run, tmp_path):
