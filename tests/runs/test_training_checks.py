@@ -45,7 +45,7 @@ def mistakes(folder, text):
         ([*out, *texts, "--valid-target", text], "has both source and target: omit --valid-target"),
         (
             [*out, "--train-source", "/none", "--train-target", text, *texts[2:]],
-            "pairs.tsv has both source and target: omit --train-target, and pass this file",
+            "No file matches /none",
         ),
         ([*out, "--preset", "tiny", "--config", "x"], "leave out one of the two"),
         ([*out, "--config", "/none.yaml"], "/none.yaml cannot be read"),
