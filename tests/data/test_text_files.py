@@ -88,7 +88,7 @@ def test_files_that_cannot_be_read(write, tmp_path, side, extension):
         assert str(bad) in text
         return text
 
-    assert "No such file or directory" in message()
+    assert "No file matches" in message()
     bad.mkdir()
     assert "Is a directory" in message()
     bad.rmdir()
@@ -209,7 +209,7 @@ def test_patterns_that_do_not_fit(write, tmp_path):
     for number, lines in ((1, 2), (2, 3)):
         write(f"part-{number}.en", "a\n" * 2)
         write(f"part-{number}.de", "a\n" * lines)
-    assert message_of(read_pairs, none, targets) == f"No file matches {none}: check the pattern."
+    assert message_of(read_pairs, none, targets) == f"No file matches {none}: check the path."
     one = write("one.de", "a\n" * 5)
     expected = f"{sources} matches 2 files, but {one} matches 1"
     assert message_of(read_pairs, sources, one).startswith(expected)
