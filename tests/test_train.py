@@ -289,7 +289,6 @@ def test_training_ends_when_patience_does(config, tmp_path, capsys):
         ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0"),
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"validate_by": "ter"}, "validate_by must be one of loss, bleu"),
-        ({"average": "all"}, "average must be one of none, best, last"),
         ({"valid_fraction": 0.1}, "leave out one of the two"),
         ({"valid_source": None, "valid_target": None, "valid_fraction": 1.0}, "below 1"),
         ({"log_every": 0.0}, "log_every must be above 0"),
