@@ -273,6 +273,7 @@ def summarize_training(
         "targets": lost,
         "parameters": f"{model.count_params():,}",
         "steps": f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}",
+        "precision": config.precision,
         "devices": f"{counted(replicas, 'replica')}, {model.parallel_microbatches} in parallel",
         "options": ", ".join(options),
         "output": output,
