@@ -1,7 +1,6 @@
 """WordPiece in trainings: learned, taken from a file, prepared, resumed, started from, averaged."""
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
@@ -111,7 +110,5 @@ def test_a_prepared_corpus_gives_the_run_of_its_text(run, config, tmp_path):
     shutil.copy(config.source_vocabulary, other)
     other.write_text(other.read_text().replace("[MASK]", "[unused]"))
     kt.prepare(dataclasses.replace(prepared, source_vocabulary=str(other)), tmp_path / "other")
-    manifests = [
-        json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("1", "other")
-    ]
-    assert manifests[0]["source_vocabulary"] != manifests[1]["source_vocabulary"]
+    files = [kt.PreparedCorpus(tmp_path / name).manifest["files"] for name in ("1", "other")]
+    assert files[0]["source.wordpiece"] != files[1]["source.wordpiece"]
