@@ -301,10 +301,8 @@ class Run(os.PathLike[str]):
             new = Run(temporary)
             for folder in (LOGS, CHECKPOINTS):
                 os.makedirs(new.file(folder))
-            for name, text in {
-                CONFIG: to_yaml(config),
-                DATA: json.dumps(data.fingerprints),
-            }.items():
+            prints = json.dumps(data.fingerprints, indent=1)
+            for name, text in ((CONFIG, to_yaml(config)), (DATA, prints)):
                 with open(new.file(name), "w", encoding="utf-8") as file:
                     file.write(text)
             new.write_examples(data.valid)
