@@ -49,8 +49,8 @@ class EncoderLayer(ResidualBlock):
     (2, 10, 512)
     """
 
-    def build(self, x_shape: Shape) -> None:
-        self.build_sublayers(x_shape)
+    def build(self, x_shape: Shape) -> None:  # Keras expects shapes of the arguments of `call`
+        super().build(x_shape)
 
     def call(
         self,

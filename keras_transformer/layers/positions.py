@@ -32,7 +32,6 @@ from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.presets.options import (
     MAX_DISTANCES,
     NUM_BUCKETS,
-    RELATIVE,
     check_positions,
     check_rotary,
     check_sizes,
@@ -72,7 +71,8 @@ class Positions(keras.layers.Layer):
     the scores `(B, H, T, S)` of attention. A scheme is a layer because it may have weights; it is
     not called. Your own scheme overrides `rotate`, `add_scores` or `add_values`, and `build_for` if
     it has weights. Pass it to `MultiHeadAttention(positions=…)`, or to `Encoder` or `Decoder`,
-    whose layers share it; another layer that is given the same one makes a copy.
+    whose layers share it. Each of these makes a copy by `get_config`, since Keras would save the
+    weights of a common one with the first of them only.
 
     Example:
 
@@ -86,7 +86,6 @@ class Positions(keras.layers.Layer):
     (1, 5, 16)
     """
 
-    taken = False
     built: bool
 
     def rotate(self, heads: Tensor, at: PositionBias) -> Tensor:
@@ -111,16 +110,6 @@ class Positions(keras.layers.Layer):
     def look_up(self, at: PositionBias) -> Any:
         """Returns `at.rows`: what layers with the same scheme share, given `at.tables`."""
         return None
-
-    def take(self) -> "Positions":
-        """Returns the scheme for one layer: a copy if another layer has it already.
-
-        Keras would save the weights of both with the first layer only.
-        """
-        if self.taken:
-            return type(self).from_config(self.get_config()).take()
-        self.taken = True
-        return self
 
     def for_layer(self) -> "Positions":
         """Returns the scheme of one layer of a stack: this one, or one with its own weights.
@@ -261,16 +250,10 @@ def buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndar
     directions = 2 if bidirectional else 1
     per_direction, remainder = divmod(num_buckets, directions)
     exact = per_direction // 2  # number of distances with their own bucket
-    if exact < 1 or remainder:
+    if remainder or not 1 <= exact < max_distance:
         raise ValueError(
-            f"num_buckets must be at least {2 * directions}"
-            f"{' and even, half for each direction' if bidirectional else ''}, received "
-            f"{num_buckets}."
-        )
-    if max_distance <= exact:
-        raise ValueError(
-            f"max_distance must be more than {exact}, the number of distances with their own "
-            f"bucket, received {max_distance}: increase it or decrease num_buckets={num_buckets}."
+            "Each direction must have a whole number of buckets, at least 2 and below "
+            f"2·max_distance: received num_buckets={num_buckets}, max_distance={max_distance}."
         )
     distance = np.arange(-max_distance, max_distance + 1)
     backwards = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
@@ -458,21 +441,19 @@ def make_positions(
         bidirectional: Whether the attention is bidirectional rather than causal, if known.
         **kwargs: Arguments of every layer, such as `dtype`.
     """
-    scheme: Any = positions
-    if isinstance(positions, dict):
-        scheme = keras.saving.deserialize_keras_object(positions)
-    if scheme is None or isinstance(scheme, Positions):
+    if positions is None or isinstance(positions, Positions | dict):
         if max_distance is not None:
             raise ValueError(
-                f"max_distance={max_distance} needs positions given by name, received {scheme!r}: "
-                "pass a name, or pass max_distance to the class of the scheme."
+                f"max_distance={max_distance} needs positions given by name, received {positions}."
             )
-        return scheme and scheme.take()
-    check_positions(scheme, max_distance)
-    if scheme not in RELATIVE:
+        if isinstance(positions, Positions):
+            return type(positions).from_config(positions.get_config())
+        return positions and keras.saving.deserialize_keras_object(positions)
+    check_positions(positions, max_distance)
+    if positions not in CLASSES:
         return None
-    if scheme in MAX_DISTANCES and max_distance is not None:
+    if max_distance is not None:
         kwargs["max_distance"] = max_distance
-    if scheme == "bucketed":
+    if positions == "bucketed":
         kwargs["bidirectional"] = bidirectional is not False
-    return CLASSES[scheme](**kwargs).take()
+    return CLASSES[positions](**kwargs)
