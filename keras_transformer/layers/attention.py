@@ -317,20 +317,11 @@ class MultiHeadAttention(AttendingLayer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def get_config(self) -> Config:
-        return super().get_config() | {
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "output_shape": self.output_dim,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "seed": self.seed,
-            "output_initializer": keras.initializers.serialize(self.output_initializer),
-            **{k: keras.saving.serialize_keras_object(v) for k, v in self.penalties.items()},
-            "positions": self.positions and keras.saving.serialize_keras_object(self.positions),
-        }
+        names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "seed", "positions")
+        initializers = ("kernel_initializer", "bias_initializer", "output_initializer")
+        values = {name: getattr(self, name) for name in (*names, *initializers)} | self.penalties
+        config = {name: keras.saving.serialize_keras_object(x) for name, x in values.items()}
+        return super().get_config() | config | {"output_shape": self.output_dim}
 
     def _project(self, name, input_shape, output_sizes, equation, bias_axes):
         """Builds one of the four projections."""

@@ -4,12 +4,6 @@ All of them are for self-attention; in cross-attention, query and key positions 
 
 Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
 K' width of a value head, D width of the model, R = T + S - 1 distances from a key to a query.
-
-Example:
-
->>> x = np.ones((2, 10, 512))
->>> for scheme in RelativePositions, BucketedPositions, RotaryPositions, DisentangledPositions:
-...     assert MultiHeadAttention(8, 64, positions=scheme())(x, x).shape == x.shape
 """
 
 import math
@@ -22,12 +16,6 @@ from keras import ops
 
 from keras_transformer.kernels import backend
 from keras_transformer.kernels.layers import EinsumDense
-from keras_transformer.layers.distances import (
-    count_distances,
-    distances,
-    distances_to_keys,
-    keys_to_distances,
-)
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.presets.options import (
     MAX_DISTANCES,
@@ -114,8 +102,7 @@ class Positions(keras.layers.Layer):
     def for_layer(self) -> "Positions":
         """Returns the scheme of one layer of a stack: this one, or one with its own weights.
 
-        Called once for each layer before any is built. A subclass of a scheme with its own weights
-        overrides it if it takes other arguments.
+        A subclass of a scheme with its own weights overrides it if it takes other arguments.
         """
         return self
 
@@ -203,8 +190,7 @@ class BucketedPositions(Positions):
             not, they share the bucket of distance 0, and a causal mask must hide them.
 
     Raises:
-        ValueError: If there are too few buckets, or `max_distance` is one of the distances with
-            their own bucket.
+        ValueError: If there are too few buckets, or too many for `max_distance`.
     """
 
     def __init__(
@@ -313,16 +299,11 @@ class DisentangledPositions(Positions):
     `(2k, D)` that all layers of a stack share, with δ = i - j + k clipped to 0 … 2k - 1. This
     follows the authors' code, where the third term, too, looks up query minus key; equation 4 of
     the paper has key minus query there. `Qʳ` has a bias, `Kʳ` has none. Unlike in their code, the
-    content keys have a bias, as in all attention layers here; with a bias of 0 both are equal.
-
-    The paper's model is an encoder; using the scheme in a decoder is our extension.
+    content keys have a bias. The paper's model is an encoder; a decoder is our extension.
 
     Args:
         max_distance: k; larger distances are clipped to it.
         table: The `table` of the other layers of a stack.
-
-    Raises:
-        ValueError: If `max_distance` is not positive.
     """
 
     def __init__(
@@ -433,13 +414,9 @@ def make_positions(
     bidirectional: bool | None = None,
     **kwargs: Any,
 ) -> Positions | None:
-    """Returns the scheme of a name, or a given one; None if it does not change attention.
+    """Returns the scheme of a name, a configuration or a copy; None if it leaves attention alone.
 
-    Args:
-        positions: One of `presets.POSITIONS`; or a `Positions`, or its configuration.
-        max_distance: Largest distance, for schemes that have one.
-        bidirectional: Whether the attention is bidirectional rather than causal, if known.
-        **kwargs: Arguments of every layer, such as `dtype`.
+    `kwargs` are arguments of every layer, such as `dtype`.
     """
     if positions is None or isinstance(positions, Positions | dict):
         if max_distance is not None:
@@ -457,3 +434,65 @@ def make_positions(
     if positions == "bucketed":
         kwargs["bidirectional"] = bidirectional is not False
     return CLASSES[positions](**kwargs)
+
+
+# Arithmetic with the distances between queries and keys: T and S are ints or scalar tensors.
+
+
+def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | Tensor:
+    """Returns R, the number of distances that occur; 0 without queries and keys."""
+    return _at_least_0(num_queries + num_keys - 1)
+
+
+def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Tensor = 0) -> Tensor:
+    """Returns all distances that occur, of key minus query: -(start + T - 1) … S - 1 - start."""
+    last = ops.cast(start, "int32") + (num_queries - 1)
+    return ops.arange(count_distances(num_queries, num_keys), dtype="int32") - last
+
+
+def distances_to_keys(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """Rearranges values by distance `(..., T, R)` or `(..., 1, R)` to values by key `(..., T, S)`.
+
+    For query t and key s, it is the entry s - t + T - 1 of row t. Each row is shifted by one more
+    (Huang et al., 2018, "Music Transformer", §3.4.1), which needs no lookup.
+    """
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, rows, _ = ops.shape(x)
+    width = count_distances(num_queries, num_keys)
+    if isinstance(rows, int) and rows == 1:
+        x = ops.broadcast_to(x, (*batch, num_queries, width))
+    x = ops.reshape(_pad_last(x, 0, 1), (*batch, num_queries * (width + 1)))
+    first = _at_least_0(num_queries - 1)
+    x = ops.reshape(x[..., first : first + num_queries * width], (*batch, num_queries, width))
+    return x[..., :num_keys]
+
+
+def keys_to_distances(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """Rearranges values by key `(..., T, S)` to values by distance `(..., T, R)`, 0 elsewhere."""
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, _, _ = ops.shape(x)
+    width, first = count_distances(num_queries, num_keys), _at_least_0(num_queries - 1)
+    if _is_symbolic(width):  # JAX cannot flatten this product of sizes
+        index = ops.arange(num_queries)[:, None] + ops.arange(width)
+        index = ops.broadcast_to(index, (*batch, num_queries, width))
+        return ops.take_along_axis(_pad_last(x, first, first), index, axis=-1)
+    x = ops.reshape(_pad_last(x, 0, first), (*batch, num_queries * width))
+    x = _pad_last(x, first, num_queries - first)
+    return ops.reshape(x, (*batch, num_queries, width + 1))[..., :-1]
+
+
+def _at_least_0(size):
+    if _is_symbolic(size):  # at least 2
+        return size
+    return max(size, 0) if isinstance(size, int) else ops.maximum(size, 0)
+
+
+def _is_symbolic(size):
+    """Returns whether a size is unknown while JAX traces: neither an int nor a tensor."""
+    return not isinstance(size, int) and not hasattr(size, "dtype")
+
+
+def _pad_last(x, before, after):
+    return ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(before, after)])

@@ -221,16 +221,11 @@ class ResidualBlock(AttendingLayer):
         return tuple(x_shape)
 
     def get_config(self) -> Config:
+        names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "depth", "epsilon")
         return super().get_config() | {
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-            "norm": self.norm,
+            **{name: getattr(self, name) for name in names},
             "activation": keras.activations.serialize(self.activation),
-            "depth": self.depth,
-            "positions": self.positions and keras.saving.serialize_keras_object(self.positions),
-            "epsilon": self.epsilon,
+            "positions": keras.saving.serialize_keras_object(self.positions),
         }
 
     def _initializers(self):

@@ -34,7 +34,6 @@ if IS_TENSORFLOW:
         split,
         sum_gradients,
     )
-    from keras_transformer.training.keras_workarounds import sum_over_replicas
 
 MIN_LOSS_SCALE = 1.0  # of float16: below it, no scale makes gradients finite
 # Keras would read the position of each row's largest id as its class.
@@ -253,7 +252,7 @@ class TokenTrainer(keras.Model):
         """Returns this replica's share of the gradients of the mean loss over all replicas."""
         all_tokens = None  # Keras weights all replicas alike
         if averages_tokens(self, batch[1]):
-            (all_tokens,) = sum_over_replicas([tf.reduce_sum(batch[2])])
+            (all_tokens,) = keras_workarounds.sum_over_replicas([tf.reduce_sum(batch[2])])
         if self.accumulation_steps == 1:
             return self._compute_gradients(batch, all_tokens)
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
@@ -386,7 +385,9 @@ class TokenTrainer(keras.Model):
 
 def _clip_by_global_norm(gradients, max_norm):
     """Clips the sum of the gradients over replicas; returns this replica's share of it."""
-    known = sum_over_replicas([gradient for gradient in gradients if gradient is not None])
+    known = keras_workarounds.sum_over_replicas(
+        [gradient for gradient in gradients if gradient is not None]
+    )
     known, _ = tf.clip_by_global_norm(known, max_norm)
     # The optimizer will sum them over the replicas once more.
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync
