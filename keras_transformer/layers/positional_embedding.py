@@ -173,25 +173,20 @@ class PositionalEmbedding(keras.layers.Layer):
         initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
         # No autocast: Keras would cast or not, depending on whether a model calls the layer.
         self.embeddings = self.add_weight(
-            shape=(self.vocabulary_size, self.d_model),
-            initializer=initializer,
-            autocast=False,
-            name="embeddings",
+            (self.vocabulary_size, self.d_model), initializer, autocast=False, name="embeddings"
         )
         if self.positions == "learned":
+            initializer = keras.initializers.RandomNormal(stddev=0.02)
             self.position_embeddings = self.add_weight(
-                shape=(self.max_length, self.d_model),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                (self.max_length, self.d_model),
+                initializer,
                 autocast=False,
                 name="position_embeddings",
             )
         self.output_bias = None
         if self.has_output_bias:
             self.output_bias = self.add_weight(
-                shape=(self.vocabulary_size,),
-                initializer="zeros",
-                autocast=False,
-                name="output_bias",
+                (self.vocabulary_size,), "zeros", autocast=False, name="output_bias"
             )
         self.built = True
 

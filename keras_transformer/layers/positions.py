@@ -382,12 +382,8 @@ class DistanceTable(keras.layers.Layer):
     """The vectors `(2k, D)` of the distances."""
 
     def build(self, table_shape: Shape) -> None:
-        self.distances = self.add_weight(
-            shape=table_shape,
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            autocast=False,
-            name="distances",
-        )
+        initializer = keras.initializers.RandomNormal(stddev=0.02)
+        self.distances = self.add_weight(table_shape, initializer, autocast=False, name="distances")
         self.built = True
 
 

@@ -61,10 +61,8 @@ class FeedForward(CompositeLayer):
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         # An initializer object returns the same values each time: use a fresh copy.
-        self.output_initializer = (
-            self.kernel_initializer.clone()
-            if output_initializer is None
-            else keras.initializers.get(output_initializer)
+        self.output_initializer = keras.initializers.get(
+            self.kernel_initializer.clone() if output_initializer is None else output_initializer
         )
         policy = self.dtype_policy
         self.inner = Dense(
