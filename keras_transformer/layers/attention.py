@@ -227,15 +227,15 @@ class MultiHeadAttention(AttendingLayer):
         super().__init__(**kwargs)
         self.penalties = penalties
         value_dim = key_dim if value_dim is None else value_dim
-        sizes = check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
+        heads = check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
         check_value("dropout", dropout, SHARE)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        self.num_heads, self.key_dim, self.value_dim = sizes
+        self.num_heads, self.key_dim, self.value_dim = heads
         self.dropout = dropout
         self.use_bias = use_bias
-        is_tuple = isinstance(output_shape, tuple | list)
-        (self.output_dim,) = output_shape if is_tuple else (output_shape,)
+        sizes: Any = output_shape if isinstance(output_shape, tuple | list) else (output_shape,)
+        (self.output_dim,) = sizes
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.output_initializer = keras.initializers.get(

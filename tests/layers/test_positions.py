@@ -99,8 +99,8 @@ def test_a_wrong_scheme_would_be_found(name, mutate, monkeypatch):
 @schemes
 def test_a_pass_over_some_queries(name):
     """Queries that begin later, one or several of them, and lengths that only the graph knows."""
-    positions = SCHEMES[name]()
-    layer = attention(positions)
+    layer = attention(SCHEMES[name]())
+    positions = layer.positions
     heads = [dense(X) for dense in (layer.query_dense, layer.key_dense, layer.value_dense)]
     whole = PositionBias(positions, 9, 9)
     rotated = [*(positions.rotate(x, whole) for x in heads[:2]), heads[2]]
