@@ -29,7 +29,7 @@ from keras_transformer.utils import (
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
 # Arguments of all four projections, as in Keras' layer.
-PENALTIES = ("kernel_regularizer", "bias_regularizer", "activity_regularizer")
+PENALTIES: tuple[str, ...] = ("kernel_regularizer", "bias_regularizer", "activity_regularizer")
 PENALTIES += ("kernel_constraint", "bias_constraint")
 
 

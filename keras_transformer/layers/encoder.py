@@ -49,7 +49,8 @@ class EncoderLayer(ResidualBlock):
     (2, 10, 512)
     """
 
-    def build(self, x_shape: Shape) -> None:  # Keras expects shapes of the arguments of `call`
+    # Keras expects the shapes of arguments of `call`.
+    def build(self, x_shape: Shape) -> None:  # type: ignore[override]
         super().build(x_shape)
 
     def call(

@@ -421,7 +421,7 @@ def make_positions(
             )
         if isinstance(positions, Positions):
             return type(positions).from_config(positions.get_config())
-        return positions and keras.saving.deserialize_keras_object(positions)
+        return keras.saving.deserialize_keras_object(positions) if positions else None
     check_positions(positions, max_distance)
     if positions not in CLASSES:
         return None

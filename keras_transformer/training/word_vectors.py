@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,7 +126,8 @@ def _find_words(tokenizer: "Tokenizer") -> dict[bytes, int]:
 def read_vectors(path: Path, words: Collection[bytes], width: int) -> dict[bytes, np.ndarray]:
     """Reads the vectors of given words, float64; of a word that is repeated, the first."""
     found: dict[bytes, np.ndarray] = {}
-    lines = filter(bytes.strip, itertools.chain.from_iterable(iterate_lines(path)))
+    lines: Iterator[bytes] = itertools.chain.from_iterable(iterate_lines(path))
+    lines = filter(bytes.strip, lines)
     first, number = next(lines, b""), 0
     expected = _read_first_line(first, path, width)
     lines = lines if expected else itertools.chain([first], lines)
