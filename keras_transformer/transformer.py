@@ -122,6 +122,8 @@ class Transformer(TokenTrainer):
     (1, 2, 8000)
     """
 
+    encoder: Encoder
+    decoder: Decoder
     encoder_class = Encoder
     decoder_class = Decoder
     fused_loss = True

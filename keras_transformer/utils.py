@@ -123,7 +123,7 @@ def open_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
-    is_read = sys.stdout is not None
+    is_read = getattr(sys.stdout, "is_read", sys.stdout is not None)
     out, error = (x or open(os.devnull, "w", encoding="utf-8") for x in (sys.stdout, sys.stderr))
     streams: Any = LastingStream(out, is_read, holds_results=True), LastingStream(error)
     sys.stdout, sys.stderr = streams

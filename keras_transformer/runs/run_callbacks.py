@@ -342,6 +342,7 @@ def summarize_training(
         "parameters": f"{model.count_params():,}",
         "steps": f"{counted(config.epochs, 'epoch')} of {counted(steps, 'step')}"
         + " (no more than --warmup-steps)" * is_short,
+        "precision": config.precision,
         "devices": f"{counted(replicas, 'replica')}, {model.parallel_microbatches} in parallel",
         "options": ", ".join(options),
         "output": output,

@@ -17,7 +17,7 @@ def test_progress_goes_to_stderr(reverse_run):
     assert result.stdout == b""
     assert b"epoch 2 of 2: 5 steps in " in result.stderr and b"val_loss" in result.stderr
     table = re.findall(rb"^(\w+) +\S", result.stderr, flags=re.MULTILINE)
-    assert {b"data", b"vocabulary", b"model", b"optimizer", b"output"} <= set(table)
+    assert {b"pairs", b"vocabulary", b"precision", b"options", b"output"} <= set(table)
     assert b"built-in" not in result.stderr and b"2 epochs of 5 steps" in result.stderr
 
 
@@ -112,7 +112,7 @@ sys.argv = ["keras-transformer"]
 from keras_transformer.cli.main import COMMANDS, run
 for words in [[], *([name] for name in COMMANDS)]:
     run([*words, "--help"])
-    assert not {"tensorflow", "keras", "numpy", "yaml"} & set(sys.modules), words
+    assert not {"tensorflow", "keras", "numpy"} & set(sys.modules), words
 """
     assert "--epochs" in python("-c", code)
 
@@ -159,7 +159,7 @@ MISTAKES = {
         "evaluate {run}/two --source {run}/two --target {run}/two --beam-size 5",
         "two is a file of translations: leave out the search options",
     ),
-    "export": ("export {run} {run}/base", "is not a run directory"),
+    "export": ("export {run} {run}/base", "is neither a run directory"),
     "no checkpoint": ("average {run} {run}/mean", "has no checkpoints"),
     "no place": (
         "average {run}/run {run}/one/mean --number 1",

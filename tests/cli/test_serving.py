@@ -26,7 +26,7 @@ def test_check_an_export(reverse_run, tmp_path):
     assert str(folder) not in json.dumps(card)
     table = result.stderr.decode()
     result = run("check", tmp_path / "models")
-    assert result.returncode == 0 and result.stdout.count(b" ok ") == 9 == table.count(" ok ")
+    assert result.returncode == 0 and result.stdout.count(b" ok ") == 8 == table.count(" ok ")
     assert result.stdout.startswith(f"{path}\n".encode())
     (path / "variables" / "variables.index").unlink()
     result = run("check", path)

@@ -187,11 +187,11 @@ def test_nodes(tamper, change, message):
                 .outputs["log_prob"]
                 .tensor_shape.CopyFrom(tf.TensorShape(None).as_proto())
             ),
-            "log_prob: float32 None",
+            "log_prob: float32 []",
         ),
         (
             lambda model: setattr(serving_default(model).outputs["log_prob"], "dtype", 2),
-            "log_prob: type 2 [-1]",
+            "log_prob: other [-1]",
         ),
         (
             lambda model: model.meta_graphs[0].asset_file_def.add(filename="vocabulary.txt"),

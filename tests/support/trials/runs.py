@@ -1,6 +1,5 @@
 """Runs: `model.keras`, `source.spm`, `config.yaml` and what lies beside them."""
 
-from tests.support.sealing import reseal
 from tests.support.trials.broken_runs import (
     ALIASES,
     BOMB,
@@ -18,7 +17,6 @@ from tests.support.trials.broken_runs import (
     halve,
     lambda_layer,
     linked,
-    lying_card,
     other_model,
     outside,
     payload,
@@ -167,9 +165,6 @@ RUNS = {
     "spm other": Trial("the vocabulary of another model", another, "the model was built for"),
     "card": Trial("a model.json that is none", card("{"), "is not JSON"),
     "card list": Trial("a list as model.json", card("[1]"), "no JSON object"),
-    "card types": Trial(
-        "a model.json of wrong types", lambda run: reseal(run, lying_card), "metrics must be"
-    ),
     "card names": Trial("a model.json that lists a file outside", outside, "must say the size"),
     "yaml tag": Trial(
         "a config.yaml that calls os.system",
