@@ -168,7 +168,7 @@ def main(options):
     tf.config.set_logical_device_configuration(cpu, devices)
     if options == "canary":
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # one a process
-        print(json.dumps([*canary(strategy), outside(strategy), averages(strategy)]))
+        print(json.dumps([canary(strategy), outside(strategy), averages(strategy)]))
         return
     options = json.loads(options)
     replicas = options.pop("replicas")
