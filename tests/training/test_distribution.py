@@ -110,9 +110,7 @@ def test_logical_devices_come_first():
 
 
 def test_unknown_strategy():
-    with pytest.raises(
-        ValueError, match="Unknown strategy .many.: choose one of auto, one, mirrored"
-    ):
+    with pytest.raises(ValueError, match="strategy must be one of auto, one, .* received 'many'"):
         make_strategy("many")
 
 
