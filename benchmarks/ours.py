@@ -76,13 +76,13 @@ def translation(shape, rows, beam_size=1, apart=False, precision=None):
 
     By default in the precision that a model trained by `--precision auto` has here.
     """
-    from keras_transformer.kernels.tensorflow.machine import fastest_precision
+    from keras_transformer.kernels.tensorflow.machine import choose_precision
 
     shape = SHAPES[shape]
     if apart:
         kt.configure_threads()
     tokenizer = synthetic_tokenizer(shape.vocabulary)
-    model = make_model(shape, precision or fastest_precision())
+    model = make_model(shape, precision or choose_precision("auto"))
     translator = kt.Translator(model, tokenizer, tokenizer, max_output_length=shape.steps)
     ids = shape.ids(rows, shape.steps, 2)[:, :-1]  # END is added
     texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]

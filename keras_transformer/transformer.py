@@ -14,11 +14,16 @@ from keras import ops
 from keras_transformer.kernels.backend import ANY_LOOP, IS_TENSORFLOW, XLA_LOOP, LoopOperations
 from keras_transformer.kernels.layers import Dense
 from keras_transformer.layers import decoder_step
-from keras_transformer.layers.composite import apply_state, get_state, split_state
+from keras_transformer.layers.composite import (
+    apply_state,
+    find_sublayers,
+    get_state,
+    split_state,
+)
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.positional_embedding import PositionalEmbedding, check_ids
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.presets import ModelConfig
 from keras_transformer.presets.options import (
     ABSOLUTE,
@@ -30,8 +35,6 @@ from keras_transformer.presets.options import (
     check_value,
 )
 from keras_transformer.special_ids import SUPPRESSED
-from keras_transformer.training.keras_workarounds import check_left_over
-from keras_transformer.training.losses import SmoothedCrossEntropy, check_label_array
 from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.utils import (
     Activation,
@@ -153,31 +156,13 @@ class Transformer(TokenTrainer):
         suppress_ids: bool = False,
         **kwargs: Any,
     ) -> None:
+        arguments = locals()
         super().__init__(**kwargs)
+        options = {field.name: arguments[field.name] for field in dataclasses.fields(ModelConfig)}
         function = keras.activations.get(activation)
-        # Serializing loads TensorFlow on any backend.
-        is_name = isinstance(activation, str)
-        name: Any = activation if is_name else keras.activations.serialize(function)
-        self.config = ModelConfig(
-            num_layers=num_layers,
-            d_model=d_model,
-            num_heads=num_heads,
-            d_ff=d_ff,
-            dropout=dropout,
-            norm=norm,
-            activation=name,
-            positions=positions,
-            share_embeddings=share_embeddings,
-            max_length=max_length,
-            max_distance=max_distance,
-            epsilon=epsilon,
-            output_bias=output_bias,
-            num_encoder_layers=num_encoder_layers,
-            num_decoder_layers=num_decoder_layers,
-            frequencies=frequencies,
-            first_position=first_position,
-            suppress_ids=suppress_ids,
-        )
+        if not isinstance(activation, str):  # serializing a name would load TensorFlow
+            options["activation"] = keras.activations.serialize(function)
+        self.config = ModelConfig(**options)
         check_sharing(share_embeddings, source_vocabulary_size, target_vocabulary_size)
         self.__dict__.update(vars(self.config))
         self.source_vocabulary_size = source_vocabulary_size
@@ -237,7 +222,7 @@ class Transformer(TokenTrainer):
     def call(
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
     ) -> Tensor | tuple[Tensor, dict[str, list[Tensor]]]:
-        source, target = _check_pair(inputs)
+        source, target = inputs
         if not return_attention_scores:
             return self.decode(target, self.encode(source, training), source, training)
         memory, scores = self.encode(source, training, return_attention_scores)
@@ -286,12 +271,6 @@ class Transformer(TokenTrainer):
 
     def _decode(self, target, memory, source, training):
         """Returns the decoder's output `(B, T, D)`, and its attention weights."""
-        rows = [x.shape[0] for x in (target, memory, source)]
-        if len({*rows} - {None}) > 1:
-            raise ValueError(
-                "target, memory and source must have the same number of rows, received "
-                f"{', '.join(map(str, rows))}: pass one target for each source."
-            )
         x = self.target_embedding(target, training=training)
         # A target is padded at its end, which causality hides already. An all-True mask keeps
         # `step`, which has no padding mask, equal at every position.
@@ -310,7 +289,7 @@ class Transformer(TokenTrainer):
             transposed for the product: the decoder's output and the embedding, or the kernel of a
             separate output projection; with a bias, both have one more column for it.
         """
-        source, target = _check_pair(inputs)
+        source, target = inputs
         x = self._decode(target, self.encode(source, training), source, training)[0]
         if self.output_projection:
             matrix = ops.transpose(self.output_projection.kernel)
@@ -384,22 +363,6 @@ class Transformer(TokenTrainer):
         # Finite also where a user has assigned -inf: a prefix may require such an id.
         return None if self.suppressed is None else ops.maximum(self.suppressed, SUPPRESSED)
 
-    # Checks of arrays, which a compiled step could not raise.
-
-    def check_arrays(self, x: Nested, y: Nested = None) -> None:
-        """Raises for arrays of ids and labels outside the vocabularies."""
-        sizes = self.source_vocabulary_size, self.target_vocabulary_size
-        for ids, size in zip(x, sizes, strict=False) if isinstance(x, (tuple, list)) else ():
-            if isinstance(ids, np.ndarray) and ids.ndim == 2:
-                check_ids(ids, size)
-        returns_logits = self.has_fused_loss() and isinstance(self.loss, SmoothedCrossEntropy)
-        if y is not None and returns_logits:
-            check_label_array(y, self.target_vocabulary_size)
-
-    def predict(self, x: Nested, *args: Any, **kwargs: Any) -> Nested:
-        self.check_arrays(x)
-        return super().predict(x, *args, **kwargs)
-
     # Saving.
 
     def get_config(self) -> Config:
@@ -422,25 +385,28 @@ class Transformer(TokenTrainer):
             apply_state(model, state)
         return model
 
-    # Some positional encodings have no weights. A file names them, unless they are added to the
-    # embeddings: otherwise a model with different ones could load it.
+    # Without these entries, Keras would load the first layers of a deeper model, and a model with
+    # another positional encoding that has no weights.
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
+        store["layers"] = np.array(len(list(find_sublayers(self))))
         if self.positions not in ABSOLUTE:
             store["positions"] = np.frombuffer(self.positions.encode(), "uint8")
 
     def load_own_variables(self, store: Any) -> None:
-        entries = {key: store[key] for key in store.keys()}
+        entries = {key: np.asarray(store[key]) for key in store.keys()}
         found: tuple[str, ...] = ABSOLUTE
         if "positions" in entries:
-            found = (np.asarray(entries.pop("positions")).astype("uint8").tobytes().decode(),)
-        if self.positions not in found:
+            found = (entries.pop("positions").astype("uint8").tobytes().decode(),)
+        expected = len(list(find_sublayers(self)))
+        count = entries.pop("layers", expected)  # older files have none
+        if self.positions not in found or count != expected:
             raise ValueError(
-                f"The file has weights of a model with positions={' or '.join(map(repr, found))}, "
-                f"but this model has positions={self.positions!r}: create it with those."
+                f"The file has weights of a model with positions={' or '.join(map(repr, found))} "
+                f"and {count} layers, but this model has positions={self.positions!r} and "
+                f"{expected}: create it with the same arguments."
             )
-        check_left_over(self, store)
         super().load_own_variables(entries)
 
     def export(
@@ -453,30 +419,9 @@ class Transformer(TokenTrainer):
     ) -> None:
         """Exports `call`, see `keras.Model.export`; `input_signature` defaults to the class's.
 
-        To export a search from text to text, use `kt.export(translator, base)`.
-
-        Raises:
-            ValueError: If the format is `"onnx"` or `"litert"` and the model computes in half
-                precision, of which the converters make files that cannot be run.
+        To export a search from text to text, use `kt.export(translator, base)`. The formats
+        `"onnx"` and `"litert"` need a model that computes in float32.
         """
-        if format in ("onnx", "litert") and self.compute_dtype != "float32":
-            raise ValueError(
-                f"format={format!r} needs a model that computes in float32, this one computes in "
-                f'{self.compute_dtype}: load its run with precision="float32", or copy its weights '
-                'into a model with dtype="float32".'
-            )
         # By default, Keras would export float inputs.
         signature = self.input_signature if input_signature is None else input_signature
         super().export(filepath, format, verbose, signature, **kwargs)
-
-
-def _check_pair(inputs):
-    """Checks that the inputs are a pair `(source, target)`, and returns them."""
-    if isinstance(inputs, (tuple, list)) and len(inputs) == 2:
-        return inputs
-    received = type(inputs).__name__
-    received += f" of {len(inputs)}" if isinstance(inputs, (tuple, list)) else ""
-    raise ValueError(
-        f"The inputs must be a pair (source, target) of ids, received {received}: call "
-        "model((source, target)), and model.fit((source, target_in), target_out)."
-    )

@@ -40,11 +40,9 @@ Step: TypeAlias = Callable[[Tensor, int | Tensor, State], tuple[Tensor, State]]
 # Result of `get_config`, argument of `from_config`.
 Config: TypeAlias = dict[str, Any]
 
-# Arguments of keras.activations.get, keras.initializers.get and so on.
+# Arguments of keras.activations.get and keras.initializers.get.
 Activation: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
 Initializer: TypeAlias = str | Config | Callable[..., Tensor]
-Regularizer: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
-Constraint: TypeAlias = str | Config | Callable[[Tensor], Tensor] | None
 
 # The name of a file or directory.
 Path: TypeAlias = str | os.PathLike[str]

@@ -15,10 +15,13 @@ from keras_transformer.utils import Tensor
 class _Projection(keras.layers.Layer):
     """Computes `Dense` and `EinsumDense` as one matrix product over all positions."""
 
+    equation: str
+
     @property
     def summed_axes(self) -> int:
         """How many of the input's last axes, and of the kernel's first ones, the product sums."""
-        return 1
+        inputs, output = self.equation.split("->")
+        return sum(letter not in output for letter in inputs.split(",")[0])
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         matrix, bias = self.matrix_and_bias()
@@ -51,6 +54,8 @@ class _Projection(keras.layers.Layer):
 class Dense(_Projection, keras.layers.Dense):
     """`keras.layers.Dense` with the products of `kernels.backend`."""
 
+    equation = "nd,dk->nk"
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EinsumDense(_Projection, keras.layers.EinsumDense):
@@ -59,11 +64,6 @@ class EinsumDense(_Projection, keras.layers.EinsumDense):
     The equation must sum over the input's last axes and the kernel's first, like `"btd,dhk->bthk"`
     and `"bthk,hkd->btd"`.
     """
-
-    @property
-    def summed_axes(self) -> int:
-        inputs, output = self.equation.split("->")
-        return sum(letter not in output for letter in inputs.split(",")[0])
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

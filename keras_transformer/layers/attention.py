@@ -6,8 +6,7 @@ query and key head, K' width of a value head.
 
 import inspect
 import math
-import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -21,18 +20,17 @@ from keras_transformer.layers.positions import PositionBias, Positions, make_pos
 from keras_transformer.presets.options import SHARE, check_sizes, check_value
 from keras_transformer.utils import (
     Config,
-    Constraint,
     Initializer,
     Nested,
-    Regularizer,
     Shape,
     Tensor,
-    counted,
 )
 
 # Far below any score, yet finite: a row without keys must not become NaN.
 MASKED_SCORE = -1e9
-VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+# Arguments of all four projections, as in Keras' layer.
+PENALTIES: tuple[str, ...] = ("kernel_regularizer", "bias_regularizer", "activity_regularizer")
+PENALTIES += ("kernel_constraint", "bias_constraint")
 
 
 def dot_product_attention(
@@ -119,20 +117,13 @@ def attend_heads(
 
 def _check_heads(query, key, value, mask):
     """Checks that heads `(B, H, T, K)` and their mask match, as far as shapes are known."""
-    if None not in (key.shape[2], value.shape[2]) and key.shape[2] != value.shape[2]:
-        raise ValueError(
-            "The numbers of keys and values must be equal, received "
-            f"{counted(key.shape[2], 'key')} and {counted(value.shape[2], 'value')}."
-        )
-    sizes = {x.shape[0] for x in (query, key, value)} - {None}
-    if len(sizes) > 1:
-        raise ValueError(
-            "query, key and value must have the same batch size, received "
-            f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]}."
-        )
+    rows, lengths = [x.shape[0] for x in (query, key, value)], [x.shape[2] for x in (key, value)]
+    for what, sizes in (("number of rows", rows), ("length of key and value", lengths)):
+        if len({*sizes} - {None}) > 1:
+            raise ValueError(f"The {what} must be equal, received {', '.join(map(str, sizes))}.")
     if mask is None:
         return
-    given, expected = tuple(mask.shape), (*query.shape[:3], key.shape[2])
+    given, expected = tuple(mask.shape), (*query.shape[:3], lengths[0])
     pairs = zip(reversed(given), reversed(expected), strict=False)
     fits = all(None in pair or pair[0] in (1, pair[1]) for pair in pairs)
     if len(given) > 4 or not fits:
@@ -149,13 +140,7 @@ class AttendingLayer(CompositeLayer):
     def __call__(self, *args: Any, **kwargs: Any) -> Nested:
         # Keras passes the masks attached to tensors by name, and would pass a mask twice if it was
         # given as None by position: so everything is passed by name.
-        signature = inspect.signature(self.call)
-        if {parameter.kind for parameter in signature.parameters.values()} & VARIADIC:
-            raise ValueError(
-                f"{type(self).__name__}.call takes *args or **kwargs, in which Keras cannot find "
-                "the masks: name the arguments of the method that it overrides."
-            )
-        return super().__call__(**signature.bind(*args, **kwargs).arguments)
+        return super().__call__(**inspect.signature(self.call).bind(*args, **kwargs).arguments)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         # Traces call, whose outputs depend on return_attention_scores.
@@ -175,9 +160,8 @@ class MultiHeadAttention(AttendingLayer):
     as in Keras: LoRA and quantization of them apply to decoding too. A subclass with another kind
     of attention overrides `attend`, which training and step-by-step decoding share.
 
-    Not supported: `attention_axes` other than 1 (inputs have rank 3), `sliding_window` (pass an
-    `attention_mask` instead), `flash_attention=True`, `use_gate`, and an `output_shape` of several
-    axes.
+    Not supported: `attention_axes` (inputs have rank 3), `sliding_window` (pass an `attention_mask`
+    instead), `flash_attention`, `use_gate`, and an `output_shape` of several axes.
 
     Args:
         num_heads: H.
@@ -186,16 +170,15 @@ class MultiHeadAttention(AttendingLayer):
         dropout: Rate of dropout on the attention weights.
         use_bias: Whether the projections have biases.
         output_shape: Width of the output; defaults to the query's width D.
-        attention_axes, sliding_window, flash_attention, use_gate: Only Keras' defaults are allowed.
         kernel_initializer: Initializer of the kernels, each as one (inputs, outputs) matrix.
         bias_initializer: Initializer of the biases.
-        kernel_regularizer, bias_regularizer, kernel_constraint, bias_constraint: Of the same.
-        activity_regularizer: Regularizer of the output of each of the four projections.
         seed: Seed of the dropout.
         output_initializer: Initializer of the output kernel, if it differs from the others'.
         positions: Scheme of relative positions: `"relative"`, `"bucketed"`, `"rotary"` or
             `"disentangled"`; a `Positions`; or None.
         max_distance: Largest distance of a scheme that is given by name, if it has one.
+        **kwargs: `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`,
+            `kernel_constraint` and `bias_constraint` of the projections; those of every layer.
 
     Call arguments:
         query: Tensor of shape `(B, T, D)`.
@@ -232,49 +215,32 @@ class MultiHeadAttention(AttendingLayer):
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: int | tuple[int] | None = None,
-        attention_axes: int | Sequence[int] | None = None,
-        sliding_window: int | None = None,
-        flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer = None,
-        bias_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-        kernel_constraint: Constraint = None,
-        bias_constraint: Constraint = None,
-        use_gate: bool = False,
         seed: int | None = None,
         output_initializer: Initializer | None = None,
         positions: str | Positions | None = None,
         max_distance: int | None = None,
         **kwargs: Any,
     ) -> None:
+        penalties = {name: kwargs.pop(name, None) for name in PENALTIES}
         super().__init__(**kwargs)
-        _check_supported("attention_axes", attention_axes, (None, 1, (1,), [1]))
-        _check_supported("sliding_window", sliding_window, (None,))
-        _check_supported("flash_attention", flash_attention, (None, False))
-        _check_supported("use_gate", use_gate, (False,))
+        self.penalties = penalties
         value_dim = key_dim if value_dim is None else value_dim
-        sizes = check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
+        heads = check_sizes(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
         check_value("dropout", dropout, SHARE)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        self.num_heads, self.key_dim, self.value_dim = sizes
+        self.num_heads, self.key_dim, self.value_dim = heads
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = _parse_output_shape(output_shape)
+        sizes: Any = output_shape if isinstance(output_shape, tuple | list) else (output_shape,)
+        (self.output_dim,) = sizes
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.output_initializer = keras.initializers.get(
             self.kernel_initializer if output_initializer is None else output_initializer
         )
-        self.penalties = {
-            "kernel_regularizer": keras.regularizers.get(kernel_regularizer),
-            "bias_regularizer": keras.regularizers.get(bias_regularizer),
-            "activity_regularizer": keras.regularizers.get(activity_regularizer),
-            "kernel_constraint": keras.constraints.get(kernel_constraint),
-            "bias_constraint": keras.constraints.get(bias_constraint),
-        }
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.positions = make_positions(positions, max_distance, dtype=self.dtype_policy)
@@ -282,7 +248,6 @@ class MultiHeadAttention(AttendingLayer):
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         heads, key_dim, value_dim = self.num_heads, self.key_dim, self.value_dim
         key_shape = value_shape if key_shape is None else key_shape
-        _check_lengths(value_shape, key_shape)
         to_heads = "btd,dhk->bthk", "hk"
         self.query_dense = self._project("query", query_shape, (heads, key_dim), *to_heads)
         self.key_dense = self._project("key", key_shape, (heads, key_dim), *to_heads)
@@ -349,24 +314,14 @@ class MultiHeadAttention(AttendingLayer):
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Shape:
-        _check_lengths(value_shape, value_shape if key_shape is None else key_shape)
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def get_config(self) -> Config:
-        return super().get_config() | {
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "output_shape": self.output_dim,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "seed": self.seed,
-            "output_initializer": keras.initializers.serialize(self.output_initializer),
-            **{k: keras.saving.serialize_keras_object(v) for k, v in self.penalties.items()},
-            "positions": self.positions and keras.saving.serialize_keras_object(self.positions),
-        }
+        names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "seed", "positions")
+        initializers = ("kernel_initializer", "bias_initializer", "output_initializer")
+        values = {name: getattr(self, name) for name in (*names, *initializers)} | self.penalties
+        config = {name: keras.saving.serialize_keras_object(x) for name, x in values.items()}
+        return super().get_config() | config | {"output_shape": self.output_dim}
 
     def _project(self, name, input_shape, output_sizes, equation, bias_axes):
         """Builds one of the four projections."""
@@ -386,36 +341,3 @@ class MultiHeadAttention(AttendingLayer):
         dense.supports_masking = True  # or Keras would warn of each mask that a tensor carries
         dense.build(input_shape)
         return dense
-
-
-def _check_supported(name, value, supported):
-    if value not in supported:
-        raise ValueError(
-            f"kt.MultiHeadAttention does not support {name}, received {value!r}: omit it, or use "
-            "keras.layers.MultiHeadAttention."
-        )
-
-
-def _parse_output_shape(output_shape):
-    """Reads `output_shape` in Keras' notation: None, an int, or a tuple of one int."""
-    if output_shape is None:
-        return None
-    if isinstance(output_shape, numbers.Integral):
-        return int(output_shape)
-    if isinstance(output_shape, tuple | list) and len(output_shape) == 1:
-        return int(output_shape[0])
-    raise ValueError(
-        f"output_shape must be an int or a tuple of one int, received {output_shape!r}: to get "
-        "more axes, reshape the output."
-    )
-
-
-def _check_lengths(value_shape, key_shape):
-    """Checks that values and keys have the same length, as far as it is known."""
-    values, keys = tuple(value_shape[1:-1]), tuple(key_shape[1:-1])
-    known = None not in (*values, *keys)
-    if len(values) != len(keys) or (known and values != keys):
-        raise ValueError(
-            "The lengths of value and key must be equal, received shapes "
-            f"{tuple(value_shape)} and {tuple(key_shape)}."
-        )

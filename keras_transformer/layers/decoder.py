@@ -3,15 +3,13 @@
 Shapes: B batch, S source length, T target length, D d_model, H heads.
 """
 
-from typing import Any
-
 import keras
 from keras import ops
 
 from keras_transformer.layers import decoder_step
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.stack import ResidualBlock, Stack
-from keras_transformer.utils import Activation, Config, Shape, State, Tensor
+from keras_transformer.utils import Config, Shape, State, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -28,8 +26,8 @@ class DecoderLayer(ResidualBlock):
         norm: `"post"` (the paper) or `"pre"`.
         activation: Activation of the feed-forward network.
         depth: Number of layers in the stack; sublayers of deep stacks have smaller initial outputs.
-        cross_attention: Whether the layer attends to the encoder's output. Without, it is the layer
-            of a language model, called with `x` and `x_mask=`.
+        cross_attention: Whether the layer attends to the encoder's output, by default. Without, it
+            is the layer of a language model, called with `x` and `x_mask=`.
         positions, max_distance: Scheme of relative positions of the self-attention, see
             `MultiHeadAttention`.
         epsilon: Added to the variance in layer normalization.
@@ -60,24 +58,6 @@ class DecoderLayer(ResidualBlock):
     """
 
     bidirectional = False
-
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.1,
-        norm: str = "post",
-        activation: Activation = "relu",
-        depth: int = 1,
-        cross_attention: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        options = (norm, activation, depth, cross_attention)
-        super().__init__(d_model, num_heads, d_ff, dropout, *options, **kwargs)
-
-    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        self.build_sublayers(x_shape, memory_shape)
 
     def call(
         self,
@@ -183,23 +163,6 @@ class Decoder(Stack):
 
     layer_class = DecoderLayer
 
-    def __init__(
-        self,
-        num_layers: int,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.1,
-        norm: str = "post",
-        activation: Activation = "relu",
-        cross_attention: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        layer_args = d_model, num_heads, d_ff, dropout, norm, activation
-        layer_kwargs = {"cross_attention": cross_attention}
-        super().__init__(num_layers, *layer_args, layer_kwargs, **kwargs)
-        self.cross_attention = cross_attention
-
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         for layer in self.layers:
             layer.build(x_shape, memory_shape)
@@ -278,16 +241,9 @@ class Decoder(Stack):
 
 def _check_memory(layer, memory):
     """Checks that a decoder receives the encoder's output if and only if it has cross-attention."""
-    if layer.cross_attention and memory is None:
-        raise ValueError(
-            f"{layer.name!r} has cross-attention but received no memory: call it with (x, memory), "
-            "or create it with cross_attention=False."
-        )
-    if memory is not None and not layer.cross_attention:
-        raise ValueError(
-            f"{layer.name!r} has no cross-attention but received a memory: call it with "
-            "(x, x_mask=mask)."
-        )
+    if bool(layer.cross_attention) != (memory is not None):
+        has, received = ("has", "no") if layer.cross_attention else ("has no", "a")
+        raise ValueError(f"{layer.name!r} {has} cross-attention but received {received} memory.")
 
 
 def _check_steps(decoder):

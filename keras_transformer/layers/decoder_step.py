@@ -11,7 +11,6 @@ something else: a subclass, or a quantized layer.
 Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads, K width of a head.
 """
 
-import functools
 import math
 import numbers
 from collections.abc import Callable
@@ -86,14 +85,19 @@ class DecoderStep:
 
     def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
         x = ops.cast(x, self.compute_dtype)
-        append, past_mask = _append_position, None
+        past_mask = None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "past_positions" in state:
             x = _check_position(x, position, ops.shape(state["past_positions"])[1])
-            append = functools.partial(_write_position, position)
             past_mask = key_mask(ops.less_equal(state["past_positions"], position))
         else:
             num_keys = num_keys + 1
+
+        def append(cached, new):
+            if "past_positions" in state:
+                return ops.slice_update(cached, (0, 0, position, 0), new)
+            return ops.concatenate((cached, new), axis=2)
+
         biases = {
             key: PositionBias(scheme, 1, num_keys, position, tables, self.multiply)
             for key, (scheme, tables) in self.tables.items()
@@ -294,13 +298,3 @@ def _check_position(x, position, length):
             f"{number}: create the state with a larger length."
         )
     return x
-
-
-def _append_position(cached, new):
-    """Appends one position to keys or values."""
-    return ops.concatenate((cached, new), axis=2)
-
-
-def _write_position(position, cached, new):
-    """Writes one position of keys or values that are already allocated."""
-    return ops.slice_update(cached, (0, 0, position, 0), new)

@@ -49,8 +49,9 @@ class EncoderLayer(ResidualBlock):
     (2, 10, 512)
     """
 
-    def build(self, x_shape: Shape) -> None:
-        self.build_sublayers(x_shape)
+    # Keras expects the shapes of arguments of `call`.
+    def build(self, x_shape: Shape) -> None:  # type: ignore[override]
+        super().build(x_shape)
 
     def call(
         self,

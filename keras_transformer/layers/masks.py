@@ -16,6 +16,8 @@ array([[True, False, False], [True, True, False], [True, True, True]])
 (1, 1, 3, 3)
 """
 
+import functools
+
 import keras
 from keras import ops
 
@@ -63,25 +65,10 @@ def combine(*masks: Tensor | None) -> Tensor | None:
         Boolean tensor of the broadcast shape, or None if no mask was given.
 
     Raises:
-        ValueError: If the shapes do not broadcast together, as far as they are known, or a mask
-            holds numbers that `as_boolean` does not accept.
+        ValueError: If a mask holds numbers that `as_boolean` does not accept.
     """
-    joined = None
-    for mask in masks:
-        if mask is None:
-            continue
-        mask = as_boolean(mask)
-        if joined is None:
-            joined = mask
-            continue
-        sizes = zip(reversed(joined.shape), reversed(mask.shape), strict=False)
-        if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in sizes):
-            raise ValueError(
-                f"Masks of shapes {tuple(joined.shape)} and {tuple(mask.shape)} do not broadcast "
-                "together: their last axes must be those of the queries and keys."
-            )
-        joined = ops.logical_and(joined, mask)
-    return joined
+    given = [as_boolean(mask) for mask in masks if mask is not None]
+    return functools.reduce(ops.logical_and, given) if given else None
 
 
 def as_boolean(mask: Tensor) -> Tensor:
@@ -134,9 +121,4 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
     """
     if mask is None:
         return None
-    if len(mask.shape) != 2:
-        raise ValueError(
-            f"A padding mask must have shape (batch, length), received {tuple(mask.shape)}: pass "
-            "padding_mask(ids), or the attention_mask of an attention layer."
-        )
     return ops.expand_dims(ops.expand_dims(mask, 1), 1)

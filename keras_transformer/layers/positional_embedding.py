@@ -26,30 +26,19 @@ from keras_transformer.utils import Config, Shape, Tensor
 IDS_SCOPE = "checked_ids"  # name scope of lookups, which fail if a graph runs with invalid ids
 
 
-def check_ids(ids: Tensor, vocabulary_size: int) -> None:
+def _check_ids(ids, vocabulary_size):
     """Checks the shape of ids `(B, T)`, and their values where they are known."""
-    if hasattr(ids, "to_tensor") and hasattr(ids, "row_lengths"):
-        raise ValueError(
-            "Ids must be padded to one length, received a RaggedTensor: pass ids.to_tensor(), "
-            "which pads with PAD."
-        )
     if len(ids.shape) != 2:
-        raise ValueError(
-            f"Ids must have shape (batch, length), received {tuple(ids.shape)}: put a single "
-            "sentence into a batch of one."
-        )
+        raise ValueError(f"Ids must have shape (batch, length), received {tuple(ids.shape)}.")
     values = values_of(ids)
-    if values is None or not values.size:
+    if values is None:
         return
     # Keras' inputs are floats by default: whole numbers may arrive as such.
-    if not np.issubdtype(values.dtype, np.integer) and (values != np.floor(values)).any():
-        wrong = values[values != np.floor(values)][0]
-        raise ValueError(f"Ids must be integers, received {wrong}: tokenize the text first.")
-    if values.min() < 0 or values.max() >= vocabulary_size:
-        wrong = values.min() if values.min() < 0 else values.max()
+    invalid = values[(values != np.floor(values)) | (values < 0) | (values >= vocabulary_size)]
+    if invalid.size:
         raise ValueError(
-            f"Ids must lie in 0 … {vocabulary_size - 1} (vocabulary_size={vocabulary_size}), "
-            f"received {wrong:.0f}: tokenize with the vocabulary that the model was built for."
+            f"Ids must be integers in 0 … {vocabulary_size - 1}, received {invalid[0]}: tokenize "
+            "with the vocabulary that the model was built for."
         )
 
 
@@ -85,10 +74,7 @@ def sinusoidal_encoding(
     array([[0.8415, 0.5403, 0.0100, 0.99995]])
     """
     if d_model % 2:
-        raise ValueError(
-            f"Sinusoidal positions need an even d_model, received d_model={d_model}: choose an "
-            'even one or positions="learned".'
-        )
+        raise ValueError(f"Sinusoidal positions need an even d_model, received {d_model}.")
     check_value("frequencies", frequencies, FREQUENCIES)
     steps = d_model / 2 if frequencies == "transformer" else max(d_model / 2 - 1, 1)
     # One turn is 2π. Whole turns are dropped before sin and cos; a plain float32 product would have
@@ -169,10 +155,7 @@ class PositionalEmbedding(keras.layers.Layer):
             positions, d_model=d_model, frequencies=frequencies, first_position=first_position
         )
         if positions == "learned" and not max_length:
-            raise ValueError(
-                "positions='learned' requires max_length, the number of positions to learn, "
-                f"received max_length={max_length}."
-            )
+            raise ValueError("positions='learned' requires max_length, the number of positions.")
         self.supports_masking = True
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
@@ -190,25 +173,20 @@ class PositionalEmbedding(keras.layers.Layer):
         initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
         # No autocast: Keras would cast or not, depending on whether a model calls the layer.
         self.embeddings = self.add_weight(
-            shape=(self.vocabulary_size, self.d_model),
-            initializer=initializer,
-            autocast=False,
-            name="embeddings",
+            (self.vocabulary_size, self.d_model), initializer, autocast=False, name="embeddings"
         )
         if self.positions == "learned":
+            initializer = keras.initializers.RandomNormal(stddev=0.02)
             self.position_embeddings = self.add_weight(
-                shape=(self.max_length, self.d_model),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                (self.max_length, self.d_model),
+                initializer,
                 autocast=False,
                 name="position_embeddings",
             )
         self.output_bias = None
         if self.has_output_bias:
             self.output_bias = self.add_weight(
-                shape=(self.vocabulary_size,),
-                initializer="zeros",
-                autocast=False,
-                name="output_bias",
+                (self.vocabulary_size,), "zeros", autocast=False, name="output_bias"
             )
         self.built = True
 
@@ -222,12 +200,12 @@ class PositionalEmbedding(keras.layers.Layer):
         if reverse:
             if len(ids.shape) == 2 or ids.shape[-1] != self.d_model:
                 raise ValueError(
-                    f"Logits need a tensor (batch, length, d_model={self.d_model}), received "
-                    f"shape {tuple(ids.shape)}: pass the decoder's output to logits(x)."
+                    f"Logits need an input (batch, length, d_model={self.d_model}), received shape "
+                    f"{tuple(ids.shape)}."
                 )
             return project(ops.cast(ids, self.compute_dtype), *self.matrix_and_bias())
         ids = ops.convert_to_tensor(ids)
-        check_ids(ids, self.vocabulary_size)
+        _check_ids(ids, self.vocabulary_size)
         rows = ops.cast(ids, "int32")
         invalid = ops.less(rows, 0)
         if keras.backend.standardize_dtype(ids.dtype) != "int32":
@@ -270,26 +248,16 @@ class PositionalEmbedding(keras.layers.Layer):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> Config:
-        return super().get_config() | {
-            "vocabulary_size": self.vocabulary_size,
-            "d_model": self.d_model,
-            "positions": self.positions,
-            "max_length": self.max_length,
-            "dropout": self.dropout,
-            "frequencies": self.frequencies,
-            "first_position": self.first_position,
-            "output_bias": self.has_output_bias,
-        }
+        names = ("vocabulary_size", "d_model", "positions", "max_length", "dropout", "frequencies")
+        config = {name: getattr(self, name) for name in (*names, "first_position")}
+        return super().get_config() | config | {"output_bias": self.has_output_bias}
 
     def _encode_positions(self, ids, start):
         """Returns the positional encodings, float32 `(T, D)`."""
         length = ops.shape(ids)[1]
         shape = getattr(start, "shape", ())
         if shape.rank if hasattr(shape, "rank") else len(shape):
-            raise ValueError(
-                "start must be a scalar, the position of the first id of all rows: received shape "
-                f"{tuple(shape)}."
-            )
+            raise ValueError(f"start must be a scalar, received shape {tuple(shape)}.")
         if self.positions == "sinusoidal":
             start = self.first_position + start
             return sinusoidal_encoding(length, self.d_model, start, self.frequencies)
@@ -297,9 +265,8 @@ class PositionalEmbedding(keras.layers.Layer):
         known = first is not None and isinstance(length, int)
         if known and not 0 <= first <= self.max_length - length:
             raise ValueError(
-                f"This layer has {self.max_length} learned positions, received ids up to position "
-                f"{first if first < 0 else first + length - 1}: shorten the sequence or increase "
-                "max_length."
+                f"This layer has {self.max_length} learned positions, received ids at positions "
+                f"{first} … {first + length - 1}."
             )
         first = ops.cast(start, "int32")
         table = ops.cast(self.position_embeddings, "float32")

@@ -4,12 +4,6 @@ All of them are for self-attention; in cross-attention, query and key positions 
 
 Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
 K' width of a value head, D width of the model, R = T + S - 1 distances from a key to a query.
-
-Example:
-
->>> x = np.ones((2, 10, 512))
->>> for scheme in RelativePositions, BucketedPositions, RotaryPositions, DisentangledPositions:
-...     assert MultiHeadAttention(8, 64, positions=scheme())(x, x).shape == x.shape
 """
 
 import math
@@ -22,17 +16,10 @@ from keras import ops
 
 from keras_transformer.kernels import backend
 from keras_transformer.kernels.layers import EinsumDense
-from keras_transformer.layers.distances import (
-    count_distances,
-    distances,
-    distances_to_keys,
-    keys_to_distances,
-)
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.presets.options import (
     MAX_DISTANCES,
     NUM_BUCKETS,
-    RELATIVE,
     check_positions,
     check_rotary,
     check_sizes,
@@ -72,7 +59,8 @@ class Positions(keras.layers.Layer):
     the scores `(B, H, T, S)` of attention. A scheme is a layer because it may have weights; it is
     not called. Your own scheme overrides `rotate`, `add_scores` or `add_values`, and `build_for` if
     it has weights. Pass it to `MultiHeadAttention(positions=…)`, or to `Encoder` or `Decoder`,
-    whose layers share it; another layer that is given the same one makes a copy.
+    whose layers share it. Each of these makes a copy by `get_config`, since Keras would save the
+    weights of a common one with the first of them only.
 
     Example:
 
@@ -86,7 +74,6 @@ class Positions(keras.layers.Layer):
     (1, 5, 16)
     """
 
-    taken = False
     built: bool
 
     def rotate(self, heads: Tensor, at: PositionBias) -> Tensor:
@@ -112,21 +99,10 @@ class Positions(keras.layers.Layer):
         """Returns `at.rows`: what layers with the same scheme share, given `at.tables`."""
         return None
 
-    def take(self) -> "Positions":
-        """Returns the scheme for one layer: a copy if another layer has it already.
-
-        Keras would save the weights of both with the first layer only.
-        """
-        if self.taken:
-            return type(self).from_config(self.get_config()).take()
-        self.taken = True
-        return self
-
     def for_layer(self) -> "Positions":
         """Returns the scheme of one layer of a stack: this one, or one with its own weights.
 
-        Called once for each layer before any is built. A subclass of a scheme with its own weights
-        overrides it if it takes other arguments.
+        A subclass of a scheme with its own weights overrides it if it takes other arguments.
         """
         return self
 
@@ -214,8 +190,7 @@ class BucketedPositions(Positions):
             not, they share the bucket of distance 0, and a causal mask must hide them.
 
     Raises:
-        ValueError: If there are too few buckets, or `max_distance` is one of the distances with
-            their own bucket.
+        ValueError: If there are too few buckets, or too many for `max_distance`.
     """
 
     def __init__(
@@ -261,16 +236,10 @@ def buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndar
     directions = 2 if bidirectional else 1
     per_direction, remainder = divmod(num_buckets, directions)
     exact = per_direction // 2  # number of distances with their own bucket
-    if exact < 1 or remainder:
+    if remainder or not 1 <= exact < max_distance:
         raise ValueError(
-            f"num_buckets must be at least {2 * directions}"
-            f"{' and even, half for each direction' if bidirectional else ''}, received "
-            f"{num_buckets}."
-        )
-    if max_distance <= exact:
-        raise ValueError(
-            f"max_distance must be more than {exact}, the number of distances with their own "
-            f"bucket, received {max_distance}: increase it or decrease num_buckets={num_buckets}."
+            "Each direction must have a whole number of buckets, at least 2 and below "
+            f"2·max_distance: received num_buckets={num_buckets}, max_distance={max_distance}."
         )
     distance = np.arange(-max_distance, max_distance + 1)
     backwards = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
@@ -330,16 +299,11 @@ class DisentangledPositions(Positions):
     `(2k, D)` that all layers of a stack share, with δ = i - j + k clipped to 0 … 2k - 1. This
     follows the authors' code, where the third term, too, looks up query minus key; equation 4 of
     the paper has key minus query there. `Qʳ` has a bias, `Kʳ` has none. Unlike in their code, the
-    content keys have a bias, as in all attention layers here; with a bias of 0 both are equal.
-
-    The paper's model is an encoder; using the scheme in a decoder is our extension.
+    content keys have a bias. The paper's model is an encoder; a decoder is our extension.
 
     Args:
         max_distance: k; larger distances are clipped to it.
         table: The `table` of the other layers of a stack.
-
-    Raises:
-        ValueError: If `max_distance` is not positive.
     """
 
     def __init__(
@@ -418,12 +382,8 @@ class DistanceTable(keras.layers.Layer):
     """The vectors `(2k, D)` of the distances."""
 
     def build(self, table_shape: Shape) -> None:
-        self.distances = self.add_weight(
-            shape=table_shape,
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            autocast=False,
-            name="distances",
-        )
+        initializer = keras.initializers.RandomNormal(stddev=0.02)
+        self.distances = self.add_weight(table_shape, initializer, autocast=False, name="distances")
         self.built = True
 
 
@@ -450,29 +410,85 @@ def make_positions(
     bidirectional: bool | None = None,
     **kwargs: Any,
 ) -> Positions | None:
-    """Returns the scheme of a name, or a given one; None if it does not change attention.
+    """Returns the scheme of a name, a configuration or a copy; None if it leaves attention alone.
 
-    Args:
-        positions: One of `presets.POSITIONS`; or a `Positions`, or its configuration.
-        max_distance: Largest distance, for schemes that have one.
-        bidirectional: Whether the attention is bidirectional rather than causal, if known.
-        **kwargs: Arguments of every layer, such as `dtype`.
+    `kwargs` are arguments of every layer, such as `dtype`.
     """
-    scheme: Any = positions
-    if isinstance(positions, dict):
-        scheme = keras.saving.deserialize_keras_object(positions)
-    if scheme is None or isinstance(scheme, Positions):
+    if positions is None or isinstance(positions, Positions | dict):
         if max_distance is not None:
             raise ValueError(
-                f"max_distance={max_distance} needs positions given by name, received {scheme!r}: "
-                "pass a name, or pass max_distance to the class of the scheme."
+                f"max_distance={max_distance} needs positions given by name, received {positions}."
             )
-        return scheme and scheme.take()
-    check_positions(scheme, max_distance)
-    if scheme not in RELATIVE:
+        if isinstance(positions, Positions):
+            return type(positions).from_config(positions.get_config())
+        return keras.saving.deserialize_keras_object(positions) if positions else None
+    check_positions(positions, max_distance)
+    if positions not in CLASSES:
         return None
-    if scheme in MAX_DISTANCES and max_distance is not None:
+    if max_distance is not None:
         kwargs["max_distance"] = max_distance
-    if scheme == "bucketed":
+    if positions == "bucketed":
         kwargs["bidirectional"] = bidirectional is not False
-    return CLASSES[scheme](**kwargs).take()
+    return CLASSES[positions](**kwargs)
+
+
+# Arithmetic with the distances between queries and keys: T and S are ints or scalar tensors.
+
+
+def count_distances(num_queries: int | Tensor, num_keys: int | Tensor) -> int | Tensor:
+    """Returns R, the number of distances that occur; 0 without queries and keys."""
+    return _at_least_0(num_queries + num_keys - 1)
+
+
+def distances(num_queries: int | Tensor, num_keys: int | Tensor, start: int | Tensor = 0) -> Tensor:
+    """Returns all distances that occur, of key minus query: -(start + T - 1) … S - 1 - start."""
+    last = ops.cast(start, "int32") + (num_queries - 1)
+    return ops.arange(count_distances(num_queries, num_keys), dtype="int32") - last
+
+
+def distances_to_keys(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """Rearranges values by distance `(..., T, R)` or `(..., 1, R)` to values by key `(..., T, S)`.
+
+    For query t and key s, it is the entry s - t + T - 1 of row t. Each row is shifted by one more
+    (Huang et al., 2018, "Music Transformer", §3.4.1), which needs no lookup.
+    """
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, rows, _ = ops.shape(x)
+    width = count_distances(num_queries, num_keys)
+    if isinstance(rows, int) and rows == 1:
+        x = ops.broadcast_to(x, (*batch, num_queries, width))
+    x = ops.reshape(_pad_last(x, 0, 1), (*batch, num_queries * (width + 1)))
+    first = _at_least_0(num_queries - 1)
+    x = ops.reshape(x[..., first : first + num_queries * width], (*batch, num_queries, width))
+    return x[..., :num_keys]
+
+
+def keys_to_distances(x: Tensor, num_queries: int | Tensor, num_keys: int | Tensor) -> Tensor:
+    """Rearranges values by key `(..., T, S)` to values by distance `(..., T, R)`, 0 elsewhere."""
+    if isinstance(num_queries, int) and num_queries == 1:
+        return x
+    *batch, _, _ = ops.shape(x)
+    width, first = count_distances(num_queries, num_keys), _at_least_0(num_queries - 1)
+    if _is_symbolic(width):  # JAX cannot flatten this product of sizes
+        index = ops.arange(num_queries)[:, None] + ops.arange(width)
+        index = ops.broadcast_to(index, (*batch, num_queries, width))
+        return ops.take_along_axis(_pad_last(x, first, first), index, axis=-1)
+    x = ops.reshape(_pad_last(x, 0, first), (*batch, num_queries * width))
+    x = _pad_last(x, first, num_queries - first)
+    return ops.reshape(x, (*batch, num_queries, width + 1))[..., :-1]
+
+
+def _at_least_0(size):
+    if _is_symbolic(size):  # at least 2
+        return size
+    return max(size, 0) if isinstance(size, int) else ops.maximum(size, 0)
+
+
+def _is_symbolic(size):
+    """Returns whether a size is unknown while JAX traces: neither an int nor a tensor."""
+    return not isinstance(size, int) and not hasattr(size, "dtype")
+
+
+def _pad_last(x, before, after):
+    return ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(before, after)])

@@ -61,10 +61,8 @@ class FeedForward(CompositeLayer):
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         # An initializer object returns the same values each time: use a fresh copy.
-        self.output_initializer = (
-            self.kernel_initializer.clone()
-            if output_initializer is None
-            else keras.initializers.get(output_initializer)
+        self.output_initializer = keras.initializers.get(
+            self.kernel_initializer.clone() if output_initializer is None else output_initializer
         )
         policy = self.dtype_policy
         self.inner = Dense(
@@ -100,15 +98,14 @@ class ResidualBlock(AttendingLayer):
 
     Holds their common arguments and wraps sublayers in residual connections (`residual`). A
     subclass with other sublayers overrides `make_attention`, `make_feed_forward` or `make_norm`;
-    then it can be saved and loaded. For an experiment, a sublayer may also be assigned before the
-    layer is built; Keras raises an error afterwards.
+    what is assigned instead is not saved.
 
     For the arguments, see `EncoderLayer` and `DecoderLayer`. `norm="post"` is
     `LayerNorm(x + Dropout(Sublayer(x)))` as in the paper (§3.1); `"pre"` is
     `x + Dropout(Sublayer(LayerNorm(x)))`.
     """
 
-    bidirectional = True  # whether self-attention sees later positions
+    bidirectional = True  # whether self-attention sees later positions: an encoder, not a decoder
 
     def __init__(
         self,
@@ -119,7 +116,7 @@ class ResidualBlock(AttendingLayer):
         norm: str = "post",
         activation: Activation = "relu",
         depth: int = 1,
-        cross_attention: bool = False,
+        cross_attention: bool = True,
         positions: str | Positions | None = None,
         max_distance: int | None = None,
         epsilon: float = EPSILON,
@@ -147,6 +144,7 @@ class ResidualBlock(AttendingLayer):
         self.positions = make_positions(
             positions, max_distance, self.bidirectional, dtype=self.dtype_policy
         )
+        cross_attention = cross_attention and not self.bidirectional
         self.num_sublayers = 3 if cross_attention else 2
         self.self_attention = self.make_attention()
         self.self_attention_norm = self.make_norm()
@@ -156,28 +154,20 @@ class ResidualBlock(AttendingLayer):
         self.feed_forward = self.make_feed_forward()
         self.feed_forward_norm = self.make_norm()
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
-        attributes = vars(self).items()
-        self._created = {name: id(x) for name, x in attributes if isinstance(x, keras.Layer)}
 
-    def build_sublayers(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
-        """Builds the layer; Keras expects `build` to have the arguments of `call`."""
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        if self.positions and not isinstance(self.self_attention, MultiHeadAttention):
+            raise ValueError(
+                f"{type(self.self_attention).__name__} does not accept positions: return a "
+                "kt.MultiHeadAttention from make_attention."
+            )
         if self.positions:
-            if not isinstance(self.self_attention, MultiHeadAttention):
-                raise ValueError(
-                    f"{type(self.self_attention).__name__} does not accept "
-                    f"{type(self.positions).__name__}: return a kt.MultiHeadAttention from "
-                    "make_attention, or omit positions."
-                )
             self.self_attention.positions = self.positions
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
         if self.cross_attention and self.cross_attention_norm:
             if getattr(self.cross_attention, "positions", None):
-                raise ValueError(
-                    f"The cross-attention of {self.name!r} has positions, which are for "
-                    "self-attention: pass them to the layer, not to the attention that "
-                    "make_attention returns."
-                )
+                raise ValueError("Cross-attention takes no positions: pass them to the layer.")
             self.cross_attention.build(x_shape, memory_shape or x_shape)
             self.cross_attention_norm.build(x_shape)
         self.feed_forward.build(x_shape)
@@ -229,24 +219,11 @@ class ResidualBlock(AttendingLayer):
         return tuple(x_shape)
 
     def get_config(self) -> Config:
-        created = self._created.items()
-        replaced = [name for name, identity in created if id(getattr(self, name)) != identity]
-        if replaced:
-            raise ValueError(
-                f"{replaced[0]} of {self.name!r} was replaced by assignment, which get_config "
-                "cannot serialize: override make_attention, make_feed_forward or make_norm in a "
-                "registered subclass instead."
-            )
+        names = ("d_model", "num_heads", "d_ff", "dropout", "norm", "depth", "epsilon")
         return super().get_config() | {
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-            "norm": self.norm,
+            **{name: getattr(self, name) for name in names},
             "activation": keras.activations.serialize(self.activation),
-            "depth": self.depth,
-            "positions": self.positions and keras.saving.serialize_keras_object(self.positions),
-            "epsilon": self.epsilon,
+            "positions": keras.saving.serialize_keras_object(self.positions),
         }
 
     def _initializers(self):
@@ -270,8 +247,8 @@ class ResidualBlock(AttendingLayer):
 class Stack(AttendingLayer):
     """Base of `Encoder` and `Decoder`, which have the arguments: a stack of N layers.
 
-    `layer_kwargs` are other arguments of each layer. The layers share a scheme of relative
-    positions, except for weights that belong to one layer, see `Positions.for_layer`.
+    The layers share a scheme of relative positions, except for weights that belong to one layer,
+    see `Positions.for_layer`.
     """
 
     layer_class: type[ResidualBlock]  # set by the subclass
@@ -285,7 +262,7 @@ class Stack(AttendingLayer):
         dropout: float = 0.1,
         norm: str = "post",
         activation: Activation = "relu",
-        layer_kwargs: Config | None = None,
+        cross_attention: bool = True,
         positions: str | Positions | Config | None = None,
         max_distance: int | None = None,
         epsilon: float = EPSILON,
@@ -299,22 +276,13 @@ class Stack(AttendingLayer):
         self._get_positions = lambda: positions  # hidden from Keras, which would wrap a dict
         self.max_distance = max_distance
         self.epsilon = epsilon
+        self.cross_attention = cross_attention and not bidirectional
         (self.num_layers,) = check_sizes(num_layers=num_layers)
-        self.layers = [
-            self.layer_class(
-                d_model,
-                num_heads,
-                d_ff,
-                dropout,
-                norm,
-                activation,
-                depth=self.num_layers,
-                epsilon=epsilon,
-                **layer_kwargs or {},
-                dtype=self.dtype_policy,
-            )
-            for _ in range(self.num_layers)
-        ]
+        layer_args = d_model, num_heads, d_ff, dropout, norm, activation
+        options = {"depth": self.num_layers, "epsilon": epsilon, "dtype": self.dtype_policy}
+        if not bidirectional:
+            options["cross_attention"] = cross_attention
+        self.layers = [self.layer_class(*layer_args, **options) for _ in range(self.num_layers)]
         if scheme:
             for layer in self.layers:
                 layer.positions = scheme.for_layer()

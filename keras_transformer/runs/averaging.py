@@ -152,7 +152,7 @@ def _read_weights(path):
     arrays = {}
 
     def collect(name, item):
-        if isinstance(item, h5py.Dataset):
+        if isinstance(item, h5py.Dataset) and name != "vars/layers":  # older files do not have it
             if item.external or item.is_virtual:
                 raise ValueError(f"{path} must hold its arrays, but {name} is in another file.")
             arrays[name] = item[...].astype("float64")

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from typing import cast
 
 EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
 START_TIMEOUT = 300.0  # seconds that workers wait for each other at the start
@@ -58,18 +59,14 @@ def read_cluster(environment: dict[str, str] | None = None) -> Cluster | None:
         return Cluster(tuple(addresses.values()), list(addresses).index(task))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
-            "TF_CONFIG must be the JSON of a cluster, with the addresses host:port of chief and "
-            "worker, and of the task of this process, which must be one of them: expected, for "
-            f"example, {EXAMPLE}, received {text}."
+            "TF_CONFIG must be the JSON of a cluster with the task of this process, such as "
+            f"{EXAMPLE}, received {text}."
         ) from None
 
 
 def joined_cluster() -> Cluster:
     """Reads the cluster of a process that has joined it."""
-    cluster = read_cluster()
-    if cluster is None:
-        raise ValueError("TF_CONFIG is missing: do not unset it after the workers have joined.")
-    return cluster
+    return cast(Cluster, read_cluster())
 
 
 def cluster_for_strategy(strategy: str) -> Cluster | None:
@@ -78,10 +75,7 @@ def cluster_for_strategy(strategy: str) -> Cluster | None:
         return None
     cluster = read_cluster()
     if cluster is None and strategy == "multiworker":
-        raise ValueError(
-            f'The strategy "multiworker" needs the environment variable TF_CONFIG, such as '
-            f"{EXAMPLE}."
-        )
+        raise ValueError(f'The strategy "multiworker" needs TF_CONFIG, such as {EXAMPLE}.')
     return cluster if cluster and len(cluster.addresses) > 1 else None
 
 

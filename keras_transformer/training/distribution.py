@@ -8,13 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 from keras_transformer.kernels.backend import require_tensorflow
-from keras_transformer.presets import STRATEGIES
+from keras_transformer.presets.options import STRATEGIES, check_value
 from keras_transformer.special_ids import PAD
 from keras_transformer.training.cluster import (
     START_TIMEOUT,
@@ -24,13 +23,10 @@ from keras_transformer.training.cluster import (
     wait_for_workers,
 )
 from keras_transformer.training.keras_workarounds import sum_over_replicas
-from keras_transformer.utils import counted
 
 CHECK_SECONDS = 3.0  # seconds between two checks of the other workers
 MAX_MISSES = 3  # failed checks in a row after which a worker counts as lost
 GRACE_SECONDS = 20.0  # seconds before this process is killed
-# Maximum time until all other processes have ended.
-MAX_SECONDS_TO_END = (CHECK_SECONDS + 2.0) * MAX_MISSES + GRACE_SECONDS
 
 
 def make_strategy(
@@ -45,7 +41,8 @@ def make_strategy(
             its CPU; `"one"`, the first GPU, else the CPU; `"mirrored"`, a copy of the model on
             each GPU, else on each logical CPU device; or `"multiworker"`, the same on each of the
             machines in TF_CONFIG, all of which run the same program.
-        logical_devices: Number of devices to split the CPU into, to try `"mirrored"` without a GPU.
+        logical_devices: Number of devices to split the CPU into, to try `"mirrored"` without a GPU;
+            ignored with workers.
         timeout: Seconds that workers wait for each other.
 
     Returns:
@@ -61,11 +58,11 @@ def make_strategy(
     ...     model = Transformer(8000, 8000, num_layers=2, d_model=64, num_heads=4, d_ff=128)
     """
     require_tensorflow("make_strategy")
-    if name not in STRATEGIES:
-        raise ValueError(f"Unknown strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
+    check_value("strategy", name, STRATEGIES)
     cluster = cluster_for_strategy(name)
     if cluster is not None:
-        return _join_workers(cluster, logical_devices, timeout)
+        wait_for_workers(cluster, timeout)
+        return tf.distribute.MultiWorkerMirroredStrategy()
     if logical_devices > 1:
         _split_cpu(logical_devices)
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
@@ -76,21 +73,6 @@ def make_strategy(
     return tf.distribute.OneDeviceStrategy(devices[0])
 
 
-def _join_workers(cluster, logical_devices, timeout):
-    if logical_devices > 1:
-        raise ValueError(
-            f"logical_devices={logical_devices} is for a single process: omit it with workers."
-        )
-    wait_for_workers(cluster, timeout)
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    except RuntimeError as error:
-        raise ValueError(
-            "Workers must join before TensorFlow computes anything: call make_strategy first "
-            f"({error})."
-        ) from None
-
-
 def _split_cpu(count):
     """Splits the CPU into several logical devices."""
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -98,11 +80,9 @@ def _split_cpu(count):
     try:
         tf.config.set_logical_device_configuration(cpu, devices)
     except RuntimeError:
-        available = len(tf.config.list_logical_devices("CPU"))
-        if available != count:
+        if len(tf.config.list_logical_devices("CPU")) != count:
             raise ValueError(
-                f"The CPU is already initialized with {counted(available, 'logical device')}, "
-                f"expected {count}: call make_strategy before TensorFlow computes anything."
+                "TensorFlow has already initialized the CPU: call make_strategy before."
             ) from None
 
 
@@ -119,19 +99,6 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 # Batches.
-
-
-def check_scope(strategy: tf.distribute.Strategy, variables: list[keras.Variable]) -> None:
-    """Raises if a variable was created outside the strategy's scope, where it has no replicas."""
-    if strategy.num_replicas_in_sync == 1:
-        return
-    for variable in variables:
-        if not strategy.extended.variable_created_in_scope(variable.value):
-            raise ValueError(
-                f"The variable {variable.path} was created outside the scope of the "
-                f"{type(strategy).__name__}: create and compile the model within `with "
-                "strategy.scope():`."
-            )
 
 
 def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:

@@ -39,21 +39,17 @@ PER_TOKEN = (TokenMetric, TargetTokens)
 # Slices.
 
 
-def reason_against_slices(model: Any, y: Nested = None) -> str | None:
-    """Returns why the loss of a `TokenTrainer` is not a mean over target tokens, or None.
+def averages_tokens(model: Any, y: Nested = None) -> bool:
+    """Returns whether the loss of a `TokenTrainer` is a mean over target tokens.
 
-    If it is, slices and replicas can be averaged by their tokens. The reason is part of a sentence.
+    Then slices and replicas can be averaged by their tokens.
     """
-    if tf.nest.is_nested(model.loss):
-        return "the loss is a list or dictionary"
-    if not isinstance(model.loss, SmoothedCrossEntropy):
-        name = getattr(model.loss, "name", getattr(model.loss, "__name__", model.loss))
-        return f"the loss is {name}"
-    if model.loss.reduction != "mean_with_sample_weight":
-        return f"the reduction of the loss is {model.loss.reduction!r}"
-    if type(model).compute_loss is not keras.Model.compute_loss:
-        return f"{type(model).__name__} overrides compute_loss"
-    return "the model has several outputs" if tf.nest.is_nested(y) else None
+    return (
+        isinstance(model.loss, SmoothedCrossEntropy)
+        and model.loss.reduction == "mean_with_sample_weight"
+        and type(model).compute_loss is keras.Model.compute_loss
+        and not tf.nest.is_nested(y)  # one output
+    )
 
 
 def split(batch: Nested, count: int) -> list[Nested]:
@@ -149,32 +145,18 @@ def sum_gradients(gradients: Iterable[Gradient]) -> Gradient:
 # The fused loss.
 
 
-def reason_for_logits(
-    model: Any, sample_weight: Tensor | None, metrics: list[keras.metrics.Metric]
-) -> str | None:
-    """Returns why the loss of a `TokenTrainer` needs logits, as part of a sentence, or None.
-
-    `metrics` are those that were passed to `compile`.
-    """
-    name = type(model).__name__
-    if not model.has_fused_loss():
-        return f"{name} does not declare fused_loss = True for its call"
-    quantized = [layer.name for layer in model.layers if layer.quantization_mode]
-    if quantized:  # its output is not a product with its kernel
-        return f"{quantized[0]} is quantized"
-    if sample_weight is not None:
-        return "the batches have sample weights"
-    if type(model.loss) is not SmoothedCrossEntropy:
-        return "the loss is not SmoothedCrossEntropy"
-    if reason := reason_against_slices(model):
-        return reason
-    if model._compile_loss._user_loss_weights is not None:
-        return "there are loss_weights"
-    if not all(isinstance(metric, PER_TOKEN) for metric in metrics):
-        return "a metric needs logits"
-    if type(model).compute_metrics is not keras.Model.compute_metrics:
-        return f"{name} overrides compute_metrics"
-    return None
+def allows_fused_loss(model: Any, metrics: list[keras.metrics.Metric]) -> bool:
+    """Returns whether neither the loss of a `TokenTrainer` nor its compiled metrics need logits."""
+    return (
+        model.has_fused_loss()
+        # The output of a quantized layer is not a product with its kernel.
+        and not any(layer.quantization_mode for layer in model.layers)
+        and type(model.loss) is SmoothedCrossEntropy
+        and averages_tokens(model)
+        and model._compile_loss._user_loss_weights is None
+        and all(isinstance(metric, PER_TOKEN) for metric in metrics)
+        and type(model).compute_metrics is keras.Model.compute_metrics
+    )
 
 
 def fused_gradients(

@@ -5,7 +5,6 @@ is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 """
 
 import contextlib
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -172,53 +171,3 @@ def check_weights(model: keras.Model, name: str) -> None:
 def is_finite(variable: keras.Variable) -> bool:
     """Returns whether all numbers of a variable are finite."""
     return bool(np.isfinite(keras.ops.convert_to_numpy(variable)).all())
-
-
-def check_left_over(model: keras.Model, store: Any) -> None:
-    """Checks that a file has no weights of layers that the model lacks; Keras ignores them.
-
-    `store` is the argument of `load_own_variables` of the whole model.
-    """
-    paths = _find_paths(model)
-    groups = {path for path in _find_groups(store) if _is_of_layer(path)}
-    if not groups.issuperset(path for path, variables in paths.items() if variables):
-        return  # Keras reports what is missing, or the model is a part of another one
-    if left_over := sorted(groups - paths.keys()):
-        more = f" and {len(left_over) - 5} more" if len(left_over) > 5 else ""
-        raise ValueError(
-            f"The file has weights that {model.name!r} lacks ({', '.join(left_over[:5])}{more}): "
-            "create the model with the same arguments, or load the other weights by "
-            "load_weights(…, skip_mismatch=True)."
-        )
-
-
-def _find_paths(model):
-    """Returns the paths under which Keras saves layers, with the variables of each."""
-    from keras.src.saving import saving_lib
-
-    class Paths(saving_lib.H5IOStore):
-        """Takes the place of a file."""
-
-        def __init__(self) -> None:
-            super().__init__(io.BytesIO(), mode="w")
-            self.made: dict[str, dict[str, Any]] = {}
-
-        def make(self, path, metadata=None):
-            return self.made.setdefault(path, {})
-
-    store = Paths()
-    saving_lib._save_state(model, store, None, "", set())
-    return {path: variables for path, variables in store.made.items() if _is_of_layer(path)}
-
-
-def _find_groups(store):
-    """Returns the paths that have weights in a file."""
-    names = list(getattr(store, "sharding_config", {}).get("weight_map", []))
-    if not names and hasattr(store, "h5_file"):
-        store.h5_file.visit(names.append)
-    paths = {f"/{name.strip('/')}/".rpartition("/vars/")[0] for name in names if "vars" in name}
-    return {path.strip("/") for path in paths}
-
-
-def _is_of_layer(path):
-    return not {"optimizer", "seed_generator"} & {*path.split("/")}

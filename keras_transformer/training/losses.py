@@ -3,8 +3,7 @@
 Shapes: B batch, T target length, V vocabulary.
 """
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -248,8 +247,8 @@ def token_weights(
     shape, expected = tuple(given.shape), tuple(labels.shape)
     if not _shapes_match(shape, expected[: len(shape)], 1):
         raise ValueError(
-            "sample_weight must have shape (batch,), one weight for each row, or (batch, length), "
-            f"one for each label: received {shape} for labels of shape {expected}."
+            f"sample_weight must have shape (batch,) or (batch, length), received {shape} for "
+            f"labels of shape {expected}."
         )
     for _ in expected[len(shape) :]:
         given = ops.expand_dims(given, -1)
@@ -267,22 +266,20 @@ def read_labels(
 
     In a compiled function, which cannot raise, an invalid label has weight NaN.
     """
-    labels, _ = _check_type(labels)
+    labels = _cast_labels(labels)
     shape = ops.shape(outputs)[:-1]
     received, expected = tuple(labels.shape), tuple(outputs.shape)[:-1]
     if len(expected) < 2:
         raise ValueError(
             "Outputs must be logits of shape (batch, length, vocabulary), received shape "
-            f"{tuple(outputs.shape)}: for classes, use keras.losses.SparseCategoricalCrossentropy "
-            "and its metrics, since label 0 (PAD) is ignored here."
+            f"{tuple(outputs.shape)}: for classes, use Keras' own losses and metrics."
         )
     if not _shapes_match(received, expected):
         raise ValueError(
             "Labels must hold one id for each position of the outputs, with shape "
             f"{expected}, received shape {received}: {MAKE_LABELS}."
         )
-    check_label_array(labels, vocabulary_size)
-    labels = _cast_labels(labels)
+    _check_labels(labels, vocabulary_size)
     with keras.name_scope(LABELS_SCOPE):
         unknown = None in received + expected
         if unknown and not any(size is None for size in shape):  # None for KerasTensors
@@ -294,20 +291,16 @@ def read_labels(
     return ids, token_weights(labels, sample_weight, dtype, vocabulary_size)
 
 
-def check_label_array(labels: Any, vocabulary_size: int) -> None:
+def _check_labels(labels, vocabulary_size):
     """Checks labels, if their values are known: not in a graph."""
-    values = values_of(_check_type(labels)[0])
-    if values is None or not values.size:
+    values = values_of(labels)
+    if values is None:
         return
-    if not np.issubdtype(values.dtype, np.integer):
-        wrong = values[values != np.floor(values)]
-        if wrong.size:
-            raise ValueError(f"Labels must be whole numbers, received {wrong[0]}.")
-    if values.max() >= vocabulary_size:
+    invalid = values[(values != np.floor(values)) | (values >= vocabulary_size)]
+    if invalid.size:
         raise ValueError(
-            f"Labels must be below {vocabulary_size}, the size of the vocabulary, received the "
-            f"label {int(values.max())}: {TOKENIZE}. Labels of 0 (PAD) and negative labels are "
-            "ignored."
+            f"Labels must be whole numbers below {vocabulary_size}, the size of the vocabulary, "
+            f"received the label {invalid[0]}: {TOKENIZE}."
         )
 
 
@@ -324,26 +317,10 @@ def explain_failure(message: str) -> str | None:
     return None
 
 
-def _check_type(labels: Any) -> tuple[Tensor, str]:
-    """Returns labels as an array or tensor, and their dtype; raises if they are not numbers."""
-    if hasattr(labels, "to_tensor") and hasattr(labels, "row_lengths"):
-        raise ValueError(
-            "Labels must be padded to one length, received a RaggedTensor: pass "
-            "labels.to_tensor(), which pads with PAD."
-        )
-    labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
-    try:
-        dtype = keras.backend.standardize_dtype(labels.dtype)
-    except ValueError:  # NumPy's strings and objects
-        dtype = str(labels.dtype)
-    if not dtype.startswith(("int", "uint", "float", "bfloat", "bool")):
-        raise ValueError(f"Labels must be ids, received type {dtype}: tokenize the text first.")
-    return labels, dtype
-
-
 def _cast_labels(labels):
     """Casts labels to a dtype that holds any id."""
-    labels, dtype = _check_type(labels)
+    labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
+    dtype = keras.backend.standardize_dtype(labels.dtype)
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
         dtype = "int32"
     return ops.cast(labels, "float32" if dtype in ("float16", "bfloat16") else dtype)
@@ -359,24 +336,12 @@ def _shapes_match(shape, expected, *others):
 def refuse_probabilities(arguments: Nested) -> None:
     """Raises for losses and metrics that expect probabilities, in arguments of `compile`."""
     for leaf in keras.tree.flatten(arguments):
-        found = leaf
-        if isinstance(leaf, str):
-            # By this name, Keras chooses a cross-entropy by the labels.
-            name = "categorical_crossentropy" if leaf in ("crossentropy", "ce") else leaf
-            try:
-                found = keras.losses.get(name)
-            except ValueError:  # not the name of a loss
-                continue
-        if inspect.isfunction(found):
-            default = inspect.signature(found).parameters.get("from_logits")
-            from_logits = default.default if default else None
-        else:
-            from_logits = getattr(found, "from_logits", None)
-        if from_logits is False:
-            name = leaf if isinstance(leaf, str) else getattr(leaf, "name", found)
+        name = leaf if isinstance(leaf, str) else getattr(leaf, "__name__", "")
+        is_keras_own = name is leaf or getattr(keras.losses, name, None) is leaf
+        by_name = name == "ce" or "crossentropy" in name.lower()
+        if (is_keras_own and by_name) or getattr(leaf, "from_logits", None) is False:
             raise ValueError(
-                f"The model returns logits, {name} expects probabilities: compile with "
+                f"The model returns logits, {name or leaf} expects probabilities: compile with "
                 "SmoothedCrossEntropy() and Perplexity(), or with from_logits=True and "
-                "ignore_class=0. To load a model that was saved with it, use "
-                "load_model(path, compile=False)."
+                "ignore_class=0."
             )

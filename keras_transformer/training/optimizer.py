@@ -135,10 +135,7 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         super().__init__()
         if (d_model is None) == (peak is None):
-            raise ValueError(
-                f"Pass either d_model or peak, received d_model={d_model} and peak={peak}: name "
-                "the arguments, such as WarmupInverseSqrt(peak=1e-3, warmup_steps=4000)."
-            )
+            raise ValueError(f"Name d_model or peak, received d_model={d_model} and peak={peak}.")
         if d_model is None:
             check_value("peak", peak, POSITIVE)
         else:
@@ -146,8 +143,8 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
         check_value("warmup_steps", warmup_steps, COUNT)
         if cooldown_steps and not 0 < cooldown_steps <= (total_steps or 0):
             raise ValueError(
-                "cooldown_steps must be at least 0 and at most total_steps, received "
-                f"cooldown_steps={cooldown_steps} and total_steps={total_steps}."
+                f"cooldown_steps must be in 0 … total_steps={total_steps}, received "
+                f"{cooldown_steps}."
             )
         self.d_model = d_model
         self.peak = peak

@@ -1,13 +1,12 @@
 """A Keras model that trains on sentences: losses and gradients are means over target tokens."""
 
-import inspect
 import math
 import warnings
 from typing import Any
 
 import keras
 
-from keras_transformer.kernels.backend import IS_TENSORFLOW
+from keras_transformer.kernels.backend import IS_TENSORFLOW, require_tensorflow
 from keras_transformer.presets.options import ABOVE_0, NOT_NEGATIVE, check_sizes, check_value
 from keras_transformer.training import keras_workarounds
 from keras_transformer.training.losses import refuse_probabilities, token_weights
@@ -21,24 +20,24 @@ if IS_TENSORFLOW:
     from keras_transformer.training.distribution import (
         WorkerWatch,
         broadcast_from_chief,
-        check_scope,
         distribute,
         is_multiworker,
     )
     from keras_transformer.training.gradients import (
         PER_TOKEN,
         accumulate,
+        allows_fused_loss,
+        averages_tokens,
         fused_gradients,
         rdrop_term,
-        reason_against_slices,
-        reason_for_logits,
         repeat_batch,
         split,
         sum_gradients,
     )
-    from keras_transformer.training.keras_workarounds import sum_over_replicas
 
 MIN_LOSS_SCALE = 1.0  # of float16: below it, no scale makes gradients finite
+# Keras would read the position of each row's largest id as its class.
+CLASS_WEIGHT = "class_weight is not supported: pass sample_weight, (B,) or (B, T)."
 
 
 class TokenTrainer(keras.Model):
@@ -99,12 +98,9 @@ class TokenTrainer(keras.Model):
     _fused_loss_option: str | bool = "auto"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if args or {"inputs", "outputs"} & kwargs.keys():
+        if args or "inputs" in kwargs:
             # Keras would change the base classes of TokenTrainer, and so of all other models.
-            raise ValueError(
-                f"{type(self).__name__} cannot be made of inputs and outputs: create the layers in "
-                "__init__ and use them in call."
-            )
+            raise ValueError("A TokenTrainer cannot be made of inputs and outputs: subclass it.")
         super().__init__(**kwargs)
 
     @classmethod
@@ -152,16 +148,18 @@ class TokenTrainer(keras.Model):
             ValueError: If an argument is out of range, needs the TensorFlow backend or does not fit
                 the loss, or if a loss or metric expects probabilities instead of logits.
         """
-        self._check_options(clip_norm, accumulation_steps, fused_loss, rdrop)
-        replicas = 1
-        if IS_TENSORFLOW:
-            replicas = self.distribute_strategy.num_replicas_in_sync
-            check_scope(self.distribute_strategy, self.variables)
-        if replicas > 1 and kwargs.get("steps_per_execution", 1) != 1:
-            raise ValueError(
-                f"Keras does not support steps_per_execution={kwargs['steps_per_execution']} "
-                f"on {replicas} replicas: omit it."
-            )
+        if clip_norm is not None:
+            check_value("clip_norm", clip_norm, ABOVE_0)
+        check_sizes(accumulation_steps=accumulation_steps)
+        check_value("rdrop", rdrop, NOT_NEGATIVE)
+        if fused_loss not in ("auto", True, False):
+            raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
+        if clip_norm is not None or accumulation_steps > 1 or rdrop or fused_loss is True:
+            require_tensorflow("compile with clip_norm, accumulation_steps, rdrop or fused_loss")
+        if IS_TENSORFLOW and self.distribute_strategy.num_replicas_in_sync > 1:
+            is_replicated = self.distribute_strategy.extended.variable_created_in_scope
+            if not all(is_replicated(variable.value) for variable in self.variables):
+                raise ValueError("Create and compile the model in the scope of the strategy.")
         if self.has_fused_loss():  # it returns logits
             refuse_probabilities((args, kwargs))
         super().compile(*args, **kwargs)
@@ -171,23 +169,6 @@ class TokenTrainer(keras.Model):
         self.rdrop = rdrop
         if IS_TENSORFLOW:
             keras_workarounds.release_graphs(self.optimizer)
-            self._check_slices()
-
-    def _check_options(self, clip_norm, accumulation_steps, fused_loss, rdrop):
-        """Raises if an option of `compile` is out of range, or needs the TensorFlow backend."""
-        if clip_norm is not None:
-            check_value("clip_norm", clip_norm, ABOVE_0)
-        check_sizes(accumulation_steps=accumulation_steps)
-        if fused_loss not in ("auto", True, False):
-            raise ValueError(f'fused_loss must be "auto", True or False, received {fused_loss!r}.')
-        check_value("rdrop", rdrop, NOT_NEGATIVE)
-        needs_tensorflow = clip_norm is not None or accumulation_steps != 1 or rdrop
-        if not IS_TENSORFLOW and (needs_tensorflow or fused_loss is True):
-            raise ValueError(
-                "clip_norm, accumulation_steps, fused_loss and rdrop need Keras' TensorFlow "
-                f"backend, this is {keras.backend.backend()}: omit them, or load a model that was "
-                "trained with them by load_model(path, compile=False)."
-            )
 
     def get_compile_config(self) -> Config | None:
         config = super().get_compile_config()
@@ -200,24 +181,19 @@ class TokenTrainer(keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    # Checks that Keras lacks.
-
-    def check_arrays(self, x: Nested, y: Nested = None) -> None:
-        """Raises for invalid arrays of inputs and labels, since a compiled step cannot.
-
-        A subclass may override it.
-        """
-
-    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+    def fit(
+        self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any
+    ) -> keras.callbacks.History:
         """Trains the model: see `keras.Model.fit`, whose arguments it takes.
 
         Several workers each read their rows of every batch of a dataset made by `make_dataset`.
 
         Raises:
-            ValueError: If `class_weight` is given, or inputs or labels are invalid.
+            ValueError: If `class_weight` is given.
             WorkerLostError: If another worker no longer responds.
         """
-        self._check_data(super().fit, x, *args, **kwargs)
+        if class_weight is not None:
+            raise ValueError(CLASS_WEIGHT)
         strategy = self.distribute_strategy if IS_TENSORFLOW else None
         if strategy is None or not is_multiworker(strategy):
             return super().fit(x, *args, **kwargs)
@@ -230,35 +206,22 @@ class TokenTrainer(keras.Model):
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Evaluates the model: see `keras.Model.evaluate`, whose arguments it takes."""
-        self._check_data(super().evaluate, x, *args, **kwargs)
         if IS_TENSORFLOW:
             x = distribute(self.distribute_strategy, x)
         return super().evaluate(x, *args, **kwargs)
 
-    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+    def train_on_batch(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
         """Trains on one batch: see `keras.Model.train_on_batch`, whose arguments it takes."""
-        self._check_data(super().train_on_batch, *args, **kwargs)
+        if class_weight is not None:
+            raise ValueError(CLASS_WEIGHT)
         return super().train_on_batch(*args, **kwargs)
-
-    def _check_data(self, method, *args, **kwargs):
-        """Checks the arguments of `fit`, `evaluate` or `train_on_batch`."""
-        given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
-        if given.get("class_weight") is not None:
-            raise ValueError(
-                "class_weight is not supported: pass sample_weight, the weight of each row (B,) or "
-                "of each target token (B, T)."
-            )
-        self.check_arrays(given.get("x"), given.get("y"))
-        validation = given.get("validation_data")
-        if isinstance(validation, (tuple, list)):
-            self.check_arrays(*validation[:2])
 
     def save(self, filepath: Path, *args: Any, **kwargs: Any) -> None:
         """Saves the model: see `keras.Model.save`, whose arguments it takes; not as HDF5."""
         if str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(
-                f"{filepath} is an HDF5 file, from which Keras could not load this model: use a "
-                "name that ends in .keras, or save_weights and a name that ends in .weights.h5."
+                f"{filepath} must end in .keras: Keras could not load this model from HDF5. "
+                "save_weights writes .weights.h5."
             )
         super().save(filepath, *args, **kwargs)
 
@@ -288,8 +251,8 @@ class TokenTrainer(keras.Model):
     def _accumulate_gradients(self, batch):
         """Returns this replica's share of the gradients of the mean loss over all replicas."""
         all_tokens = None  # Keras weights all replicas alike
-        if reason_against_slices(self, batch[1]) is None:
-            (all_tokens,) = sum_over_replicas([tf.reduce_sum(batch[2])])
+        if averages_tokens(self, batch[1]):
+            (all_tokens,) = keras_workarounds.sum_over_replicas([tf.reduce_sum(batch[2])])
         if self.accumulation_steps == 1:
             return self._compute_gradients(batch, all_tokens)
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
@@ -361,11 +324,14 @@ class TokenTrainer(keras.Model):
         """Decides whether to use the fused loss."""
         if self._fused_loss_option is False:
             return False
-        reason = reason_for_logits(self, sample_weight, self._compiled_metrics())
-        if reason and self._fused_loss_option is True:
-            raise ValueError(f'fused_loss=True is not possible: {reason}; try "auto".')
+        allowed = sample_weight is None and allows_fused_loss(self, self._compiled_metrics())
+        if self._fused_loss_option is True and not allowed:
+            raise ValueError(
+                "fused_loss=True needs a class that declares it, SmoothedCrossEntropy, no weights "
+                'of samples or losses, and metrics of this package: try fused_loss="auto".'
+            )
         # Metrics that could not be built ahead are built by logits, in a first trace.
-        return not reason and all(getattr(group, "built", True) for group in self.metrics)
+        return allowed and all(getattr(group, "built", True) for group in self.metrics)
 
     # What the progress bar shows.
 
@@ -404,36 +370,24 @@ class TokenTrainer(keras.Model):
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if y is None:
-            raise ValueError(
-                "Labels are missing: each batch must be a pair (x, y), such as "
-                "((source, target_in), target_out) from make_dataset, received only x."
-            )
-        self._check_slices(y)
-        if reason_against_slices(self, y) is None:
+            raise ValueError("Labels are missing: a batch must be (x, y), received only x.")
+        if averages_tokens(self, y):
             weights = token_weights(y, sample_weight)
+        elif (self.accumulation_steps, self.parallel_microbatches, self.rdrop) != (1, 1, 0):
+            raise ValueError(
+                "accumulation_steps, parallel_microbatches and rdrop need one output, the loss "
+                "SmoothedCrossEntropy with its default reduction, and Keras' compute_loss."
+            )
         else:
             weights = tf.ones(tf.shape(tf.nest.flatten(x)[0])[:1])
         return (x, y, weights) if sample_weight is None else (x, y, weights, sample_weight)
 
-    def _check_slices(self, y=None):
-        """Raises if slices or R-Drop are asked for with a loss that they do not fit."""
-        options = {
-            "accumulation_steps": (self.accumulation_steps, 1),
-            "parallel_microbatches": (self.parallel_microbatches, 1),
-            "rdrop": (self.rdrop, 0),
-        }
-        asked = [f"{name}={value}" for name, (value, off) in options.items() if value != off]
-        reason = asked and reason_against_slices(self, y)
-        if reason:
-            raise ValueError(
-                f"{' and '.join(asked)} can only be used with one output and the loss "
-                f"SmoothedCrossEntropy with its default reduction, but {reason}."
-            )
-
 
 def _clip_by_global_norm(gradients, max_norm):
     """Clips the sum of the gradients over replicas; returns this replica's share of it."""
-    known = sum_over_replicas([gradient for gradient in gradients if gradient is not None])
+    known = keras_workarounds.sum_over_replicas(
+        [gradient for gradient in gradients if gradient is not None]
+    )
     known, _ = tf.clip_by_global_norm(known, max_norm)
     # The optimizer will sum them over the replicas once more.
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync

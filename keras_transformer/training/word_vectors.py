@@ -1,26 +1,20 @@
 """Initializes embeddings with pretrained word vectors, from text files as of GloVe or fastText."""
 
-import contextlib
 import dataclasses
-import gzip
-import io
 import itertools
-import zlib
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_transformer.data.text_files import iterate_lines
 from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizers.tokenizer import INSIDE, SPACE
-from keras_transformer.utils import Path, counted
+from keras_transformer.utils import Path
 
 if TYPE_CHECKING:
     from keras_transformer.layers.positional_embedding import PositionalEmbedding
     from keras_transformer.tokenizers.tokenizer import Tokenizer
-
-GZIP = b"\x1f\x8b"
-MAX_LINE_BYTES = 1 << 20  # more than any vector has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +56,9 @@ def initialize_embeddings(
     Only whole words get vectors: in SentencePiece, pieces that start with `▁` (looked up without
     it); in WordPiece, pieces that do not start with `##`.
 
-    All vectors are multiplied by one factor, which preserves angles and ratios of lengths, so that
-    their root mean square is D^-0.5, like the embedding's own initial values. GloVe's numbers,
-    unscaled, would be five times as large as the positional encodings, and with a shared output
-    projection all probability would be on a word or two.
+    All vectors are multiplied by one factor, so that their root mean square is D^-0.5, like the
+    embedding's own initial values. GloVe's numbers, unscaled, would be five times as large as the
+    positional encodings.
 
     Args:
         embedding: `PositionalEmbedding`.
@@ -95,10 +88,11 @@ def initialize_embeddings(
             f"{path} has no vector for any of the {tokenizer.vocabulary_size:,} pieces of the "
             "vocabulary: check language and case, and that the vocabulary has whole words."
         )
-    rows = np.stack([*vectors.values()])
+    with np.errstate(over="ignore"):
+        rows = np.stack([*vectors.values()]).astype(np.float32)
     deviation = np.sqrt(np.mean(np.square(rows, dtype=np.float64)))
-    if not deviation:
-        raise ValueError(f"{path} has only zero vectors.")
+    if not deviation or not np.isfinite(deviation):
+        raise ValueError(f"{path} has only zero vectors, or values that are not finite.")
     ids = np.array([words[word] for word in vectors])
     if not embedding.built:
         embedding.build()
@@ -130,92 +124,51 @@ def _find_words(tokenizer: "Tokenizer") -> dict[bytes, int]:
 
 
 def read_vectors(path: Path, words: Collection[bytes], width: int) -> dict[bytes, np.ndarray]:
-    """Reads the vectors of given words, float32; of a word that is repeated, the first."""
+    """Reads the vectors of given words, float64; of a word that is repeated, the first."""
     found: dict[bytes, np.ndarray] = {}
-    with _open(path) as file:
-        first = file.readline(MAX_LINE_BYTES)
-        expected = _check_first_line(first, path, width)
-        lines = iter(lambda: file.readline(MAX_LINE_BYTES), b"")
-        lines = lines if expected else itertools.chain([first], lines)
-        number = 0
-        for number, line in enumerate(filter(bytes.strip, lines), start=1):
-            # A word may have spaces, as some of GloVe's.
-            word, *numbers = line.rstrip(b" \r\n").rsplit(b" ", width)
+    lines: Iterator[bytes] = itertools.chain.from_iterable(iterate_lines(path))
+    lines = filter(bytes.strip, lines)
+    first, number = next(lines, b""), 0
+    expected = _read_first_line(first, path, width)
+    lines = lines if expected else itertools.chain([first], lines)
+    for number, line in enumerate(lines, start=1):
+        # A word may have spaces, as some of GloVe's.
+        word, *numbers = line.rstrip(b" ").rsplit(b" ", width)
+        try:
             if len(numbers) != width:
-                raise ValueError(
-                    f"{path}: vector {number} has {counted(len(numbers), 'number')}, expected "
-                    f"{width}; the file is corrupted, truncated or not a text."
-                )
+                raise ValueError
             if word in words and word not in found:
-                found[word] = _parse(numbers, path, number)
-        if expected and number < expected:
+                found[word] = np.array(numbers, np.float64)
+        except ValueError:
             raise ValueError(
-                f"{path} is truncated: expected {expected} vectors according to its first line, "
-                f"received {number}."
-            )
+                f"{path}: vector {number} does not have {width} numbers: the file is corrupted, "
+                "truncated or not a text."
+            ) from None
+    if expected and number < expected:
+        raise ValueError(
+            f"{path} is truncated: expected {expected} vectors according to its first line, "
+            f"received {number}."
+        )
     return found
 
 
 def check_vectors(path: Path, width: int) -> None:
     """Checks the width of vectors by the first line of their file."""
-    with _open(path) as file:
-        _check_first_line(file.readline(MAX_LINE_BYTES), path, width)
+    _read_first_line(next(iterate_lines(path))[0], path, width)
 
 
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Opens a file, gzipped or not; errors become a ValueError of one sentence."""
-    try:
-        with open(path, "rb") as file:
-            packed = file.peek(2).startswith(GZIP)
-            yield cast(io.BufferedIOBase, gzip.GzipFile(fileobj=file)) if packed else file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(
-            f"{path} cannot be decompressed ({error}): it is corrupted or truncated; download it "
-            "again."
-        ) from error
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _check_first_line(line, path, width):
+def _read_first_line(line, path, width):
     """Returns the number of vectors if the first line has it, else None; checks the width."""
-    fields, count = line.rstrip(b" \r\n").split(b" "), None
+    fields, count = line.rstrip(b" ").split(b" "), None
+    found = len(fields) - 1
     if len(fields) == 2 and all(field.isdigit() for field in fields):
         count, found = map(int, fields)
-    else:
-        numbers = itertools.takewhile(_is_number, reversed(fields[1:]))  # the word may have spaces
-        found = sum(1 for _ in numbers)
-    if not found or not line.endswith(b"\n"):
-        raise ValueError(
-            f"{path} is not a text file of word vectors: its first line must be a word and its "
-            f"vector, or the number of vectors and their width, received {line[:40]!r}."
-        )
     if found != width:
         raise ValueError(
-            f"{path} has vectors of {counted(found, 'number')}, but the embedding is {width} wide: "
-            f"use vectors of that width, or d_model={found}."
+            f"{path} must have lines of a word and {width} numbers, the width of the embedding, "
+            f"received {line[:40]!r}: use other vectors, or change d_model."
         )
     return count
-
-
-def _parse(numbers, path, number):
-    try:
-        with np.errstate(over="ignore"):
-            vector = np.array([float(field) for field in numbers]).astype(np.float32)
-    except ValueError:
-        vector = np.array([np.nan])
-    if not np.isfinite(vector).all():
-        raise ValueError(f"{path}: vector {number} has values that are not finite numbers.")
-    return vector
-
-
-def _is_number(field):
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
 
 
 def _format_share(part, whole):

@@ -99,8 +99,8 @@ def test_a_wrong_scheme_would_be_found(name, mutate, monkeypatch):
 @schemes
 def test_a_pass_over_some_queries(name):
     """Queries that begin later, one or several of them, and lengths that only the graph knows."""
-    positions = SCHEMES[name]()
-    layer = attention(positions)
+    layer = attention(SCHEMES[name]())
+    positions = layer.positions
     heads = [dense(X) for dense in (layer.query_dense, layer.key_dense, layer.value_dense)]
     whole = PositionBias(positions, 9, 9)
     rotated = [*(positions.rotate(x, whole) for x in heads[:2]), heads[2]]
@@ -176,19 +176,25 @@ MISTAKES = {
         lambda: kt.MultiHeadAttention(2, 4, positions=kt.RelativePositions(3), max_distance=4),
         "max_distance=4 needs positions given by name",
     ),
-    "three buckets": (lambda: kt.BucketedPositions(3), "at least 4 and even, .* received 3"),
-    "one bucket": (lambda: kt.BucketedPositions(1, bidirectional=False), "at least 2, received 1"),
+    "three buckets": (
+        lambda: kt.BucketedPositions(3),
+        "a whole number of buckets, .*num_buckets=3",
+    ),
+    "one bucket": (
+        lambda: kt.BucketedPositions(1, bidirectional=False),
+        "at least 2 .* num_buckets=1",
+    ),
     "buckets of one each": (
         lambda: kt.BucketedPositions(32, 8),
-        "max_distance must be more than 8",
+        "below 2·max_distance: received num_buckets=32, max_distance=8",
     ),
     "Keras' attention": (
         lambda: KerasAttention(8, 2, 16, positions="relative").build((1, 3, 8)),
-        "MultiHeadAttention does not accept RelativePositions",
+        "MultiHeadAttention does not accept positions",
     ),
     "of the memory": (
         lambda: ToldOfTheMemory(8, 2, 16).build((1, 3, 8), (1, 3, 8)),
-        "has positions, which are for self-attention",
+        "Cross-attention takes no positions",
     ),
 }
 

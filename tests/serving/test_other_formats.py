@@ -148,16 +148,6 @@ def test_tflite_converter(name, tmp_path):
         assert_close(run(inputs), call(model, inputs))
 
 
-@pytest.mark.parametrize("format", CONVERTED)
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_is_refused(format, policy, tmp_path):
-    model, _ = transformer(dtype=policy)
-    message = f"computes in float32, this one computes in {policy.removeprefix('mixed_')}: load"
-    with pytest.raises(ValueError, match=message):
-        model.export(tmp_path / RUNTIMES[format][0], format=format)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("activation", ["gelu", "celu"])
 def test_what_onnx_cannot_compute_is_computed_by_litert(activation, tmp_path):
     model, (inputs, *_) = transformer(activation=activation)

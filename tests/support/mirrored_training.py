@@ -101,26 +101,15 @@ def run(replicas, rows, precision, recipe, built):
 
 
 def canary(strategy):
-    """What Keras' own model says to an odd first batch, and to several steps a call, on two
-    replicas; and what ours says to the latter."""
-
-    def said(model, rows, steps):
-        with strategy.scope():
-            model = model()
-            try:
-                model.compile("sgd", "mse", steps_per_execution=steps)
-                model.fit(np.ones((rows, 2)), np.ones((rows, 1)), batch_size=rows, verbose=0)
-            except (tf.errors.InvalidArgumentError, ValueError) as error:
-                return str(error)
-        return None
-
-    def dense():
-        return keras.Sequential([keras.layers.Dense(1)])
-
-    def ours():
-        return kt.Transformer(20, 20, 1, 16, 2, 32)
-
-    return said(dense, 3, 1), said(dense, 2, 2), said(ours, 2, 2)
+    """What Keras' own model says to an odd first batch on two replicas."""
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        try:
+            model.compile("sgd", "mse")
+            model.fit(np.ones((3, 2)), np.ones((3, 1)), batch_size=3, verbose=0)
+        except (tf.errors.InvalidArgumentError, ValueError) as error:
+            return str(error)
+    return None
 
 
 def outside(strategy):
@@ -179,7 +168,7 @@ def main(options):
     tf.config.set_logical_device_configuration(cpu, devices)
     if options == "canary":
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # one a process
-        print(json.dumps([*canary(strategy), outside(strategy), averages(strategy)]))
+        print(json.dumps([canary(strategy), outside(strategy), averages(strategy)]))
         return
     options = json.loads(options)
     replicas = options.pop("replicas")

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_transformer import make_strategy
 from keras_transformer.training.cluster import Cluster, read_cluster, wait_for_workers
-from keras_transformer.training.distribution import MAX_SECONDS_TO_END, split_for_replicas
+from keras_transformer.training.distribution import split_for_replicas
 from tests.support import child_process
 from tests.support.command_line import python, run, run_process
 from tests.support.mirrored_training import ROWS
@@ -105,14 +105,12 @@ def test_replicas_on_one_processor_by_the_command_line(reverse_run, tmp_path):
 
 
 def test_logical_devices_come_first():
-    with pytest.raises(ValueError, match="logical devices?, expected 7"):
+    with pytest.raises(ValueError, match="already initialized the CPU: call make_strategy before"):
         make_strategy("mirrored", logical_devices=7)
 
 
 def test_unknown_strategy():
-    with pytest.raises(
-        ValueError, match="Unknown strategy .many.: choose one of auto, one, mirrored"
-    ):
+    with pytest.raises(ValueError, match="strategy must be one of auto, one, .* received 'many'"):
         make_strategy("many")
 
 
@@ -148,17 +146,14 @@ def test_workers_in_the_order_of_their_numbers():
     ],
 )
 def test_invalid_clusters(text):
-    with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster, with the addre"):
+    with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster with the task"):
         cluster_of(text)
 
 
 def test_strategies_that_need_workers(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(ValueError, match="needs the environment variable TF_CONFIG"):
+    with pytest.raises(ValueError, match='"multiworker" needs TF_CONFIG'):
         make_strategy("multiworker")
-    monkeypatch.setenv("TF_CONFIG", json.dumps(WORKERS))
-    with pytest.raises(ValueError, match="logical_devices=2 is for a single process"):
-        make_strategy("auto", logical_devices=2)
 
 
 def test_a_worker_that_never_comes():
@@ -306,7 +301,7 @@ def test_a_worker_dies_and_all_go_on(dead, tmp_path):
     with started(ends) as killed:
         survivor = killed[1 - dead]
         killed[dead].communicate()
-        _, errors = survivor.communicate(timeout=MAX_SECONDS_TO_END)
+        _, errors = survivor.communicate(timeout=35)  # three checks, and the grace period
     assert survivor.returncode not in (0, None), last
     name = "the chief" if dead == 0 else "worker 1"
     assert f"WorkerLostError: Lost {name} (127.0.0.1:" in errors, (last, errors)

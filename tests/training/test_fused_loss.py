@@ -119,17 +119,13 @@ def test_who_computes_the_loss():
 
 
 @pytest.mark.parametrize(
-    "model_class, metrics, message",
-    [
-        (OwnCall, [], "OwnCall does not declare fused_loss = True for its call"),
-        (DoublesLoss, [], "DoublesLoss overrides compute_loss"),
-        (kt.Transformer, ["sparse_categorical_accuracy"], "a metric needs logits"),
-    ],
+    "model_class, metrics",
+    [(OwnCall, []), (DoublesLoss, []), (kt.Transformer, ["sparse_categorical_accuracy"])],
 )
-def test_a_fused_loss_that_is_asked_for_in_vain(model_class, metrics, message):
+def test_a_fused_loss_that_is_asked_for_in_vain(model_class, metrics):
     model = model_class(20, 20, 1, 16, 2, 32)
     model.compile("sgd", kt.SmoothedCrossEntropy(), metrics=metrics, fused_loss=True)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="fused_loss=True needs a class that declares it"):
         model.fit(*batch(), batch_size=7, verbose=0)
 
 

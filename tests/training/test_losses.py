@@ -110,7 +110,7 @@ WRONG = {
     "V": (np.where(IDS == 1, V, IDS), "below 11, .*received the label 11"),
     "beyond int32": (np.full((B, T), 2**32 + 5), f"received the label {2**32 + 5}"),
     "uint8": (np.full((B, T), 255, "uint8"), "received the label 255"),
-    "half": (IDS + 0.5, "whole numbers, received"),
+    "half": (IDS + 0.5, "whole numbers below 11, .*received"),
 }
 
 

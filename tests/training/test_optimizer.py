@@ -176,17 +176,17 @@ def test_configuration_round_trip(arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "Pass either d_model or peak, received d_model=None and peak=None"),
-        ({"d_model": 8, "peak": 0.1}, "Pass either d_model or peak"),
+        ({}, "Name d_model or peak, received d_model=None and peak=None"),
+        ({"d_model": 8, "peak": 0.1}, "Name d_model or peak"),
         ({"d_model": 8, "warmup_steps": 0}, "warmup_steps must be at least 1, received 0"),
         ({"peak": 1, "warmup_steps": 0.5}, "warmup_steps must be at least 1, received 0.5"),
         ({"peak": 1, "warmup_steps": None}, "warmup_steps must be at least 1, received None"),
         ({"d_model": 1e-3}, "d_model must be at least 1, received 0.001"),
         ({"peak": "1e-3"}, "peak must be a number above 0, received '1e-3'"),
         ({"peak": float("nan")}, "peak must be a number above 0, received nan"),
-        ({"peak": 1, "cooldown_steps": 2}, "received cooldown_steps=2 and total_steps=None"),
-        ({"peak": 1, "cooldown_steps": 2, "total_steps": 1}, "at most total_steps"),
-        ({"peak": 1, "cooldown_steps": -1, "total_steps": 1}, "received cooldown_steps=-1"),
+        ({"peak": 1, "cooldown_steps": 2}, "must be in 0 … total_steps=None, received 2"),
+        ({"peak": 1, "cooldown_steps": 2, "total_steps": 1}, "in 0 … total_steps=1, received 2"),
+        ({"peak": 1, "cooldown_steps": -1, "total_steps": 1}, "received -1"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -197,7 +197,7 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.parametrize("positional", [(1e-3, 4000), (512, 4000)])
 def test_arguments_without_names(positional):
     """As other schedules take them; the second one is `peak` here."""
-    with pytest.raises(ValueError, match=r"peak=4000: name the arguments, .*peak=1e-3, war"):
+    with pytest.raises(ValueError, match="Name d_model or peak, .*peak=4000"):
         kt.WarmupInverseSqrt(*positional)
 
 

@@ -20,31 +20,26 @@ def made(**options):
 
 
 @pytest.mark.parametrize(
-    ("of_file", "of_model", "names"),
+    ("of_file", "of_model"),
     [
-        (
-            {"num_layers": 3, "norm": "pre"},
-            {},
-            ["decoder/final_norm", "decoder/layers/decoder_layer_1/cross_attention", "more"],
-        ),
-        ({"norm": "pre"}, {}, ["encoder/final_norm", "decoder/final_norm"]),
-        ({}, {"share_embeddings": "target"}, ["layers/dense"]),
-        ({}, {"share_embeddings": "all"}, ["layers/positional_embedding_1"]),
+        ({"num_layers": 3, "norm": "pre"}, {}),
+        ({"norm": "pre"}, {}),
+        ({}, {"share_embeddings": "target"}),
+        ({}, {"share_embeddings": "all"}),
     ],
 )
-def test_weights_that_are_left_over_are_named(of_file, of_model, names, tmp_path):
+def test_weights_of_more_layers_are_refused(of_file, of_model, tmp_path):
     larger = made(**of_file)
     larger.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
     larger.save_weights(tmp_path / "larger.weights.h5")
     larger.save(tmp_path / "larger.keras")
     larger.save_weights(tmp_path / "larger.weights.json", max_shard_size=1e-4)
     for name in ("larger.weights.h5", "larger.keras", "larger.weights.json"):
-        with pytest.raises(ValueError, match="has weights that .* lacks") as error:
+        with pytest.raises(ValueError, match=r"\d+ layers, but this model has"):
             made(**of_model).load_weights(tmp_path / name)
-        assert all(name in str(error.value) for name in names)
     model = made(**of_model)
     before = model.decoder.get_weights()[0]
-    with pytest.warns(UserWarning, match="lacks"):
+    with pytest.warns(UserWarning, match="layers, but this model has"):
         model.load_weights(tmp_path / "larger.weights.h5", skip_mismatch=True)
     np.testing.assert_array_equal(model.decoder.get_weights()[0], larger.decoder.get_weights()[0])
     assert model.decoder.get_weights()[0] is not before
@@ -76,7 +71,7 @@ def test_a_saved_model_of_another_configuration_is_refused(tmp_path):
                 config["config"]["norm"] = "post"
                 content = json.dumps(config)
             new.writestr(name, content)
-    with pytest.raises(ValueError, match="encoder/final_norm"):
+    with pytest.raises(ValueError, match="layers, but this model has"):
         keras.saving.load_model(tmp_path / "post.keras")
 
 
@@ -99,7 +94,7 @@ def test_hdf5_is_refused(name, tmp_path):
     tagger = Tagger()
     tagger.build((None, 3))
     for model in (made(), tagger):
-        with pytest.raises(ValueError, match=r"use a name that ends in \.keras"):
+        with pytest.raises(ValueError, match=r"must end in \.keras"):
             model.save(tmp_path / name)
     assert not (tmp_path / name).exists()
 

@@ -14,7 +14,6 @@ SOURCE = np.array([[5, 6, 3], [7, 3, 0], [9, 8, 3], [5, 3, 0], [6, 6, 3]])
 IDS = np.array([[2, 7, 8, 3], [2, 9, 3, 0], [2, 3, 0, 0], [2, 5, 5, 3], [2, 8, 3, 0]])
 X, Y = (SOURCE, IDS[:, :-1]), IDS[:, 1:]
 BEYOND = np.where(Y == 9, 25, Y)
-SENTENCE = "Labels must be below 20, the size of the vocabulary, received the label 25"
 
 
 class OwnCall(kt.Transformer):
@@ -118,25 +117,6 @@ def test_negative_labels_in_evaluation():
 
 # Labels beyond the vocabulary.
 
-USES = {
-    "fit": lambda model, y: model.fit(X, y, verbose=0),
-    "evaluate": lambda model, y: model.evaluate(X, y, verbose=0),
-    "validation": lambda model, y: model.fit(X, Y, validation_data=(X, y), verbose=0),
-    "train_on_batch": lambda model, y: model.train_on_batch(X, y),
-}
-
-
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_arrays_of_labels_beyond_the_vocabulary(use):
-    """Whatever compiles the step."""
-    with pytest.raises(ValueError, match=SENTENCE):
-        use(transformer(jit_compile=True), BEYOND)
-
-
-def test_labels_that_are_not_whole_numbers():
-    with pytest.raises(ValueError, match="whole numbers, received 7.5"):
-        transformer().fit(X, Y + 0.5, verbose=0)
-
 
 @pytest.mark.parametrize("kind", [kt.Transformer, OwnCall])
 def test_datasets_of_labels_beyond_the_vocabulary(kind):
@@ -188,19 +168,6 @@ def test_shapes_of_datasets(kind, xla, y):
             use(dataset(y))
 
 
-def test_labels_that_are_not_arrays_of_numbers():
-    with pytest.raises(ValueError, match="Labels must be ids, received type"):
-        transformer().fit(X, Y.astype(str), verbose=0)
-    x = tuple(tf.constant(ids) for ids in X)
-    data = tf.data.Dataset.from_tensors((x, tf.strings.as_string(Y)))
-    with pytest.raises(ValueError, match="Labels must be ids, received type string"):
-        transformer().evaluate(data, verbose=0)
-    ragged = tf.RaggedTensor.from_tensor(tf.constant(Y), padding=0)
-    data = tf.data.Dataset.from_tensors((x, ragged))
-    with pytest.raises(ValueError, match=r"received a RaggedTensor: pass labels\.to_tensor\(\)"):
-        transformer().evaluate(data, verbose=0)
-
-
 # Losses that are no mean over target tokens.
 
 
@@ -225,23 +192,23 @@ class TwoOutputs(Tagger):
 KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 SUM = kt.SmoothedCrossEntropy(reduction="sum")
 OTHERS = [
-    (Tagger, KERAS, "the loss is sparse_categorical_crossentropy"),
-    (Tagger, keras.losses.dice, "the loss is dice"),
-    (Tagger, [kt.SmoothedCrossEntropy()], "the loss is a list or dictionary"),
-    (Tagger, SUM, "the reduction of the loss is 'sum'"),
-    (WithTerm, kt.SmoothedCrossEntropy(), "WithTerm overrides compute_loss"),
-    (TwoOutputs, kt.SmoothedCrossEntropy(), "the model has several outputs"),
+    (Tagger, KERAS),
+    (Tagger, keras.losses.dice),
+    (Tagger, [kt.SmoothedCrossEntropy()]),
+    (Tagger, SUM),
+    (WithTerm, kt.SmoothedCrossEntropy()),
+    (TwoOutputs, kt.SmoothedCrossEntropy()),
 ]
 
 
-@pytest.mark.parametrize("kind, loss, reason", OTHERS)
-def test_slices_and_rdrop_of_other_losses_are_refused(kind, loss, reason):
+@pytest.mark.parametrize("kind, loss", OTHERS)
+def test_slices_and_rdrop_of_other_losses_are_refused(kind, loss):
     y = (Y, Y) if kind is TwoOutputs else Y
-    message = r"=2(\.0)? can only be used with one output and the loss SmoothedCrossEntropy with "
+    message = "accumulation_steps, parallel_microbatches and rdrop need one output, the loss"
     for option in ({"accumulation_steps": 2}, {"rdrop": 2.0}, {"parallel_microbatches": 2}):
         model = kind()
         model.parallel_microbatches = option.pop("parallel_microbatches", 1)
-        with pytest.raises(ValueError, match=f"{message}.*, but {reason}"):
+        with pytest.raises(ValueError, match=message):
             model.compile("sgd", loss, jit_compile=False, **option)
             model.fit(X[1], y, verbose=0)  # where the outputs are known
 

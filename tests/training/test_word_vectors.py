@@ -80,9 +80,9 @@ def test_vectors_that_are_of_no_use(words, tmp_path):
     write_vectors(tmp_path / "v", ["chat", "renard"], 8)
     with pytest.raises(ValueError, match="has no vector for any of the 13 pieces"):
         kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
-    with pytest.raises(ValueError, match="vectors of 8 numbers, but the embedding is 10 wide"):
+    with pytest.raises(ValueError, match="a word and 10 numbers, the width of the embedding"):
         kt.initialize_embeddings(embedding_of(words, 10), words, tmp_path / "v")
-    for value, message in (("0.0", "has only zero vectors"), ("1e99", "are not finite numbers")):
+    for value, message in (("0.0", "has only zero vectors"), ("1e99", "that are not finite")):
         (tmp_path / "v").write_text("fox" + f" {value}" * 8 + "\n")
         with pytest.raises(ValueError, match=message):
             kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
@@ -113,34 +113,32 @@ def test_formats(name, pack, tmp_path):
     found = read_vectors(path, {word.encode() for word in asked}, 5)
     assert {word.decode() for word in found} == {*asked[:-1]}
     for word, vector in found.items():
-        np.testing.assert_array_equal(vector, TABLE[WORDS.index(word.decode())])
-        assert vector.dtype == np.float32
+        expected = TABLE[WORDS.index(word.decode())]
+        np.testing.assert_array_equal(vector.astype("float32"), expected)
     check_vectors(path, 5)
     for width in (4, 6):
         for read in (check_vectors, lambda path, width: read_vectors(path, (), width)):
-            with pytest.raises(ValueError, match=f"vectors of 5 numbers, .* is {width} wide"):
+            with pytest.raises(ValueError, match=f"a word and {width} numbers, the width"):
                 read(path, width)
 
 
-def test_a_first_word_with_spaces_and_a_word_that_is_repeated(tmp_path):
-    (tmp_path / "v").write_bytes(b". . . 1.5 2.5 -1e-3\nthe 1 2 3\nthe 4 5 6\n\n\n")
+def test_a_word_with_spaces_and_a_word_that_is_repeated(tmp_path):
+    (tmp_path / "v").write_bytes(b", 0 0 0\n. . . 1.5 2.5 -1e-3\nthe 1 2 3\nthe 4 5 6\n\n\n")
     found = read_vectors(tmp_path / "v", {b"the", b"."}, 3)
     assert [*found] == [b"the"] and found[b"the"].tolist() == [1, 2, 3]
 
 
 BAD = {
-    "missing": (None, "v cannot be read: No such file or directory."),
-    "empty": (b"", "is not a text file of word vectors: its first line must be"),
-    "prose": (b"the quick brown fox\njumps over\n", "must be a word and its vector, or"),
-    "one line without an end": (b"the 1.0 2.0", "is not a text file of word vectors"),
-    "binary": (b"1 2\nfox " + b"\0" * 8, "vector 1 has 1 number, expected 2; .* not a text"),
-    "ragged": (b"the 1.5 2.5\nfox 1.5\n", ": vector 2 has 1 number, expected 2; the file is"),
-    "no number": (b"the 1.5 2.5\nfox 1.5 x\n", ": vector 2 has values that are not finite"),
-    "not finite": (b"the 1.5 2.5\nfox nan 1.5\n", ": vector 2 has values that are not finite"),
+    "missing": (None, r"v cannot be read \(No such file or directory\)"),
+    "empty": (b"", "is empty"),
+    "prose": (b"the quick brown fox\njumps over\n", "must have lines of a word and 2 numbers"),
+    "binary": (b"1 2\nfox " + b"\0" * 8, "vector 1 does not have 2 numbers: .* not a text"),
+    "ragged": (b"the 1.5 2.5\nfox 1.5\n", ": vector 2 does not have 2 numbers"),
+    "no number": (b"the 1.5 2.5\nfox 1.5 x\n", ": vector 2 does not have 2 numbers"),
     "truncated": (b"3 2\nthe 1.5 2.5\nfox 1.5 2.5\n", "expected 3 vectors according to its"),
     "header alone": (b"9 2\n", "expected 9 vectors according to its first line"),
-    "garbage": (b"\x1f\x8b" + b"garbage" * 9, " cannot be decompressed "),
-    "half a gzip": (gzip.compress(b"the 1.5 2.5\n" * 50)[:-9], "truncated; download it again."),
+    "garbage": (b"\x1f\x8b" + b"garbage" * 9, " cannot be read "),
+    "half a gzip": (gzip.compress(b"the 1.5 2.5\n" * 50)[:-9], "truncated or corrupted"),
 }
 
 

@@ -45,21 +45,17 @@ def slowdown(policy: str) -> float:
     return min(time for _, time in pairs) / min(time for time, _ in pairs)
 
 
-def fastest_precision() -> str:
-    """Returns `"mixed_bfloat16"` if it is clearly faster on this machine, else `"float32"`."""
-    return "mixed_bfloat16" if slowdown("mixed_bfloat16") < FAST_RATIO else "float32"
-
-
 def choose_precision(precision: str | None, wanted: str = "float32") -> str:
     """Chooses the dtype policy to compute with.
 
     Args:
-        precision: `"auto"` (the fastest on this machine), `None` (`wanted`, or float32 if `wanted`
-            is slow), or a policy's name, which is used, with a warning if it is slow.
+        precision: `"auto"` (mixed_bfloat16 if it is clearly faster on this machine, else float32),
+            `None` (`wanted`, or float32 if `wanted` is slow), or a policy's name, which is used,
+            with a warning if it is slow.
         wanted: With `None`, the policy that the model was trained in.
     """
     if precision == "auto":
-        return fastest_precision()
+        return "mixed_bfloat16" if slowdown("mixed_bfloat16") < FAST_RATIO else "float32"
     if precision is None:
         return wanted if slowdown(wanted) <= SLOW_RATIO else "float32"
     if slowdown(precision) > SLOW_RATIO:
@@ -99,8 +95,6 @@ def _make_timer(dtype):
 # Maximum number of cores that a training batch is split for: with more, slices would have few
 # tokens, and the graph, which contains all of them, would take long to trace. Measured with two.
 MAX_SLICES = 8
-# Users can also set TensorFlow's threads by these variables.
-ENVIRONMENT = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def configure_threads(max_parallel: int | None = None) -> int:
@@ -127,7 +121,7 @@ def configure_threads(max_parallel: int | None = None) -> int:
     chosen = (
         threading.get_intra_op_parallelism_threads()
         or threading.get_inter_op_parallelism_threads()
-        or any(name in os.environ for name in ENVIRONMENT)
+        or {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"} & os.environ.keys()
     )
     few = max_parallel is None or cores <= max_parallel
     if few and not chosen and not tf.config.list_physical_devices("GPU"):
