@@ -288,16 +288,10 @@ def _parse(name, arguments, words):
     hyphenated = [re.sub("^--[^=]*", lambda x: x[0].replace("_", "-"), word) for word in words]
     found, rest = parser.parse_known_args(hyphenated)
     if rest:
-        option = rest[0].partition("=")[0]
+        if not rest[0].startswith("-"):
+            raise ValueError(f"unexpected argument {rest[0]!r}: see {parser.prog} --help.")
         known = [argument.label for argument in arguments]
-        if not option.startswith("-"):
-            files = [name for name in known if name in ("--source", "--train-source", "--prefix")]
-            advice = f"files are given by options, such as {files[0]}; " if files else ""
-            if name == "translate":
-                advice = f"text is read from stdin, as in {parser.prog} PATH < FILE; "
-            raise ValueError(f"unexpected argument {rest[0]!r}; {advice}see {parser.prog} --help.")
-        known += [f"--no-{x.label[2:]}" for x in arguments if x.has_negation]
-        raise ValueError(_describe_unknown("option", option, known, parser.prog))
+        raise ValueError(_describe_unknown("option", rest[0].partition("=")[0], known, parser.prog))
     given = {name: value for name, value in vars(found).items() if name != "help"}
     for argument in arguments:
         if argument.is_list and argument.name in given:
@@ -307,9 +301,8 @@ def _parse(name, arguments, words):
 
 def _describe_unknown(what, word, known, program=PROGRAM):
     """Returns the error about an unknown option or command, with similar names."""
-    near = difflib.get_close_matches(word, known, n=3)
-    choices = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
-    advice = f"did you mean {choices}? See" if near else "see"
+    near = difflib.get_close_matches(word, known, n=1)
+    advice = f"did you mean {near[0]}? See" if near else "see"
     return f"unknown {what} {word}: {advice} {program} --help."
 
 

@@ -31,8 +31,8 @@ def export(
     """Export a run as a SavedModel, base/<version>/, that TensorFlow Serving loads.
 
     The export is tested first, as a server would run it, and published only if all checks pass. It
-    includes a model card (MODEL.md, model.json) and warm-up requests. An imported model has the
-    beam size and the length penalty of its own configuration by default.
+    includes a model card (model.json) and warm-up requests. An imported model has the beam size
+    and the length penalty of its own configuration by default.
     """
     from keras_transformer.runs.opening import load
     from keras_transformer.runs.run import Run
@@ -50,14 +50,7 @@ def export(
         from keras_transformer.serving.saved_model import export as publish
 
         pairs = _read_examples(run, examples, examples_target)
-        translator = load(run, "float32")
-        if not pairs:
-            print(
-                f"{path} has no examples, as it was imported or made by an older version: the "
-                "model card shows placeholders; give sentences by --examples.",
-                file=sys.stderr,
-            )
-        print(publish(translator, base, version, config, pairs, print_report))
+        print(publish(load(run, "float32"), base, version, config, pairs, print_report))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 

@@ -7,11 +7,10 @@ import io
 import itertools
 import json as json_module
 import os
-import stat
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-from keras_transformer.cli.rows import RowReader, StreamProgress, UnfinishedOutput, make_rows
+from keras_transformer.cli.rows import make_rows, open_output
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation.sentences import IncomingLines, check_n_best, translate_stream
 from keras_transformer.utils import check_stdout
@@ -29,15 +28,6 @@ Precision = Annotated[
     "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
     "unset, that of the training, or float32 if that is as fast",
 ]
-Format = Annotated[str, "format of input and output: text, jsonl (JSON objects) or tsv (tables)"]
-Field = Annotated[
-    str | None,
-    "what to translate: a member of the JSON objects; a column by its name in the first line, or "
-    "by its number if the columns have no names; default: text",
-]
-OutputField = Annotated[
-    str | None, "new member or column with the translation; default: translation"
-]
 Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
@@ -52,9 +42,11 @@ def translate(
         str | None, "text file with the prefix of each translation, line by line"
     ] = None,
     n_best: Annotated[int | None, "translations to print per line, with scores"] = None,
-    format: Format = "text",
-    field: Field = None,
-    output_field: OutputField = None,
+    format: Annotated[str, "format of input and output: text, or jsonl (JSON objects)"] = "text",
+    field: Annotated[str | None, "member of the JSON objects to translate; default: text"] = None,
+    output_field: Annotated[
+        str | None, "new member with the translation; default: translation"
+    ] = None,
     precision: Precision = None,
     resume: Annotated[
         str | None, "output file to complete, with the same input and options, or to create"
@@ -71,8 +63,8 @@ def translate(
     natural logarithm of the probability. Missing translations, such as those of a blank line, are
     empty with score -1e9.
 
-    With --format jsonl or tsv, the lines of the output are those of the input with one more member
-    or column: the translation. With --n-best, that member is a list of objects.
+    With --format jsonl, the objects of the output are those of the input with one more member: the
+    translation. With --n-best, that is a list of objects.
 
     The samples of a line depend on the seed and the line number only. An imported model has the
     beam size and the length penalty of its own configuration by default.
@@ -82,29 +74,26 @@ def translate(
     opened = Opened(path, options, precision, allow_ops)
     check_n_best(n_best, opened.search)
     rows = make_rows(format, field, output_field, n_best)
+    lines, output, start = _open_stdin(), contextlib.nullcontext(sys.stdout), 0
     if resume is None:
         check_stdout()
-    lines, progress = _open_stdin()
-    header = rows.read_header(lines)
-    output = UnfinishedOutput(resume, rows, header) if resume else None
-    first, compared = output.skip_translated(lines) if output else (0, 0)
-    prefixes = None if prefix is None else _read_prefixes(prefix, first - compared)
+    else:
+        output, start = open_output(resume, lines, rows)
+    prefixes = None if prefix is None else _read_prefixes(prefix, start)
     set_threads(opened)
     translator = SentenceTranslator(opened, n_best, prefix is not None)
-    reader = RowReader(lines, rows, len(header) + first)
-    if output:
-        output.compare(translator, prefixes)
-    with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
-        if not (output and output.has_header):
-            _write(file, header)
-        for answers in translate_stream(translator, reader.take, prefixes, first):
-            _write(file, reader.format_answers(answers, first))
-            first += len(answers)
-            progress(len(answers), lines.bytes_taken)
-            if not (output or getattr(sys.stdout, "is_read", True)):
+
+    def translate_lines(window, prefixes, first):
+        texts = [rows.read(line, number) for number, line in enumerate(window, first)]
+        answers = translator(texts, prefixes=prefixes, first=first)
+        written = map(rows.write, window, itertools.count(first), answers)
+        return list(itertools.chain.from_iterable(written))
+
+    with output as file:
+        for written in translate_stream(translate_lines, lines.take, prefixes, start):
+            _write(file, written)
+            if resume is None and not getattr(sys.stdout, "is_read", True):
                 break
-    if progress.terminal:
-        print(file=sys.stderr)
 
 
 def _read_prefixes(path, first):
@@ -118,27 +107,22 @@ def _read_prefixes(path, first):
 
 
 def _open_stdin():
-    """Returns the lines of stdin, and their progress."""
+    """Returns the lines of stdin."""
     if sys.stdin is None:
         raise ValueError("stdin is closed: give lines to translate.")
     if sys.stdin.isatty():
         print("Reading sentences from the terminal; end with Ctrl-D.", file=sys.stderr)
     try:
-        descriptor = sys.stdin.fileno()
+        # Not Python's buffer: a thread that waits there would keep the process from exiting.
+        return IncomingLines(functools.partial(os.read, sys.stdin.fileno()))
     except io.UnsupportedOperation:  # replaced by the caller
-        return IncomingLines(sys.stdin.buffer.read1), StreamProgress()
-    # Not through Python's buffer: a thread that waits there would keep the process from exiting.
-    read = functools.partial(os.read, descriptor)
-    status = os.fstat(descriptor)
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return IncomingLines(read), StreamProgress(size)
+        return IncomingLines(sys.stdin.buffer.read1)
 
 
 def _write(file, lines):
     """Writes lines and flushes them."""
     try:
-        for line in lines:
-            print(line, file=file)
+        file.write("".join(f"{line}\n" for line in lines))
         file.flush()
     except OSError as error:  # such as a full disk
         # Else Python would try to write the rest of the buffer at exit.
@@ -200,7 +184,7 @@ def evaluate(
     pairs = _read_evaluation_pairs(systems[0], source, target)
     set_threads(*models)
     translate = [SentenceTranslator(x) if isinstance(x, Opened) else x for x in systems]
-    _warn_of_unfair_scores(models, [pair[1] for pair in pairs])
+    _warn_of_losses(models, [pair[1] for pair in pairs])
     if bleu_tokenize is None:
         bleu_tokenize = getattr(systems[0], "bleu_tokenize", "13a")
     other = translate[1] if compare else None
@@ -210,15 +194,8 @@ def evaluate(
     _print_report(report, json)
 
 
-def _warn_of_unfair_scores(models, references):
-    """Warns of searches that differ, and of references that a vocabulary cannot write."""
-    if len({repr(model.search) for model in models}) == 2:
-        paths, sizes = zip(*((model.path, model.search.beam_size) for model in models), strict=True)
-        print(
-            f"warning: {paths[0]} and {paths[1]} have different searches of their own (beam sizes "
-            f"{sizes[0]} and {sizes[1]}): give the search options to compare the models",
-            file=sys.stderr,
-        )
+def _warn_of_losses(models, references):
+    """Warns of references that a vocabulary cannot write."""
     for model in models:
         if losses := model.detokenizing_losses(references):
             print(

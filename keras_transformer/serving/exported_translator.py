@@ -11,11 +11,7 @@ import numpy as np
 
 from keras_transformer.kernels import available_cores
 from keras_transformer.presets import SearchConfig, resolve_search
-from keras_transformer.serving.server_process import (
-    ServerProcess,
-    is_supported,
-    one_line,
-)
+from keras_transformer.serving.server_process import ServerProcess, one_line
 from keras_transformer.serving.structure import inspect_version
 from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
 from keras_transformer.translation.sentences import (
@@ -36,9 +32,9 @@ OPTIMIZE_THRESHOLD = 256  # texts; for fewer, rewriting the graph takes longer t
 class ExportedTranslator:
     """Asks a version's signatures what a `Translator` computes in memory.
 
-    On Linux, a separate process answers, as a server would, for as long as this object lives;
-    elsewhere TensorFlow does. `path` is a version directory, or the one above, whose highest
-    version is taken; for `allow_ops`, see `check_structure`.
+    A separate process answers, as a server would, for as long as this object lives. `path` is a
+    version directory, or the one above, whose highest version is taken; for `allow_ops`, see
+    `check_structure`.
     """
 
     def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
@@ -70,18 +66,9 @@ class ExportedTranslator:
                 )
         return name
 
-    def translate(
-        self,
-        texts: Texts,
-        batch_size: int = 256,
-        search: SearchConfig | None = None,
-        prefixes: None = None,
-        first: int = 0,
-        **options: Any,
-    ) -> list[str]:
+    def translate(self, texts: Texts, **options: Any) -> list[str]:
         """Does what `Translator.translate` does, if the export has a signature for the search."""
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
-        return [hypotheses[0].text for hypotheses in n_best]
+        return [found[0].text for found in self.translate_n_best(texts, n_best=1, **options)]
 
     def translate_n_best(
         self,
@@ -196,31 +183,22 @@ class ExportedTranslator:
         before, self._texts = self._texts, self._texts + count
         try:
             if self._run is None or before <= OPTIMIZE_THRESHOLD < self._texts:
-                self._start(optimize=self._texts > OPTIMIZE_THRESHOLD)
+                self._close()
+                self._run = None  # if the new one cannot be loaded
+                optimize = self._texts > OPTIMIZE_THRESHOLD
+                server = ServerProcess(self.directory, threads=self._threads, optimize=optimize)
+                self._close = weakref.finalize(self, server.close)
+                self._run = server.predict_all
             replies = self._run(requests)
         except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
             self._close()
             self._run = None
-            advice = "" if "killed" in str(error) else " Export the run again."
-            raise ValueError(f"{one_line(error)}.{advice}") from error
+            raise ValueError(f"{one_line(error)}.") from error
         for reply in replies:
             if "error" in reply:
                 reason = one_line(reply["error"])
                 raise ValueError(f"{self.directory} answers with an error: {reason}.")
         return replies
-
-    def _start(self, optimize):
-        if is_supported():
-            self._close()
-            self._run = None  # if the new one cannot be loaded
-            server = ServerProcess(self.directory, threads=self._threads, optimize=optimize)
-            self._close = weakref.finalize(self, server.close)
-            self._run = server.predict_all
-        elif self._run is None:
-            from keras_transformer.serving.saved_model import load_signatures
-
-            run = load_signatures(self.directory)
-            self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
 
 
 def _most_attended(maps, end):

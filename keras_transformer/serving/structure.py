@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
-from tensorboard.compat.proto.config_pb2 import ConfigProto
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from keras_transformer.serving.versions import CARD, DEFAULT, GRAPH, SIGNATURES, read_card
@@ -82,10 +81,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
     """
     check_checksums(version_dir)
     if problems := check_structure(version_dir, allow_ops):
-        more = f" And {len(problems) - 1} more: see keras-transformer check."
-        raise ValueError(
-            f"{version_dir} cannot be opened: {problems[0]}{more if len(problems) > 1 else ''}"
-        )
+        raise ValueError(f"{version_dir} cannot be opened: {problems[0]}")
     return read_signatures(version_dir)
 
 
@@ -267,7 +263,7 @@ def _path_problems(node, where):
 
 
 def _xla_problems(where, attributes):
-    """`jit_compile=True` marks functions and calls; `tf.config.optimizer.set_jit` marks calls."""
+    """`jit_compile=True` marks functions and calls."""
     for name, attribute in attributes.items():
         # A call may also pass the mark on to the function it calls. `in` comes first, because
         # looking up a missing key would add it to the proto.
@@ -276,11 +272,3 @@ def _xla_problems(where, attributes):
         marked += [passed[key].b for key in XLA_ATTRIBUTES if key in passed]
         if any(marked):
             yield f"{where} is to be compiled by XLA; export without jit_compile."
-        if name == "config_proto":
-            try:
-                options = ConfigProto.FromString(attribute.s).graph_options.optimizer_options
-            except DecodeError:
-                yield f"{where} has a config_proto that cannot be parsed."
-                continue
-            if options.global_jit_level > 0:
-                yield f"{where} switches XLA on; export without tf.config's set_jit."

@@ -105,13 +105,10 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
     """
     if n_best is None:
         return search.beam_size
-    if search.sample and n_best < 1:
-        raise ValueError(f"Expected a positive number of samples, received n_best={n_best}.")
-    if not search.sample and not 1 <= n_best <= search.beam_size:
+    if n_best < 1 or n_best > search.beam_size and not search.sample:
         raise ValueError(
-            f"A beam of {search.beam_size} gives {'1 to ' * (search.beam_size > 1)}"
-            f"{counted(search.beam_size, 'translation')}, received n_best={n_best}: widen it with "
-            "--beam-size, or sample with --sample."
+            f"n_best must be from 1 to the beam size, {search.beam_size}, or a number of samples, "
+            f"received {n_best}."
         )
     return n_best
 
@@ -133,13 +130,9 @@ class IncomingLines:
 
     Removes a byte order mark, and carriage returns before newlines. `read` is a function of a
     number of bytes that returns at most as many, as soon as there are any; none at the end.
-
-    Attributes:
-        bytes_taken: Number of bytes of the lines that were handed out, line ends included.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
-        self.bytes_taken = 0
         self._lines: collections.deque[bytes] = collections.deque()
         self._blocks: queue.Queue[bytes | Exception | None] = queue.Queue(MAX_BLOCKS)
         self._all_read = False
@@ -160,7 +153,6 @@ class IncomingLines:
                 until = time.monotonic() + MAX_WAIT_SECONDS
             elif not self._wait(max(0.0, min(IDLE_SECONDS, until - time.monotonic()))):
                 break
-        self.bytes_taken += size
         return taken
 
     def _wait(self, seconds):
@@ -214,11 +206,6 @@ def translate_stream(
         own = None
         if prefixes is not None:
             own = list(itertools.islice(prefixes, len(window)))
-            if len(own) < len(window):
-                raise ValueError(
-                    f"Received {counted(number + len(own), 'prefix', 'prefixes')}, but more lines "
-                    "to translate: give one for each line, an empty one where there is none."
-                )
         yield translate(window, prefixes=own, first=number)
         number, size = number + len(window), WINDOW
     if prefixes is not None and next(prefixes, None) is not None:

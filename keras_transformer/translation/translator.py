@@ -7,7 +7,7 @@ import concurrent.futures
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -73,12 +73,6 @@ class Translator(TextModel):
         tokenizers = self.source_tokenizer, self.target_tokenizer
         arguments = self.model, *tokenizers, self.max_output_length, self.source_end, self.card
         return type(self), arguments, {"default_search": self.default_search}
-
-    @overload
-    def __call__(self, texts: str | bytes, **options: Any) -> str: ...
-
-    @overload
-    def __call__(self, texts: Texts, **options: Any) -> list[str]: ...
 
     def __call__(
         self,

@@ -89,7 +89,7 @@ def test_a_first_training_is_explained(monkeypatch, tmp_path):
     own = ["--train-source", tmp_path / "text.tsv", "--valid-fraction", "0.5"]
     (tmp_path / "text").rename(tmp_path / "text.tsv")
     for options, message in (
-        ([], b"Training on the built-in dates. For your own text"),
+        ([], b""),
         (own, b"warning: the default, --preset dates, splits text into characters"),
         (["--preset", "dates"], b""),
         ([*own, "--preset", "tiny"], b""),
@@ -115,7 +115,7 @@ def test_the_list_of_commands_is_short():
     assert text.startswith("usage: keras-transformer ")
     assert "Train Transformers that translate text" in text
     assert set(COMMANDS) <= set(re.findall(r"^  (\w+) ", text, flags=re.MULTILINE))
-    assert "MODEL.md" not in text and "MODEL.md" in run("export", "--help").stdout.decode()
+    assert "model.json" not in text and "model.json" in run("export", "--help").stdout.decode()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -96,16 +96,6 @@ def test_broken_twin_is_told(tmp_path, twin, message):
     assert problems and all(message in problem for problem in problems)
 
 
-def test_xla_that_is_switched_on_for_the_process_is_told(tmp_path):
-    before = tf.config.optimizer.get_jit()
-    tf.config.optimizer.set_jit("autoclustering")
-    try:
-        problems = check_structure(save(stand_ins.StandIn(), tmp_path))
-    finally:
-        tf.config.optimizer.set_jit(before)
-    assert problems and all("switches XLA on" in problem for problem in problems)
-
-
 def attribute(call=None, **fields):
     """An AttrValue; `call`: of a function whose own attribute _XlaMustCompile this is."""
     value = tf.compat.v1.AttrValue(**fields)

@@ -194,7 +194,7 @@ EXPORTS = {
     "outside": Trial("a model.json that lists a file outside", lists_outside, "must say the size"),
     "warm-up": Trial(
         "warm-up requests that are none, for check",
-        write("assets.extra/tf_serving_warmup_requests", b"junk"),
+        write("assets.extra/tf_serving_warmup_requests", bytes(100)),
         "is corrupted",
         "check {}",
         1,
