@@ -74,7 +74,9 @@ def translate(
     opened = Opened(path, options, precision, allow_ops)
     check_n_best(n_best, opened.search)
     rows = make_rows(format, field, output_field, n_best)
-    lines, output, start = _open_stdin(), contextlib.nullcontext(sys.stdout), 0
+    lines = _open_stdin()
+    output: Any = contextlib.nullcontext(sys.stdout)
+    start = 0
     if resume is None:
         check_stdout()
     else:

@@ -19,7 +19,7 @@ def prepare(
     *,
     output: Annotated[str, "directory to create"],
     processes: Annotated[int | None, "blocks of text tokenized at once; none: one per core"] = None,
-    corpus: PrepareConfig,
+    corpus: Annotated[dict[str, Any], PrepareConfig],
 ) -> None:
     """Tokenize a corpus of any size once, for train --corpus.
 
@@ -28,7 +28,7 @@ def prepare(
     """
     from keras_transformer.runs.training_data import prepare
 
-    prepare(corpus, output, processes)
+    prepare(PrepareConfig(**corpus), output, processes)
 
 
 def train(

@@ -10,7 +10,6 @@ import functools
 import numbers
 import os
 from collections.abc import Callable, Collection
-from typing import Any
 
 import tensorflow as tf
 
@@ -102,10 +101,9 @@ def export(
         if report:
             report(findings)
         if problems := [problem for finding in findings for problem in finding.problems]:
-            more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
             raise ValueError(
                 "The translator was not exported, because a server could not use it. "
-                f"{' '.join(problems[:5])}{more}"
+                f"{' '.join(problems[:5])}"
             )
     return target
 
@@ -139,26 +137,11 @@ def load_saved_model(
     >>> texts
     ['1998-05-09']
     """
-    directory = version_dir(os.fspath(path))
-    inspect_version(directory, allow_ops)
-    run = load_signatures(directory)
-
-    def translate(texts):
-        outputs = run({"text": as_bytes(texts)}, DEFAULT)
-        return outputs["text"], outputs["log_prob"]
-
-    return translate
-
-
-def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
-    """Loads a version that `inspect_version` has accepted, as a function.
-
-    It takes {name of an input: list} and a signature's name, and returns {name of an output: nested
-    lists}, strings as str.
-    """
     # Imported for its side effect: it registers the tokenizers' ops that the graph contains.
     from keras_transformer.tokenizers import subword  # noqa: F401
 
+    directory = version_dir(os.fspath(path))
+    inspect_version(directory, allow_ops)
     try:
         if is_supported():
             # Native code may end that process, not this one.
@@ -170,14 +153,12 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
             f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
 
-    def run(inputs, name):
+    def translate(texts):
         # A signature does not keep its model alive, so this closure does.
-        function = loaded.signatures[name]
-        specs = function.structured_input_signature[1]
-        outputs = function(**{key: tf.constant(x, specs[key].dtype) for key, x in inputs.items()})
-        return {key: to_lists(value.numpy()) for key, value in outputs.items()}
+        outputs = loaded.signatures[DEFAULT](text=tf.constant(as_bytes(texts), tf.string))
+        return to_lists(outputs["text"].numpy()), outputs["log_prob"].numpy().tolist()
 
-    return run
+    return translate
 
 
 def _save(module, functions, directory):

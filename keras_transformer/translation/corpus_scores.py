@@ -37,7 +37,7 @@ def score_systems(
     """
     reports: list[dict[str, Any]] = []
     for outputs in systems:
-        right = exact_matches(outputs, targets)
+        right = [output == target for output, target in zip(outputs, targets, strict=True)]
         reports.append({"exact_match": 100 * sum(right) / len(right)})
     if not n_bootstrap:
         scores = (corpus_scores(outputs, targets, bleu_tokenize) for outputs in systems)
@@ -90,8 +90,3 @@ def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> No
         raise ValueError(
             f"n_bootstrap must be at least 0, received {n_bootstrap}; 0 means no intervals."
         )
-
-
-def exact_matches(outputs: Sequence[str], targets: Sequence[str]) -> list[bool]:
-    """Compares outputs with their targets: list of bool."""
-    return [output == target for output, target in zip(outputs, targets, strict=True)]
