@@ -286,11 +286,7 @@ def score(
 
 
 def align(
-    path: Annotated[
-        str,
-        "run directory; or SavedModel with the signature attention, which aligns its own "
-        "translations, without --target, --layers and --heads",
-    ],
+    path: Annotated[str, "run directory"],
     /,
     source: Source,
     target: Target = None,
@@ -302,24 +298,29 @@ def align(
     heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),
     tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
     precision: Precision = None,
-    allow_ops: Ops = (),
 ) -> None:
     """Print word alignments from cross-attention, as pairs source-target of positions from 0."""
-    from keras_transformer.data.text_files import is_table, read_lines, read_pairs
-    from keras_transformer.runs.opening import Opened
+    from keras_transformer.data.text_files import read_pairs
 
     check_stdout()
-    opened = Opened(path, precision=precision, allow_ops=allow_ops)
-    if opened.run or target or is_table(source):
-        sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
-    else:
-        sources, targets = tuple(read_lines(source)), None
+    opened = open_run(path, precision)
+    sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
     set_threads(opened)
     for pieces, target_pieces, positions in opened.model.align(
         sources, targets, layers or None, heads or None
     ):
         pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
+
+
+def open_run(path: str, precision: str | None = None) -> "Opened":
+    """Opens a run for what needs its layers."""
+    from keras_transformer.runs.opening import Opened
+
+    opened = Opened(path, precision=precision)
+    if opened.run is None:
+        raise ValueError(f"{path} is a SavedModel: give the run directory it was exported from.")
+    return opened
 
 
 def set_threads(*opened: "Opened") -> None:

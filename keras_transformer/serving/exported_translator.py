@@ -1,4 +1,4 @@
-"""Translates, scores and aligns with an exported version, without importing TensorFlow."""
+"""Translates and scores with an exported version, without importing TensorFlow."""
 
 import dataclasses
 import itertools
@@ -7,15 +7,12 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_transformer.kernels import available_cores
 from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.serving.server_process import ServerProcess, one_line
 from keras_transformer.serving.structure import inspect_version
 from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
 from keras_transformer.translation.sentences import (
-    AttentionMaps,
     Hypothesis,
     as_bytes,
     check_count,
@@ -113,37 +110,6 @@ class ExportedTranslator:
         answers = self._ask("score", inputs, batch_size)
         return [(answer["log_prob"], answer["tokens"]) for answer in answers]
 
-    def align(
-        self,
-        sources: Texts,
-        targets: None = None,
-        layers: None = None,
-        heads: None = None,
-        batch_size: int = 64,
-    ) -> list[tuple[list[str], list[str], list[int]]]:
-        """Does what `Translator.align` does, for the export's own translations.
-
-        `targets`, `layers` and `heads` must be None: the signature `attention` translates by
-        itself, and averages the heads of the default layer.
-        """
-        if targets is not None:
-            self._refuse("aligns its own translations, not given ones: leave out --target")
-        if layers or heads:
-            self._refuse("fixes layers and heads: leave out --layers and --heads")
-        end = self.card.get("vocabulary", {}).get("end")
-        return [_most_attended(maps, end) for maps in self.attention(sources, batch_size)]
-
-    def attention(self, sources: Texts, batch_size: int = 64) -> list[AttentionMaps]:
-        """`AttentionMaps` of each text and its own translation, with the signature's one map."""
-        self._check_signature("attention")
-        found = []
-        for answer in self._ask("attention", {"text": as_bytes(sources)}, batch_size):
-            sides = answer["source_tokens"], answer["target_tokens"]
-            source, target = ([token for token in tokens if token] for tokens in sides)
-            table = np.array(answer["attention"], np.float32)[: len(target), : len(source)]
-            found.append(AttentionMaps(source, target, {"cross": table[np.newaxis, np.newaxis]}))
-        return found
-
     def _refuse(self, what):
         raise ValueError(
             f"{self.directory} is a SavedModel, which {what}, or give the run directory it was "
@@ -199,18 +165,3 @@ class ExportedTranslator:
                 reason = one_line(reply["error"])
                 raise ValueError(f"{self.directory} answers with an error: {reason}.")
         return replies
-
-
-def _most_attended(maps, end):
-    """Pieces without END, and positions; see `Translator.align`.
-
-    A source ends with END, unless the card names the piece that `end` is; a target does, unless it
-    was cut off.
-    """
-    source, target, scores = maps
-    source, end = (source, [end]) if end else (source[:-1], source[-1:])
-    target = target[:-1] if target[-1:] == end else target
-    if not source:
-        return source, target, []
-    table = scores["cross"][0, 0, : len(target), : len(source)]
-    return source, target, np.argmax(table, axis=1).tolist()

@@ -18,11 +18,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 import keras_transformer
 from keras_transformer.presets import ExportConfig, SearchConfig
-from keras_transformer.special_ids import END
 from keras_transformer.utils import (
     FILES,
     Pairs,
@@ -42,7 +39,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields
     "precision": {"computation": str},
     "recipe": {"bleu_tokenize": str},
     "imported": {"language_tags": list},
-    "vocabulary": {"source": dict, "target": dict, "end": str},
+    "vocabulary": {"source": dict, "target": dict},
     "signatures": {},
     "versions": {},
 }
@@ -281,8 +278,6 @@ def _describe_model(translator, config):
     }
     if losses := getattr(target, "detokenizing_loses", None):
         vocabulary["target"]["detokenizing_loses"] = losses
-    if not translator.source_end:  # else it is the last token of a source
-        vocabulary["end"] = target.pieces(np.array([END], "int32")).numpy()[0].decode()
     return {
         "architecture": architecture,
         "parameters": model.count_params(),

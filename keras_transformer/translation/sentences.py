@@ -76,8 +76,7 @@ class AttentionMaps(NamedTuple):
         target_tokens: T strings, END included: the output. The decoder's input is START and all
             but the last of them.
         scores: {"encoder": float32 `(N, H, S, S)`, "decoder": `(N, H, T, T)`, "cross":
-            `(N, H, T, S)`}: rows are queries, and each sums to 1. For an export {"cross":
-            `(1, 1, T, S)`}, the mean of one layer's heads.
+            `(N, H, T, S)`}: rows are queries, and each sums to 1.
     """
 
     source_tokens: list[str]

@@ -1,4 +1,4 @@
-"""The command `attention`: pictures of what a run attends to. Of exports: tests/serving."""
+"""The command `attention`: pictures of what a run attends to."""
 
 import numpy as np
 import pytest
