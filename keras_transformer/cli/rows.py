@@ -110,8 +110,8 @@ def open_output(path: Path, lines: IncomingLines, rows: TextRows) -> tuple[IO[st
                 line = lines.take(1)
                 if not line or not written[0].startswith(rows.begin(line[0], done).encode()):
                     raise ValueError(
-                        f"{path} has no translation of line {done + 1} of stdin where it should: "
-                        "give the same input and options as before, or another output file."
+                        f"{path} has no translation of line {done + 1} of stdin: give the same "
+                        "input and options as before."
                     )
                 done, size = done + 1, size + sum(map(len, written))
             file.truncate(size)

@@ -129,10 +129,7 @@ def _write(file, lines):
     except OSError as error:  # such as a full disk
         # Else Python would try to write the rest of the buffer at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
-        raise ValueError(
-            f"The translations cannot be written ({error.strerror}): complete the file with "
-            "--resume."
-        ) from error
+        raise ValueError(f"The translations cannot be written: {error.strerror}.") from error
 
 
 def evaluate(

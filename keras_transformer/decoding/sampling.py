@@ -281,7 +281,7 @@ def _prefix_constraint(prefix):
         if known is not None and known.size and not 0 <= known.min() <= known.max() < size:
             raise ValueError(
                 f"The prefix holds ids from {known.min()} to {known.max()}, but the vocabulary has "
-                f"ids from 0 to {size - 1}: use the target's tokenizer."
+                f"ids from 0 to {size - 1}."
             )
         return tf.gather(ids, tf.minimum(position, width), axis=1)
 
@@ -317,10 +317,7 @@ def read_arguments(
     if isinstance(state, dict) and "past_positions" in state:
         room = state["past_positions"].shape[1]
         if None not in (room, steps) and room < steps:
-            raise ValueError(
-                f"The state has length={room}, but max_length is {steps}: create the state with "
-                f"length={steps}, or search for at most {room} steps."
-            )
+            raise ValueError(f"The state has length={room}, but max_length is {steps}.")
     constraint = None
     if prefix is not None:
         ragged = isinstance(prefix, tf.RaggedTensor)

@@ -112,15 +112,13 @@ class ExportedTranslator:
 
     def _refuse(self, what):
         raise ValueError(
-            f"{self.directory} is a SavedModel, which {what}, or give the run directory it was "
-            "exported from."
+            f"{self.directory} is a SavedModel, which {what}, or give the run directory."
         )
 
     def _check_signature(self, name):
         if name not in self.signatures:
             raise ValueError(
-                f"{self.directory} has no signature {name}: export the run again with {name} among "
-                "--signatures, or give the run directory."
+                f"{self.directory} has no signature {name}: export it with --signatures {name}."
             )
 
     def _ask(

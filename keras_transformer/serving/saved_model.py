@@ -101,10 +101,7 @@ def export(
         if report:
             report(findings)
         if problems := [problem for finding in findings for problem in finding.problems]:
-            raise ValueError(
-                "The translator was not exported, because a server could not use it. "
-                f"{' '.join(problems[:5])}"
-            )
+            raise ValueError(f"A server could not use the translator. {' '.join(problems[:5])}")
     return target
 
 
@@ -188,10 +185,7 @@ def _creating_version(base, version):
         os.makedirs(base, exist_ok=True)
         lock = open_locked(base)
     except OSError as error:
-        raise ValueError(
-            f"{base} is not a directory that can be written to ({error.strerror}): give the "
-            "directory of the model's versions."
-        ) from error
+        raise ValueError(f"{base} is not a directory to write to: {error.strerror}.") from error
     if lock is None:
         raise ValueError(f"Another export into {base} is under way: wait until it ends.")
     try:
@@ -215,7 +209,6 @@ def _free_version(base, version):
         )
     if version in taken:
         raise ValueError(
-            f"Version {version} is already in {base}; published versions are never changed, so "
-            f"leave the version out to get {max(taken) + 1}."
+            f"Version {version} is already in {base}: leave it out to get {max(taken) + 1}."
         )
     return version

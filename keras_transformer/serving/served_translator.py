@@ -188,8 +188,7 @@ def _find_token(tokenizer, token):
     ids = tokenizer([token]).to_list()[0]
     if len(ids) != 1 or ids[0] <= END:
         raise ValueError(
-            f"prefix_token must be one token of the source vocabulary, received {token!r}, which "
-            f"is {len(ids)} tokens or unknown: give one that the model was trained with."
+            f"prefix_token must be one token of the source vocabulary, received {token!r}."
         )
     return ids[0]
 
@@ -219,10 +218,7 @@ def functions_of(
         served = ServedTranslator(translator, config)
         return served, served.functions
     if not hasattr(getattr(translator, "serve", None), "get_concrete_function"):
-        raise ValueError(
-            f"Expected a translator, got {type(translator).__name__}, whose serve is not a "
-            "tf.function; pass a keras_transformer.Translator."
-        )
+        raise ValueError(f"Expected a Translator, received {type(translator).__name__}.")
     return translator, {DEFAULT: translator.serve}
 
 

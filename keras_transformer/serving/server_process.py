@@ -63,10 +63,7 @@ class ServerProcess:
         limited: bool = False,
     ) -> None:
         if not is_supported():
-            raise ValueError(
-                "Exports run in TensorFlow's C library for Linux: run this on Linux, or call "
-                "keras_transformer.load_saved_model."
-            )
+            raise ValueError("This needs Linux; elsewhere, use keras_transformer.load_saved_model.")
         version_dir = os.path.abspath(os.fspath(version_dir))
         signatures = read_signatures(version_dir)
         self.signatures = tuple(signatures)

@@ -169,10 +169,7 @@ def version_dir(path: Path) -> Path:
     if not os.path.isfile(os.path.join(path, GRAPH)) and (taken := versions(path)):
         path = os.path.join(path, taken[max(taken)])
     if not os.path.isfile(os.path.join(path, GRAPH)):
-        raise ValueError(
-            f"{path} does not contain a SavedModel: expected a version with saved_model.pb, or a "
-            "directory of such versions, as keras_transformer.export writes them."
-        )
+        raise ValueError(f"{path} does not contain a SavedModel, nor versions of one.")
     return path
 
 
@@ -194,7 +191,8 @@ def find_exported_search(directory: Path, beam_size: int) -> SearchConfig:
     It is in the card, because the graph does not name it.
     """
     card = read_card(version_dir(os.fspath(directory)))
-    own = {"max_output_length": card.get("max_output_length")}  # earlier cards lack it
+    # Earlier cards lack the length.
+    own: dict[str, Any] = {"max_output_length": card.get("max_output_length")}
     if beam_size > 1:
         beam = card.get("signatures", {}).get("beam", {})
         own |= {name: beam[name] for name in BEAM_OPTIONS if name in beam}

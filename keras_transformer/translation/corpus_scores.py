@@ -83,8 +83,7 @@ def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> No
     if len(outputs) != len(references):
         raise ValueError(
             f"Received {counted(len(outputs), 'hypothesis', 'hypotheses')} but "
-            f"{counted(len(references), 'reference')}: give one translation for each reference, in "
-            "the same order."
+            f"{counted(len(references), 'reference')}."
         )
     if n_bootstrap < 0:
         raise ValueError(

@@ -106,8 +106,7 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
         return search.beam_size
     if n_best < 1 or n_best > search.beam_size and not search.sample:
         raise ValueError(
-            f"n_best must be from 1 to the beam size, {search.beam_size}, or a number of samples, "
-            f"received {n_best}."
+            f"n_best must be from 1 to {search.beam_size}, unless you sample, received {n_best}."
         )
     return n_best
 
@@ -208,10 +207,7 @@ def translate_stream(
         yield translate(window, prefixes=own, first=number)
         number, size = number + len(window), WINDOW
     if prefixes is not None and next(prefixes, None) is not None:
-        raise ValueError(
-            f"Received {counted(number, 'line')} to translate, but more prefixes: give one for "
-            "each line."
-        )
+        raise ValueError(f"Received {counted(number, 'line')} to translate, but more prefixes.")
 
 
 def as_bytes(texts: Texts) -> list[bytes]:
@@ -228,10 +224,7 @@ def as_bytes(texts: Texts) -> list[bytes]:
 def check_count(name: str, texts: Sequence[object], count: int) -> None:
     """Checks that there is a text, called `name` in errors, for each of `count` sources."""
     if len(texts) != count:
-        raise ValueError(
-            f"Expected a {name} for each source, received {len(texts)} for "
-            f"{counted(count, 'source')}."
-        )
+        raise ValueError(f"Expected a {name} for each source, received {len(texts)} for {count}.")
 
 
 def in_batches(

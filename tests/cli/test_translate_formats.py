@@ -95,7 +95,7 @@ def test_output_of_other_lines_is_refused(change, random_run, tmp_path):
     (tmp_path / "out").write_bytes(kept + b"torn")
     changed, row = CHANGES[change]
     stdin = "\n".join(changed(rows)).encode()
-    message = f"has no translation of line {row} of stdin where it should: give the same input"
+    message = f"has no translation of line {row} of stdin: give the same input"
     refused(["translate", random_run, *options, "--resume", tmp_path / "out"], message, stdin)
     assert (tmp_path / "out").read_bytes() == kept + b"torn"
 

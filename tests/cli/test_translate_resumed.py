@@ -105,7 +105,7 @@ def test_killed_while_it_waits_for_lines(random_run, whole, tmp_path):
 
 
 MISTAKES = {
-    "too long": (b"A\n" * 15, (), "out has no translation of line 15 of stdin where it should:"),
+    "too long": (b"A\n" * 15, (), "out has no translation of line 15 of stdin:"),
     "not n-best": (b"A\nB\n", N_BEST, "out has no translation of line 1 of stdin"),
     "more of each": (b"0 ||| A ||| -1\n" * 4, N_BEST, "out has no translation of line 2 of"),
     "a gap": (b"0 ||| A ||| -1\n" * 2 + b"2 ||| A ||| -1\n" * 2, N_BEST, "of line 2 of stdin"),
@@ -127,10 +127,7 @@ def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path):
         "cannot be written: No such",
         STDIN,
     )
-    with (
-        open("/dev/full", "w") as full,
-        pytest.raises(ValueError, match="No space left .* --resume"),
-    ):
+    with open("/dev/full", "w") as full, pytest.raises(ValueError, match="No space left"):
         _write(full, ["A"])
 
 

@@ -80,7 +80,7 @@ def test_scores_are_those_in_memory(exported, translator):
 
 @pytest.mark.parametrize("targets", [["A", "B"], []])
 def test_a_target_for_each_source(exported, translator, targets):
-    message = f"a target for each source, received {len(targets)} for 1 source"
+    message = f"a target for each source, received {len(targets)} for 1"
     for model in (exported, translator):
         with pytest.raises(ValueError, match=message):
             model.score(["a"], targets)
@@ -216,7 +216,7 @@ for use in (
 """
     said = without_tensorflow(code, PLAIN).splitlines()
     for name, line in zip(("beam", "sample", "score"), said, strict=True):
-        assert f"has no signature {name}: export the run again with {name} among" in line
+        assert f"has no signature {name}: export it with --signatures {name}." in line
 
 
 def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
@@ -240,7 +240,7 @@ def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
 MISTAKES = {
     "another beam": ("translate {} --beam-size 4", "fixes beam_size of its signature beam at 5"),
     "another α": ("translate {} --beam-size 5 --length-penalty 2", "fixes length_penalty of"),
-    "too many": ("translate {} --beam-size 5 --n-best 6", "from 1 to the beam size, 5, or a"),
+    "too many": ("translate {} --beam-size 5 --n-best 6", "from 1 to 5, unless you sample"),
     "length": (
         "translate {} --max-output-length 5",
         "fixes max_output_length of its signature serving_default at none, received 5",

@@ -103,7 +103,7 @@ def test_base_has_to_be_a_directory(translator, tmp_path, below):
 
 
 def test_something_else_than_a_translator_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Expected a translator, got Module"):
+    with pytest.raises(ValueError, match="Expected a Translator, received Module"):
         export(tf.Module(), tmp_path / "base")
     assert entries(tmp_path) == []
 

@@ -432,8 +432,8 @@ MISTAKES = {
         lambda t: t.translate(["ab", "c"], prefixes=["A", "A" * 12]),
         "Prefix 2 has 13 tokens, but the model's max_length is 12",
     ),
-    "one prefix": (lambda t: t(["a", "b"], prefixes=["A"]), "received 1 for 2 sources"),
-    "two prefixes": (lambda t: t("a", prefixes=["A", "B"]), "received 2 for 1 source"),
+    "one prefix": (lambda t: t(["a", "b"], prefixes=["A"]), "received 1 for 2"),
+    "two prefixes": (lambda t: t("a", prefixes=["A", "B"]), "received 2 for 1"),
     "prefix string": (lambda t: t.translate(["a"], prefixes="A"), "received one string"),
     "n_best": (lambda t: t.translate_n_best(["a"], search=BEAM, n_best=5), "received 5"),
     "no samples": (lambda t: t.translate_n_best(["a"], **MANY_SAMPLES), "received 0"),
@@ -447,7 +447,7 @@ MISTAKES = {
     "ragged": (lambda t: t(tf.ragged.constant([["a"], []])), "received string of shape"),
     "prefix tensor": (
         lambda t: t(tf.constant(["a", "b"]), prefixes=["A"]),
-        r"received prefixes of shape \(1,\) for sources of shape \(2,\)",
+        r"Expected prefixes of the shape \(2,\), received \(1,\)",
     ),
     "length": (
         lambda t: Translator(t.model, toy_tokenizer(), toy_tokenizer(), 0),
