@@ -91,11 +91,15 @@ def translate(
         written = map(rows.write, window, itertools.count(first), answers)
         return list(itertools.chain.from_iterable(written))
 
-    with output as file:
-        for written in translate_stream(translate_lines, lines.take, prefixes, start):
-            _write(file, written)
-            if resume is None and not getattr(sys.stdout, "is_read", True):
-                break
+    try:
+        with output as file:
+            for written in translate_stream(translate_lines, lines.take, prefixes, start):
+                file.write("".join(f"{line}\n" for line in written))
+                file.flush()
+                if resume is None and not getattr(sys.stdout, "is_read", True):
+                    break
+    except OSError as error:  # such as a full disk
+        raise ValueError(f"The translations cannot be written: {error.strerror}.") from error
 
 
 def _read_prefixes(path, first):
@@ -119,17 +123,6 @@ def _open_stdin():
         return IncomingLines(functools.partial(os.read, sys.stdin.fileno()))
     except io.UnsupportedOperation:  # replaced by the caller
         return IncomingLines(sys.stdin.buffer.read1)
-
-
-def _write(file, lines):
-    """Writes lines and flushes them."""
-    try:
-        file.write("".join(f"{line}\n" for line in lines))
-        file.flush()
-    except OSError as error:  # such as a full disk
-        # Else Python would try to write the rest of the buffer at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
-        raise ValueError(f"The translations cannot be written: {error.strerror}.") from error
 
 
 def evaluate(

@@ -25,7 +25,6 @@ from keras_transformer.serving.versions import CARD, DEFAULT, SIGNATURES, make_i
 from keras_transformer.utils import FILES, Path, Tensor, counted
 
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
-MAX_RECORDS = 1000  # of that file; TF Serving refuses more
 # Empty, short, long, in another script, with unknown symbols and control characters, and invalid
 # UTF-8: the translations may be nonsense, but must be finite and valid.
 ADVERSARIAL_INPUTS = (
@@ -63,11 +62,11 @@ class Answer(NamedTuple):
 
 
 def write_warm_up(version_dir: Path, requests: Sequence[tuple[str, Mapping[str, Tensor]]]) -> None:
-    """Writes warm-up requests, (signature's name, {input's name: tensor}), at most 1000."""
+    """Writes warm-up requests, (signature's name, {input's name: tensor})."""
     path = os.path.join(version_dir, WARM_UP)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with tf.io.TFRecordWriter(path) as writer:
-        for signature, inputs in requests[:MAX_RECORDS]:
+        for signature, inputs in requests:
             request = predict_pb2.PredictRequest()
             request.model_spec.name = "model"  # any: a server knows it by its directory
             request.model_spec.signature_name = signature

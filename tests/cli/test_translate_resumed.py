@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from keras_transformer.cli import text
 from keras_transformer.cli.rows import make_rows, open_output
-from keras_transformer.cli.text import _write
 from keras_transformer.runs import opening
 from keras_transformer.translation import sentences
 from tests.support import child_process
@@ -120,15 +120,15 @@ def test_what_cannot_be_resumed_stays_as_it_is(name, random_run, tmp_path):
     assert (tmp_path / "out").read_bytes() == content + b"torn"
 
 
-def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path):
+def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path, monkeypatch):
     refused(["translate", random_run, "--resume", tmp_path], "written: Is a directory", STDIN)
     refused(
         ["translate", random_run, "--resume", tmp_path / "a" / "b"],
         "cannot be written: No such",
         STDIN,
     )
-    with open("/dev/full", "w") as full, pytest.raises(ValueError, match="No space left"):
-        _write(full, ["A"])
+    monkeypatch.setattr(text, "open_output", lambda *_: (open("/dev/full", "w"), 0))
+    refused(["translate", random_run, "--resume", "full"], "written: No space left", STDIN)
 
 
 # The file alone.

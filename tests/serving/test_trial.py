@@ -14,7 +14,6 @@ from keras_transformer.cli.models import print_report
 from keras_transformer.serving import server_process, trial
 from keras_transformer.serving.saved_model import CORE_OPS, export
 from keras_transformer.serving.trial import (
-    MAX_RECORDS,
     WARM_UP,
     Answer,
     read_warm_up,
@@ -176,9 +175,3 @@ def test_file_is_an_uncompressed_record_file_of_prediction_logs(toy_version):
     request = log.predict_log.request
     assert request.model_spec.signature_name == "serving_default"
     assert request.inputs["text"].dtype == tf.string.as_datatype_enum
-
-
-def test_a_server_takes_a_thousand_records_at_most(tmp_path):
-    assert read_warm_up(tmp_path) == []
-    write_warm_up(tmp_path, [("serving_default", {"text": tf.constant(["a"])})] * 1001)
-    assert len(read_warm_up(tmp_path)) == MAX_RECORDS == 1000

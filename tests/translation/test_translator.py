@@ -442,9 +442,9 @@ MISTAKES = {
     "out of range": (lambda t: t("abc", beam_size=0), "beam_size must be at least 1, received 0"),
     "not sampled": (lambda t: t("abc", temperature=2.0), "temperature=2.0"),
     "no text": (lambda t: t(["abc", 5]), "Expected sentences as strings, received 5 among them."),
-    "numbers": (lambda t: t(tf.zeros([2])), r"shape \(\) or \(B,\), received float32"),
-    "table": (lambda t: t(tf.constant([["a"]])), r"received string of shape \(1, 1\)."),
-    "ragged": (lambda t: t(tf.ragged.constant([["a"], []])), "received string of shape"),
+    "numbers": (lambda t: t(tf.zeros([2])), r"string tensor \(\) or \(B,\), received float32"),
+    "table": (lambda t: t(tf.constant([["a"]])), r"received string \(1, 1\)."),
+    "ragged": (lambda t: t(tf.ragged.constant([["a"], []])), "received string"),
     "prefix tensor": (
         lambda t: t(tf.constant(["a", "b"]), prefixes=["A"]),
         r"Expected prefixes of the shape \(2,\), received \(1,\)",
