@@ -45,8 +45,9 @@ from keras_transformer.translation.sentences import as_bytes
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Pairs, Path, Texts, creating, open_locked
 
-# Not the op registry, which also holds the ops of other libraries that this process has loaded.
-CORE_OPS = frozenset(vars(tf.raw_ops))
+# Not the op registry, which also holds the ops of other libraries that this process has loaded. A
+# server has no Python, and XLA is switched off.
+CORE_OPS = frozenset(name for name in vars(tf.raw_ops) if "Py" not in name and "Xla" not in name)
 
 
 def export(

@@ -9,7 +9,7 @@ executed here, and TensorFlow is not imported.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
 from google.protobuf.empty_pb2 import Empty
@@ -54,7 +54,6 @@ OURS = frozenset(
     VarHandleOp Where While ZerosLike
     """.split()
 )
-PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 XLA_ATTRIBUTES = ("_XlaMustCompile", "_XlaCompile")
 # Labels that no kernel opens as a file, though they may hold slashes.
@@ -212,7 +211,12 @@ def _asset_problems(meta_graph, directory):
 
 def _graph_problems(meta_graph, allow_ops):
     """The problems of the graph and of every function in its library."""
-    yield from _op_problems(operations(meta_graph), allow_ops)
+    if others := sorted(operations(meta_graph) - OURS - SAVER - set(allow_ops)):
+        named = ", ".join(others[:MAX_NAMES]) + (" …" if len(others) > MAX_NAMES else "")
+        yield (
+            f"The graph holds the ops {named}, which exports of this package do not contain: "
+            "if you know who made it, and why, name them by --allow-ops, in a program by allow_ops."
+        )
     for function in meta_graph.graph_def.library.function:
         yield from _xla_problems(f"Function {function.signature.name!r}", function.attr)
     for scope, nodes in scopes(meta_graph):
@@ -235,23 +239,6 @@ def scopes(meta_graph: MetaGraphDef) -> Iterator[tuple[str, Collection[Any]]]:
 def operations(meta_graph: MetaGraphDef) -> set[str]:
     """The names of all ops."""
     return {node.op for _, nodes in scopes(meta_graph) for node in nodes}
-
-
-def _op_problems(ops: set[str], allow_ops: Iterable[str]) -> Iterator[str]:
-    if python := sorted(ops & PYTHON_OPS):
-        yield f"The graph calls Python, which a server does not have, by {', '.join(python)}."
-    xla = {op for op in ops if "Xla" in op}
-    if xla:
-        yield (
-            f"The graph holds XLA ops, {', '.join(sorted(xla))}, and a server runs with XLA "
-            "switched off."
-        )
-    if others := sorted(ops - OURS - SAVER - PYTHON_OPS - xla - set(allow_ops)):
-        named = ", ".join(others[:MAX_NAMES]) + (" …" if len(others) > MAX_NAMES else "")
-        yield (
-            f"The graph holds the ops {named}, which exports of this package do not contain: "
-            "if you know who made it, and why, name them by --allow-ops, in a program by allow_ops."
-        )
 
 
 def _path_problems(node, where):
