@@ -32,7 +32,6 @@ Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
 WORST = {"source": "source", "reference": "target", "hypothesis": "translation"}  # titles, keys
-MAX_PRINTED = 90  # characters of a wrong translation
 
 
 def translate(
@@ -223,10 +222,7 @@ def _print_report(report, as_json):
         print(f"{group:12} {rate:6.1f} %")
     for row in report["worst"]:
         for title, key in WORST.items():
-            text = " ".join(row[key].split())
-            if len(text) > MAX_PRINTED:
-                text = text[: MAX_PRINTED - 1] + "…"
-            print(f"{title:11}{text}")
+            print(f"{title:11}{' '.join(row[key].split()):.90}")
     print(f"signatures: {report['signature']}\nsentences: {report['sentences']}")
     if other := report.get("comparison"):
         _print_scores(other, f" of {other['system']}")
