@@ -193,8 +193,10 @@ def _creating_version(base, version):
         target = os.path.join(base, str(_free_version(base, version)))
         with creating(target) as temporary:
             yield temporary, target
-    except tf.errors.OpError as error:  # such as a full disk
-        raise ValueError(f"The translator was not exported: {one_line(error)}.") from error
+    except tf.errors.OpError as error:
+        if target not in str(error):
+            raise  # not about the disk
+        raise ValueError(f"{target} cannot be created: {one_line(error)}.") from error
     finally:
         os.close(lock)
 
