@@ -13,7 +13,6 @@ import sacrebleu
 
 from keras_transformer.translation.corpus_scores import (
     check_lengths,
-    exact_matches,
     make_metrics,
     score_systems,
 )
@@ -72,7 +71,7 @@ def evaluate(
     report, *others = score_systems(outputs, targets, bleu_tokenize, n_bootstrap)
     report |= {
         "sentences": len(pairs),
-        "by_group": _match_by_group(pairs, exact_matches(outputs[0], targets)),
+        "by_group": _match_by_group(pairs, outputs[0]),
         "worst": _list_worst(sources, targets, outputs[0], worst) if worst else [],
         "lines_per_second": rates[0],
     }
@@ -90,12 +89,12 @@ def _time_translation(system, sources):
     return outputs, len(sources) / (time.perf_counter() - start)
 
 
-def _match_by_group(pairs, matches):
+def _match_by_group(pairs, outputs):
     """Returns the exact match of each group, worst first; empty if pairs have no groups."""
     hits = collections.defaultdict(list)
-    for pair, hit in zip(pairs, matches, strict=True):
+    for pair, output in zip(pairs, outputs, strict=True):
         if len(pair) > 2 and pair[2]:
-            hits[pair[2]].append(hit)
+            hits[pair[2]].append(output == pair[1])
     rates = {group: 100 * sum(values) / len(values) for group, values in hits.items()}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 

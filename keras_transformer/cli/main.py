@@ -6,9 +6,8 @@ they need it, not for their help.
 
 The parameters of a command become its arguments and options. A parameter is annotated
 `Annotated[type, "help text"]`. A positional-only parameter becomes an argument, any other an
-option. If its type is a dataclass, such as `SearchConfig`, each field becomes an option, with the
-help text in its metadata (`options.option`). A parameter annotated `Annotated[dict, TrainConfig]`
-receives a dict of the fields that are given.
+option. A parameter annotated `Annotated[dict, TrainConfig]` receives a dict of the fields of this
+dataclass that are given: each is an option, with the help text in its metadata (`options.option`).
 """
 
 import argparse
@@ -47,19 +46,7 @@ COMMANDS = {
         *(attention, explore, plot, average, export, check),
     )
 }
-FIRST_TRAINING = (
-    f"--output is missing: {PROGRAM} train --output DIRECTORY trains on the built-in dates; for "
-    "your own text, add --preset tiny --train-source FILE --train-target FILE --valid-fraction 0.02"
-    "."
-)
-# Exit statuses.
-INVALID = 2  # a mistake of the user
-DIVERGED = 3  # the options are valid, but the training diverged, and would again
-INTERRUPTED = 130  # by Ctrl-C
-
 REQUIRED = inspect.Parameter.empty
-TYPE_NAMES = {int: "a whole number", float: "a number"}
-METAVARS = {int: "INT", float: "FLOAT", str: "STR"}
 
 
 def main() -> None:
@@ -77,8 +64,6 @@ def run(words: Sequence[str]) -> None:
             print(f"{PROGRAM} {__version__}")
         elif name in ("--help", "-h"):
             print(_list_commands())
-        elif [name, *others] == ["train"]:
-            raise ValueError(FIRST_TRAINING)
         elif name in COMMANDS:
             find_defaults = find_train_defaults if name == "train" else None
             call_command(name, COMMANDS[name], others, find_defaults)
@@ -86,19 +71,18 @@ def run(words: Sequence[str]) -> None:
             raise ValueError(_describe_unknown("command", name, list(COMMANDS)))
         sys.stdout.flush()
     except ModuleNotFoundError as error:
-        sentence = explain_missing("this command", error)
-        if not sentence:
+        if not (sentence := explain_missing("this command", error)):
             raise
-        _exit_with_error(sentence, INVALID)
+        _exit_with_error(sentence)
     except ValueError as error:
-        _exit_with_error(error, INVALID)
-    except FloatingPointError as error:  # a training has diverged
-        _exit_with_error(error, DIVERGED)
+        _exit_with_error(error)
+    except FloatingPointError as error:  # a training has diverged, and would again
+        _exit_with_error(error, status=3)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(130)
 
 
-def _exit_with_error(error, status):
+def _exit_with_error(error, status=2):
     print(f"{PROGRAM}: {error}", file=sys.stderr)
     sys.exit(status)
 
@@ -153,9 +137,6 @@ def call_command(
             raise ValueError(
                 f"{argument.label} is missing ({argument.help}): see {PROGRAM} {name} --help."
             )
-    for owner, hint in typing.get_type_hints(command, include_extras=True).items():
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            values[owner] = hint(**values[owner])
     positional = [values.pop(argument.name) for argument in arguments if not argument.section]
     command(*positional, **values)
 
@@ -193,7 +174,8 @@ class _Argument:
         try:
             return self.kind(word)
         except ValueError:
-            expected = TYPE_NAMES[self.kind] + " or none" * self.is_optional
+            expected = "a whole number" if self.kind is int else "a number"
+            expected += " or none" * self.is_optional
             raise argparse.ArgumentTypeError(f"must be {expected}, received {word!r}") from None
 
     def format_help(self, default: Any) -> str:
@@ -213,8 +195,7 @@ def _list_arguments(command: Callable[..., Any]) -> Iterator[_Argument]:
     """Lists the arguments of a command in order."""
     hints = typing.get_type_hints(command, include_extras=True)
     for name, parameter in inspect.signature(command).parameters.items():
-        hint = hints[name]
-        kind, about = getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", [hint])[0]
+        kind, about = hints[name].__origin__, hints[name].__metadata__[0]
         if dataclasses.is_dataclass(about):
             yield from _list_fields(name, about, name)
         else:
@@ -257,27 +238,24 @@ def _make_parser(name, arguments, defaults=None):
         argument_default=argparse.SUPPRESS,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 34),
     )
-    groups = {None: parser, "options": parser.add_argument_group("options")}
+    titles = dict.fromkeys(["options", *(x.section for x in arguments if x.section)])
+    groups = {title: parser.add_argument_group(title) for title in titles}
     groups["options"].add_argument("-h", "--help", action="store_true", help="show this help")
     for argument in arguments:
-        section = argument.section
-        group = groups.get(section) or groups.setdefault(
-            section, parser.add_argument_group(section)
-        )
-        how: dict[str, Any] = {}
+        group, how = groups.get(argument.section, parser), {}
         if defaults is not None:
             default = defaults.get(argument.name, argument.default)
             how["help"] = argument.format_help(default)
-        if not section:
+        if not argument.section:
             nargs = "+" if argument.is_list else None
             group.add_argument(argument.name, metavar=argument.label, nargs=nargs, **how)
         elif argument.kind is bool:
             flag = argparse.BooleanOptionalAction if argument.has_negation else "store_true"
             group.add_argument(argument.label, action=flag, **how)
         else:
-            several = {"nargs": "*", "action": "extend"} if argument.is_list else {}
-            how |= {"type": argument.parse_value, "metavar": METAVARS[argument.kind], **several}
-            group.add_argument(argument.label, **how)
+            how |= {"nargs": "*", "action": "extend"} if argument.is_list else {}
+            metavar = argument.kind.__name__.upper()
+            group.add_argument(argument.label, type=argument.parse_value, metavar=metavar, **how)
     return parser
 
 
@@ -288,16 +266,10 @@ def _parse(name, arguments, words):
     hyphenated = [re.sub("^--[^=]*", lambda x: x[0].replace("_", "-"), word) for word in words]
     found, rest = parser.parse_known_args(hyphenated)
     if rest:
-        option = rest[0].partition("=")[0]
+        if not rest[0].startswith("-"):
+            raise ValueError(f"unexpected argument {rest[0]!r}: see {parser.prog} --help.")
         known = [argument.label for argument in arguments]
-        if not option.startswith("-"):
-            files = [name for name in known if name in ("--source", "--train-source", "--prefix")]
-            advice = f"files are given by options, such as {files[0]}; " if files else ""
-            if name == "translate":
-                advice = f"text is read from stdin, as in {parser.prog} PATH < FILE; "
-            raise ValueError(f"unexpected argument {rest[0]!r}; {advice}see {parser.prog} --help.")
-        known += [f"--no-{x.label[2:]}" for x in arguments if x.has_negation]
-        raise ValueError(_describe_unknown("option", option, known, parser.prog))
+        raise ValueError(_describe_unknown("option", rest[0].partition("=")[0], known, parser.prog))
     given = {name: value for name, value in vars(found).items() if name != "help"}
     for argument in arguments:
         if argument.is_list and argument.name in given:
@@ -307,9 +279,8 @@ def _parse(name, arguments, words):
 
 def _describe_unknown(what, word, known, program=PROGRAM):
     """Returns the error about an unknown option or command, with similar names."""
-    near = difflib.get_close_matches(word, known, n=3)
-    choices = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
-    advice = f"did you mean {choices}? See" if near else "see"
+    near = difflib.get_close_matches(word, known, n=1)
+    advice = f"did you mean {near[0]}? See" if near else "see"
     return f"unknown {what} {word}: {advice} {program} --help."
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from keras_transformer.cli.text import Ops, Precision, set_threads
+from keras_transformer.cli.text import Ops, Precision, open_run, set_threads
 from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def export(
     """Export a run as a SavedModel, base/<version>/, that TensorFlow Serving loads.
 
     The export is tested first, as a server would run it, and published only if all checks pass. It
-    includes a model card (MODEL.md, model.json) and warm-up requests. An imported model has the
-    beam size and the length penalty of its own configuration by default.
+    includes a model card (model.json) and warm-up requests. An imported model has the beam size
+    and the length penalty of its own configuration by default.
     """
     from keras_transformer.runs.opening import load
     from keras_transformer.runs.run import Run
@@ -50,14 +50,7 @@ def export(
         from keras_transformer.serving.saved_model import export as publish
 
         pairs = _read_examples(run, examples, examples_target)
-        translator = load(run, "float32")
-        if not pairs:
-            print(
-                f"{path} has no examples, as it was imported or made by an older version: the "
-                "model card shows placeholders; give sentences by --examples.",
-                file=sys.stderr,
-            )
-        print(publish(translator, base, version, config, pairs, print_report))
+        print(publish(load(run, "float32"), base, version, config, pairs, print_report))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 
@@ -104,11 +97,7 @@ def print_report(findings: "Sequence[Finding]", file: TextIO | None = None) -> N
 
 
 def attention(
-    path: Annotated[
-        str,
-        "run directory; or SavedModel with the signature attention, which draws the mean of the "
-        "heads of one layer: leave out --target, --kind, --layers and --heads",
-    ],
+    path: Annotated[str, "run directory"],
     text: Annotated[str, "sentence to translate"],
     /,
     output: Annotated[str, "picture to write: .png, .pdf or .svg"] = "attention.png",
@@ -121,11 +110,10 @@ def attention(
     precision: Precision = None,
 ) -> None:
     """Draw the attention weights of a translation: rows are queries, columns are keys."""
-    from keras_transformer.runs.opening import Opened
     from keras_transformer.tools.plots import check_output, save_attention_plot
 
     check_output(output)  # before TensorFlow is imported
-    opened = Opened(path, precision=precision)
+    opened = open_run(path, precision)
     set_threads(opened)
     print(save_attention_plot(opened, text, output, target, kind, layers, heads))
 
@@ -155,11 +143,10 @@ def explore(
     address, which contains a secret token and is reachable from this machine only. Press Ctrl-C to
     stop.
     """
-    from keras_transformer.runs.opening import Opened
     from keras_transformer.tools.explorer.server import ExploredRun, ExplorerServer, listen
 
     with listen(port) as listening:
-        opened = Opened(path)
+        opened = open_run(path)
         set_threads(opened)
         explorer = ExplorerServer(ExploredRun(opened), listening)
         print(explorer.address, flush=True)

@@ -7,11 +7,10 @@ import io
 import itertools
 import json as json_module
 import os
-import stat
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-from keras_transformer.cli.rows import RowReader, StreamProgress, UnfinishedOutput, make_rows
+from keras_transformer.cli.rows import make_rows, open_output
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation.sentences import IncomingLines, check_n_best, translate_stream
 from keras_transformer.utils import check_stdout
@@ -29,20 +28,10 @@ Precision = Annotated[
     "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
     "unset, that of the training, or float32 if that is as fast",
 ]
-Format = Annotated[str, "format of input and output: text, jsonl (JSON objects) or tsv (tables)"]
-Field = Annotated[
-    str | None,
-    "what to translate: a member of the JSON objects; a column by its name in the first line, or "
-    "by its number if the columns have no names; default: text",
-]
-OutputField = Annotated[
-    str | None, "new member or column with the translation; default: translation"
-]
 Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
 WORST = {"source": "source", "reference": "target", "hypothesis": "translation"}  # titles, keys
-MAX_PRINTED = 90  # characters of a wrong translation
 
 
 def translate(
@@ -52,9 +41,11 @@ def translate(
         str | None, "text file with the prefix of each translation, line by line"
     ] = None,
     n_best: Annotated[int | None, "translations to print per line, with scores"] = None,
-    format: Format = "text",
-    field: Field = None,
-    output_field: OutputField = None,
+    format: Annotated[str, "format of input and output: text, or jsonl (JSON objects)"] = "text",
+    field: Annotated[str | None, "member of the JSON objects to translate; default: text"] = None,
+    output_field: Annotated[
+        str | None, "new member with the translation; default: translation"
+    ] = None,
     precision: Precision = None,
     resume: Annotated[
         str | None, "output file to complete, with the same input and options, or to create"
@@ -71,8 +62,8 @@ def translate(
     natural logarithm of the probability. Missing translations, such as those of a blank line, are
     empty with score -1e9.
 
-    With --format jsonl or tsv, the lines of the output are those of the input with one more member
-    or column: the translation. With --n-best, that member is a list of objects.
+    With --format jsonl, the objects of the output are those of the input with one more member: the
+    translation. With --n-best, that is a list of objects.
 
     The samples of a line depend on the seed and the line number only. An imported model has the
     beam size and the length penalty of its own configuration by default.
@@ -82,29 +73,32 @@ def translate(
     opened = Opened(path, options, precision, allow_ops)
     check_n_best(n_best, opened.search)
     rows = make_rows(format, field, output_field, n_best)
+    lines = _open_stdin()
+    output: Any = contextlib.nullcontext(sys.stdout)
+    start = 0
     if resume is None:
         check_stdout()
-    lines, progress = _open_stdin()
-    header = rows.read_header(lines)
-    output = UnfinishedOutput(resume, rows, header) if resume else None
-    first, compared = output.skip_translated(lines) if output else (0, 0)
-    prefixes = None if prefix is None else _read_prefixes(prefix, first - compared)
+    else:
+        output, start = open_output(resume, lines, rows)
+    prefixes = None if prefix is None else _read_prefixes(prefix, start)
     set_threads(opened)
     translator = SentenceTranslator(opened, n_best, prefix is not None)
-    reader = RowReader(lines, rows, len(header) + first)
-    if output:
-        output.compare(translator, prefixes)
-    with output.open() if output else contextlib.nullcontext(sys.stdout) as file:
-        if not (output and output.has_header):
-            _write(file, header)
-        for answers in translate_stream(translator, reader.take, prefixes, first):
-            _write(file, reader.format_answers(answers, first))
-            first += len(answers)
-            progress(len(answers), lines.bytes_taken)
-            if not (output or getattr(sys.stdout, "is_read", True)):
-                break
-    if progress.terminal:
-        print(file=sys.stderr)
+
+    def translate_lines(window, prefixes, first):
+        texts = [rows.read(line, number) for number, line in enumerate(window, first)]
+        answers = translator(texts, prefixes=prefixes, first=first)
+        written = map(rows.write, window, itertools.count(first), answers)
+        return list(itertools.chain.from_iterable(written))
+
+    try:
+        with output as file:
+            for written in translate_stream(translate_lines, lines.take, prefixes, start):
+                file.write("".join(f"{line}\n" for line in written))
+                file.flush()
+                if resume is None and not getattr(sys.stdout, "is_read", True):
+                    break
+    except OSError as error:  # such as a full disk
+        raise ValueError(f"The translations cannot be written: {error.strerror}.") from error
 
 
 def _read_prefixes(path, first):
@@ -118,35 +112,16 @@ def _read_prefixes(path, first):
 
 
 def _open_stdin():
-    """Returns the lines of stdin, and their progress."""
+    """Returns the lines of stdin."""
     if sys.stdin is None:
         raise ValueError("stdin is closed: give lines to translate.")
     if sys.stdin.isatty():
         print("Reading sentences from the terminal; end with Ctrl-D.", file=sys.stderr)
     try:
-        descriptor = sys.stdin.fileno()
+        # Not Python's buffer: a thread that waits there would keep the process from exiting.
+        return IncomingLines(functools.partial(os.read, sys.stdin.fileno()))
     except io.UnsupportedOperation:  # replaced by the caller
-        return IncomingLines(sys.stdin.buffer.read1), StreamProgress()
-    # Not through Python's buffer: a thread that waits there would keep the process from exiting.
-    read = functools.partial(os.read, descriptor)
-    status = os.fstat(descriptor)
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return IncomingLines(read), StreamProgress(size)
-
-
-def _write(file, lines):
-    """Writes lines and flushes them."""
-    try:
-        for line in lines:
-            print(line, file=file)
-        file.flush()
-    except OSError as error:  # such as a full disk
-        # Else Python would try to write the rest of the buffer at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
-        raise ValueError(
-            f"The translations cannot be written ({error.strerror}): complete the file with "
-            "--resume."
-        ) from error
+        return IncomingLines(sys.stdin.buffer.read1)
 
 
 def evaluate(
@@ -200,7 +175,7 @@ def evaluate(
     pairs = _read_evaluation_pairs(systems[0], source, target)
     set_threads(*models)
     translate = [SentenceTranslator(x) if isinstance(x, Opened) else x for x in systems]
-    _warn_of_unfair_scores(models, [pair[1] for pair in pairs])
+    _warn_of_losses(models, [pair[1] for pair in pairs])
     if bleu_tokenize is None:
         bleu_tokenize = getattr(systems[0], "bleu_tokenize", "13a")
     other = translate[1] if compare else None
@@ -210,15 +185,8 @@ def evaluate(
     _print_report(report, json)
 
 
-def _warn_of_unfair_scores(models, references):
-    """Warns of searches that differ, and of references that a vocabulary cannot write."""
-    if len({repr(model.search) for model in models}) == 2:
-        paths, sizes = zip(*((model.path, model.search.beam_size) for model in models), strict=True)
-        print(
-            f"warning: {paths[0]} and {paths[1]} have different searches of their own (beam sizes "
-            f"{sizes[0]} and {sizes[1]}): give the search options to compare the models",
-            file=sys.stderr,
-        )
+def _warn_of_losses(models, references):
+    """Warns of references that a vocabulary cannot write."""
     for model in models:
         if losses := model.detokenizing_losses(references):
             print(
@@ -254,10 +222,7 @@ def _print_report(report, as_json):
         print(f"{group:12} {rate:6.1f} %")
     for row in report["worst"]:
         for title, key in WORST.items():
-            text = " ".join(row[key].split())
-            if len(text) > MAX_PRINTED:
-                text = text[: MAX_PRINTED - 1] + "…"
-            print(f"{title:11}{text}")
+            print(f"{title:11}{' '.join(row[key].split()):.90}")
     print(f"signatures: {report['signature']}\nsentences: {report['sentences']}")
     if other := report.get("comparison"):
         _print_scores(other, f" of {other['system']}")
@@ -307,11 +272,7 @@ def score(
 
 
 def align(
-    path: Annotated[
-        str,
-        "run directory; or SavedModel with the signature attention, which aligns its own "
-        "translations, without --target, --layers and --heads",
-    ],
+    path: Annotated[str, "run directory"],
     /,
     source: Source,
     target: Target = None,
@@ -323,24 +284,29 @@ def align(
     heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),
     tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
     precision: Precision = None,
-    allow_ops: Ops = (),
 ) -> None:
     """Print word alignments from cross-attention, as pairs source-target of positions from 0."""
-    from keras_transformer.data.text_files import is_table, read_lines, read_pairs
-    from keras_transformer.runs.opening import Opened
+    from keras_transformer.data.text_files import read_pairs
 
     check_stdout()
-    opened = Opened(path, precision=precision, allow_ops=allow_ops)
-    if opened.run or target or is_table(source):
-        sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
-    else:
-        sources, targets = tuple(read_lines(source)), None
+    opened = open_run(path, precision)
+    sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
     set_threads(opened)
     for pieces, target_pieces, positions in opened.model.align(
         sources, targets, layers or None, heads or None
     ):
         pairs = " ".join(f"{i}-{j}" for j, i in enumerate(positions))
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
+
+
+def open_run(path: str, precision: str | None = None) -> "Opened":
+    """Opens a run for what needs its layers."""
+    from keras_transformer.runs.opening import Opened
+
+    opened = Opened(path, precision=precision)
+    if opened.run is None:
+        raise ValueError(f"{path} is a SavedModel: give the run directory it was exported from.")
+    return opened
 
 
 def set_threads(*opened: "Opened") -> None:

@@ -19,7 +19,7 @@ def prepare(
     *,
     output: Annotated[str, "directory to create"],
     processes: Annotated[int | None, "blocks of text tokenized at once; none: one per core"] = None,
-    corpus: PrepareConfig,
+    corpus: Annotated[dict[str, Any], PrepareConfig],
 ) -> None:
     """Tokenize a corpus of any size once, for train --corpus.
 
@@ -27,7 +27,7 @@ def prepare(
     """
     from keras_transformer.runs.training_data import prepare
 
-    prepare(corpus, output, processes)
+    prepare(PrepareConfig(**corpus), output, processes)
 
 
 def train(
@@ -56,8 +56,13 @@ def train(
 
     chosen = configure(options, output, preset, config, resume)
     run = check_training(chosen, output, resume)  # before TensorFlow is imported, for seconds
-    if not (preset or config or resume or chosen.start_from):
-        _explain_default_preset(chosen, options)
+    has_preset = preset or config or resume or chosen.start_from
+    if chosen.train_source and not has_preset and "model_type" not in options:
+        print(
+            f"warning: the default, --preset {DEFAULT_PRESET}, splits text into characters: give "
+            "--preset tiny or small for ordinary text.",
+            file=sys.stderr,
+        )
     from keras_transformer.train import train_run
 
     train_run(chosen, run, resume)
@@ -65,23 +70,6 @@ def train(
         from keras_transformer.tools.curves import save_run_plot
 
         print(f"curves: {save_run_plot(output)}", file=sys.stderr)
-
-
-def _explain_default_preset(config, options):
-    """Prints on stderr what the default preset is for, as the user has not chosen one."""
-    if not (config.train_source or config.corpus):
-        print(
-            "Training on the built-in dates. For your own text, give --preset tiny --train-source "
-            "FILE --train-target FILE --valid-fraction 0.02.",
-            file=sys.stderr,
-        )
-    elif config.train_source and "model_type" not in options:
-        print(
-            f"warning: the default, --preset {DEFAULT_PRESET}, splits text into characters and "
-            f"drops sentences of more than {config.model.max_length}: give --preset tiny or small "
-            "for ordinary text.",
-            file=sys.stderr,
-        )
 
 
 def configure(

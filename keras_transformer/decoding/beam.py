@@ -148,8 +148,7 @@ def check_beam_size(beam_size: int, vocabulary_size: int) -> None:
     """Checks that a beam is not wider than the vocabulary."""
     if beam_size > vocabulary_size:
         raise ValueError(
-            f"A beam of {beam_size} is wider than the vocabulary of {vocabulary_size} ids: use a "
-            "smaller beam_size."
+            f"A beam of {beam_size} is wider than the vocabulary of {vocabulary_size} ids."
         )
 
 

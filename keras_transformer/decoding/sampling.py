@@ -75,7 +75,7 @@ def greedy_search(
         best = tf.reduce_min(tf.where(largest, tf.range(last + 1), last), axis=-1)
         return best, best
 
-    return decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
+    return _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
 
 
 def sample(
@@ -137,7 +137,7 @@ def sample(
         rank_index = tf.minimum(rank_index, last)  # if rounding left the draw beyond all
         return tf.gather(order, rank_index, batch_dims=1), order[:, 0]
 
-    return decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
+    return _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
 
 
 def _check_option(name, value, batch_size):
@@ -192,15 +192,7 @@ class Tokens(NamedTuple):
     log_prob: tf.Tensor  # float32 (B,)
 
 
-def decode_tokens(
-    step: Step,
-    state: State,
-    batch_size: int | Tensor,
-    max_length: int | Tensor,
-    choose: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-    constraint: Constraint | None = None,
-    fixed_shapes: bool = False,
-) -> SearchOutputs:
+def _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes):
     """Appends tokens to every row until all have ended: returns what `greedy_search` does.
 
     `choose` is a function from logits, float32 `(A, V)`, position (scalar) and the indices of their
@@ -235,12 +227,7 @@ def decode_tokens(
         tf.zeros([batch_size], tf.float32),
     )
     outputs, _ = shrinking_loop(
-        lambda outputs: ~outputs.ended,
-        advance,
-        nothing,
-        state,
-        max_length,
-        fixed_shapes=fixed_shapes,
+        lambda outputs: ~outputs.ended, advance, nothing, state, max_length, 1, fixed_shapes
     )
     # Such a row has no hypothesis.
     never = tf.equal(outputs.log_prob, NEVER)
@@ -281,7 +268,7 @@ def _prefix_constraint(prefix):
         if known is not None and known.size and not 0 <= known.min() <= known.max() < size:
             raise ValueError(
                 f"The prefix holds ids from {known.min()} to {known.max()}, but the vocabulary has "
-                f"ids from 0 to {size - 1}: use the target's tokenizer."
+                f"ids from 0 to {size - 1}."
             )
         return tf.gather(ids, tf.minimum(position, width), axis=1)
 
@@ -317,10 +304,7 @@ def read_arguments(
     if isinstance(state, dict) and "past_positions" in state:
         room = state["past_positions"].shape[1]
         if None not in (room, steps) and room < steps:
-            raise ValueError(
-                f"The state has length={room}, but max_length is {steps}: create the state with "
-                f"length={steps}, or search for at most {room} steps."
-            )
+            raise ValueError(f"The state has length={room}, but max_length is {steps}.")
     constraint = None
     if prefix is not None:
         ragged = isinstance(prefix, tf.RaggedTensor)

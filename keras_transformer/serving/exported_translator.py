@@ -1,4 +1,4 @@
-"""Translates, scores and aligns with an exported version, without importing TensorFlow."""
+"""Translates and scores with an exported version, without importing TensorFlow."""
 
 import dataclasses
 import itertools
@@ -7,19 +7,12 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_transformer.kernels import available_cores
 from keras_transformer.presets import SearchConfig, resolve_search
-from keras_transformer.serving.server_process import (
-    ServerProcess,
-    is_supported,
-    one_line,
-)
+from keras_transformer.serving.server_process import ServerProcess, one_line
 from keras_transformer.serving.structure import inspect_version
 from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
 from keras_transformer.translation.sentences import (
-    AttentionMaps,
     Hypothesis,
     as_bytes,
     check_count,
@@ -36,9 +29,9 @@ OPTIMIZE_THRESHOLD = 256  # texts; for fewer, rewriting the graph takes longer t
 class ExportedTranslator:
     """Asks a version's signatures what a `Translator` computes in memory.
 
-    On Linux, a separate process answers, as a server would, for as long as this object lives;
-    elsewhere TensorFlow does. `path` is a version directory, or the one above, whose highest
-    version is taken; for `allow_ops`, see `check_structure`.
+    A separate process answers, as a server would, for as long as this object lives. `path` is a
+    version directory, or the one above, whose highest version is taken; for `allow_ops`, see
+    `check_structure`.
     """
 
     def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
@@ -70,18 +63,9 @@ class ExportedTranslator:
                 )
         return name
 
-    def translate(
-        self,
-        texts: Texts,
-        batch_size: int = 256,
-        search: SearchConfig | None = None,
-        prefixes: None = None,
-        first: int = 0,
-        **options: Any,
-    ) -> list[str]:
+    def translate(self, texts: Texts, **options: Any) -> list[str]:
         """Does what `Translator.translate` does, if the export has a signature for the search."""
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
-        return [hypotheses[0].text for hypotheses in n_best]
+        return [found[0].text for found in self.translate_n_best(texts, n_best=1, **options)]
 
     def translate_n_best(
         self,
@@ -126,48 +110,15 @@ class ExportedTranslator:
         answers = self._ask("score", inputs, batch_size)
         return [(answer["log_prob"], answer["tokens"]) for answer in answers]
 
-    def align(
-        self,
-        sources: Texts,
-        targets: None = None,
-        layers: None = None,
-        heads: None = None,
-        batch_size: int = 64,
-    ) -> list[tuple[list[str], list[str], list[int]]]:
-        """Does what `Translator.align` does, for the export's own translations.
-
-        `targets`, `layers` and `heads` must be None: the signature `attention` translates by
-        itself, and averages the heads of the default layer.
-        """
-        if targets is not None:
-            self._refuse("aligns its own translations, not given ones: leave out --target")
-        if layers or heads:
-            self._refuse("fixes layers and heads: leave out --layers and --heads")
-        end = self.card.get("vocabulary", {}).get("end")
-        return [_most_attended(maps, end) for maps in self.attention(sources, batch_size)]
-
-    def attention(self, sources: Texts, batch_size: int = 64) -> list[AttentionMaps]:
-        """`AttentionMaps` of each text and its own translation, with the signature's one map."""
-        self._check_signature("attention")
-        found = []
-        for answer in self._ask("attention", {"text": as_bytes(sources)}, batch_size):
-            sides = answer["source_tokens"], answer["target_tokens"]
-            source, target = ([token for token in tokens if token] for tokens in sides)
-            table = np.array(answer["attention"], np.float32)[: len(target), : len(source)]
-            found.append(AttentionMaps(source, target, {"cross": table[np.newaxis, np.newaxis]}))
-        return found
-
     def _refuse(self, what):
         raise ValueError(
-            f"{self.directory} is a SavedModel, which {what}, or give the run directory it was "
-            "exported from."
+            f"{self.directory} is a SavedModel, which {what}, or give the run directory."
         )
 
     def _check_signature(self, name):
         if name not in self.signatures:
             raise ValueError(
-                f"{self.directory} has no signature {name}: export the run again with {name} among "
-                "--signatures, or give the run directory."
+                f"{self.directory} has no signature {name}: export it with --signatures {name}."
             )
 
     def _ask(
@@ -196,43 +147,19 @@ class ExportedTranslator:
         before, self._texts = self._texts, self._texts + count
         try:
             if self._run is None or before <= OPTIMIZE_THRESHOLD < self._texts:
-                self._start(optimize=self._texts > OPTIMIZE_THRESHOLD)
+                self._close()
+                self._run = None  # if the new one cannot be loaded
+                optimize = self._texts > OPTIMIZE_THRESHOLD
+                server = ServerProcess(self.directory, threads=self._threads, optimize=optimize)
+                self._close = weakref.finalize(self, server.close)
+                self._run = server.predict_all
             replies = self._run(requests)
         except (ValueError, RuntimeError) as error:  # it cannot be loaded, or has died
             self._close()
             self._run = None
-            advice = "" if "killed" in str(error) else " Export the run again."
-            raise ValueError(f"{one_line(error)}.{advice}") from error
+            raise ValueError(f"{one_line(error)}.") from error
         for reply in replies:
             if "error" in reply:
                 reason = one_line(reply["error"])
                 raise ValueError(f"{self.directory} answers with an error: {reason}.")
         return replies
-
-    def _start(self, optimize):
-        if is_supported():
-            self._close()
-            self._run = None  # if the new one cannot be loaded
-            server = ServerProcess(self.directory, threads=self._threads, optimize=optimize)
-            self._close = weakref.finalize(self, server.close)
-            self._run = server.predict_all
-        elif self._run is None:
-            from keras_transformer.serving.saved_model import load_signatures
-
-            run = load_signatures(self.directory)
-            self._run = lambda requests: [run(inputs, name) for inputs, name in requests]
-
-
-def _most_attended(maps, end):
-    """Pieces without END, and positions; see `Translator.align`.
-
-    A source ends with END, unless the card names the piece that `end` is; a target does, unless it
-    was cut off.
-    """
-    source, target, scores = maps
-    source, end = (source, [end]) if end else (source[:-1], source[-1:])
-    target = target[:-1] if target[-1:] == end else target
-    if not source:
-        return source, target, []
-    table = scores["cross"][0, 0, : len(target), : len(source)]
-    return source, target, np.argmax(table, axis=1).tolist()

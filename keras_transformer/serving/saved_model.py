@@ -1,18 +1,15 @@
 """Writes, checks and publishes base/<version>/, the layout that TF Serving watches; and reads it.
 
 A server polls `base` and loads every directory whose name is an integer as soon as it sees one,
-complete or not. So a version is written beside its place under a name that servers ignore, tried
-out there, flushed to disk, and moved into place by one rename.
+complete or not. So a version is written beside its place under a name that servers ignore, such as
+`3.tmp`, tried out there, flushed to disk, and moved into place by one rename.
 """
 
 import contextlib
 import functools
 import numbers
 import os
-import shutil
-import uuid
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
@@ -46,11 +43,11 @@ from keras_transformer.serving.versions import (
 )
 from keras_transformer.translation.sentences import as_bytes
 from keras_transformer.translation.translator import Translator
-from keras_transformer.utils import Pairs, Path, Texts, flush, open_locked
+from keras_transformer.utils import Pairs, Path, Texts, creating, open_locked
 
-# Not the op registry, which also holds the ops of other libraries that this process has loaded.
-CORE_OPS = frozenset(vars(tf.raw_ops))
-PREFIX = ".tmp-"
+# Not the op registry, which also holds the ops of other libraries that this process has loaded. A
+# server has no Python, and XLA is switched off.
+CORE_OPS = frozenset(name for name in vars(tf.raw_ops) if "Py" not in name and "Xla" not in name)
 
 
 def export(
@@ -91,14 +88,13 @@ def export(
     config = config or ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
     base = os.path.abspath(base)
     pairs = list(zip(*read_sides(pairs), strict=True))
-    number = _free_version(base, version)
     module, functions = functions_of(translator, config)
-    with temporary_version(base, number) as temporary:
+    with _creating_version(base, version) as (temporary, target):
         _save(module, functions, temporary)
         run = functools.partial(run_signature, functions)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))
         # Last: it holds the checksums of all others.
-        write_card(temporary, describe(translator, run, functions, config, pairs, temporary))
+        write_card(temporary, describe(translator, run, functions, config, pairs))
         requests = [(name, make_inputs(name, ADVERSARIAL_INPUTS)) for name in functions]
         answers = [Answer(*one, run(*one)) for one in requests]
         # A caller's own module may compute anything that a server can.
@@ -106,13 +102,8 @@ def export(
         if report:
             report(findings)
         if problems := [problem for finding in findings for problem in finding.problems]:
-            more = f" And {len(problems) - 5} more." if len(problems) > 5 else ""
-            raise ValueError(
-                "The translator was not exported, because a server could not use it. "
-                f"{' '.join(problems[:5])}{more}"
-            )
-        _flush_tree(temporary)
-        return _publish(temporary, base, number, version is None)
+            raise ValueError(f"A server could not use the translator. {' '.join(problems[:5])}")
+    return target
 
 
 def load_saved_model(
@@ -144,26 +135,11 @@ def load_saved_model(
     >>> texts
     ['1998-05-09']
     """
-    directory = version_dir(os.fspath(path))
-    inspect_version(directory, allow_ops)
-    run = load_signatures(directory)
-
-    def translate(texts):
-        outputs = run({"text": as_bytes(texts)}, DEFAULT)
-        return outputs["text"], outputs["log_prob"]
-
-    return translate
-
-
-def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], dict[str, Any]]:
-    """Loads a version that `inspect_version` has accepted, as a function.
-
-    It takes {name of an input: list} and a signature's name, and returns {name of an output: nested
-    lists}, strings as str.
-    """
     # Imported for its side effect: it registers the tokenizers' ops that the graph contains.
     from keras_transformer.tokenizers import subword  # noqa: F401
 
+    directory = version_dir(os.fspath(path))
+    inspect_version(directory, allow_ops)
     try:
         if is_supported():
             # Native code may end that process, not this one.
@@ -175,14 +151,12 @@ def load_signatures(directory: Path) -> Callable[[dict[str, list[Any]], str], di
             f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
 
-    def run(inputs, name):
+    def translate(texts):
         # A signature does not keep its model alive, so this closure does.
-        function = loaded.signatures[name]
-        specs = function.structured_input_signature[1]
-        outputs = function(**{key: tf.constant(x, specs[key].dtype) for key, x in inputs.items()})
-        return {key: to_lists(value.numpy()) for key, value in outputs.items()}
+        outputs = loaded.signatures[DEFAULT](text=tf.constant(as_bytes(texts), tf.string))
+        return to_lists(outputs["text"].numpy()), outputs["log_prob"].numpy().tolist()
 
-    return run
+    return translate
 
 
 def _save(module, functions, directory):
@@ -205,106 +179,39 @@ def _warm_up_requests(functions, pairs):
     return requests
 
 
+@contextlib.contextmanager
+def _creating_version(base, version):
+    """Yields the path to write a version to, and the one where it appears at the end."""
+    try:
+        os.makedirs(base, exist_ok=True)
+        lock = open_locked(base)
+    except OSError as error:
+        raise ValueError(f"{base} is not a directory to write to: {error.strerror}.") from error
+    if lock is None:
+        raise ValueError(f"Another export into {base} is under way: wait until it ends.")
+    try:
+        target = os.path.join(base, str(_free_version(base, version)))
+        with creating(target) as temporary:
+            yield temporary, target
+    except tf.errors.OpError as error:
+        if target not in str(error):
+            raise  # not about the disk
+        raise ValueError(f"{target} cannot be created: {one_line(error)}.") from error
+    finally:
+        os.close(lock)
+
+
 def _free_version(base, version):
     """The version to publish, which does not exist."""
     taken = versions(base)
     if version is None:
         version = max(taken, default=0) + 1
-    is_integer = isinstance(version, numbers.Integral) and not isinstance(version, bool)
-    if not is_integer or not 1 <= version <= MAX_VERSION:
+    if not isinstance(version, numbers.Integral) or not 1 <= version <= MAX_VERSION:
         raise ValueError(
             f"version is {version!r}; expected an integer from 1 to {MAX_VERSION}, or None."
         )
     if version in taken:
         raise ValueError(
-            f"Version {version} is already in {base}; published versions are never changed, so "
-            f"leave the version out to get {max(taken) + 1}."
+            f"Version {version} is already in {base}: leave it out to get {max(taken) + 1}."
         )
     return version
-
-
-def _publish(temporary, base, version, any_version):
-    """Moves a finished directory into place, whose path it returns.
-
-    If another export has taken the version meanwhile, it becomes the next one, if any will do.
-    """
-    while True:
-        target = os.path.join(base, str(version))
-        try:
-            os.rename(temporary, target)
-        except OSError as error:
-            if any_version and os.path.exists(target):
-                version = _free_version(base, None)
-                continue
-            raise ValueError(
-                f"{target} could not be published ({error.strerror}), perhaps because another "
-                "export took the version meanwhile; export again without a version."
-            ) from error
-        flush(base)
-        return target
-
-
-def _flush_tree(directory):
-    """Makes the kernel write a tree to disk, files before the directories that name them."""
-    for parent, _, names in os.walk(directory, topdown=False):
-        for name in (*names, ""):
-            flush(os.path.join(parent, name))
-
-
-@contextlib.contextmanager
-def temporary_version(base: str, version: int) -> Iterator[str]:
-    """A directory that servers ignore, on the same file system as its final place; removed again.
-
-    Leftovers of killed exports are removed too.
-    """
-    existed = os.path.exists(base)
-    try:
-        os.makedirs(base, exist_ok=True)
-        _remove_leftovers(base)
-        temporary, lock = _make_locked(base, version)
-    except OSError as error:
-        raise ValueError(
-            f"{base} is not a directory that can be written to ({error.strerror}); pass the "
-            "directory for the model's versions."
-        ) from error
-    try:
-        yield temporary
-    except (OSError, tf.errors.OpError) as error:
-        message = str(error).splitlines()[0]
-        if isinstance(error, tf.errors.OpError) and temporary not in message:
-            raise  # not about the disk
-        words = message.rpartition("; ")[2].partition(" [Op:")[0]  # TensorFlow's
-        reason = getattr(error, "strerror", None) or words
-        raise ValueError(
-            f"The version could not be written into {base} ({reason}): fix that and export again; "
-            "nothing was published."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # after publishing, it is gone already
-        os.close(lock)
-        if not existed:
-            with contextlib.suppress(OSError):  # not empty: the version was published
-                os.rmdir(base)
-
-
-def _make_locked(base, version):
-    """An empty directory, and the file descriptor that locks it as long as this process lives."""
-    while True:
-        temporary = os.path.join(base, f"{PREFIX}{version}-{uuid.uuid4().hex}")
-        # Not by tempfile, whose directories are closed to other users: a server often is one.
-        os.mkdir(temporary)
-        with contextlib.suppress(FileNotFoundError):
-            lock = open_locked(temporary)
-            if lock is not None and os.path.exists(temporary):
-                return temporary, lock
-        # Another export has taken it for a leftover before it was locked.
-
-
-def _remove_leftovers(base):
-    """Removes the temporary directories that no living process has locked."""
-    for entry in os.scandir(base):
-        if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
-            lock = open_locked(entry.path)
-            if lock is not None:  # else an export is under way
-                shutil.rmtree(entry.path, ignore_errors=True)
-                os.close(lock)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.versions import DEFAULT, SIGNATURES, Functions, check_names
+from keras_transformer.serving.versions import DEFAULT, SIGNATURES, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.translation.text_model import attention_to_source, make_valid
@@ -81,7 +81,7 @@ class ServedTranslator(tf.Module):
         functions: {name: tf.function}, called with the tensors that `SIGNATURES` names.
     """
 
-    functions: Functions
+    functions: dict[str, Any]
     _translator: Translator
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
@@ -188,8 +188,7 @@ def _find_token(tokenizer, token):
     ids = tokenizer([token]).to_list()[0]
     if len(ids) != 1 or ids[0] <= END:
         raise ValueError(
-            f"prefix_token must be one token of the source vocabulary, received {token!r}, which "
-            f"is {len(ids)} tokens or unknown: give one that the model was trained with."
+            f"prefix_token must be one token of the source vocabulary, received {token!r}."
         )
     return ids[0]
 
@@ -209,7 +208,7 @@ def _finite(values, otherwise):
 
 def functions_of(
     translator: Translator | tf.Module, config: ExportConfig
-) -> tuple[tf.Module, Functions]:
+) -> tuple[tf.Module, dict[str, Any]]:
     """Makes the module to save, and its functions by the names of their signatures.
 
     `translator` may be any tf.Module whose `serve` is a tf.function with the inputs and outputs of
@@ -219,14 +218,13 @@ def functions_of(
         served = ServedTranslator(translator, config)
         return served, served.functions
     if not hasattr(getattr(translator, "serve", None), "get_concrete_function"):
-        raise ValueError(
-            f"Expected a translator, got {type(translator).__name__}, whose serve is not a "
-            "tf.function; pass a keras_transformer.Translator."
-        )
+        raise ValueError(f"Expected a Translator, received {type(translator).__name__}.")
     return translator, {DEFAULT: translator.serve}
 
 
-def run_signature(functions: Functions, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def run_signature(
+    functions: dict[str, Any], name: str, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Runs a signature in memory, on nested lists: {name of an output: nested lists}."""
     specs = SIGNATURES[name].inputs
     tensors = [tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()]

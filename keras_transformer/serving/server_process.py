@@ -19,7 +19,6 @@ from keras_transformer.utils import Path
 
 PROGRAM = os.path.abspath(c_api.__file__)
 NOISE = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")  # in errors, for TensorFlow's authors only
-PATTERN = re.compile(r"[*?\[\\]")
 MAX_REASON = 300  # characters
 # Libraries of tensorflow-text's kernels, and what their ops' names begin with. A server has all.
 TEXT_OPS = {
@@ -64,9 +63,7 @@ class ServerProcess:
         limited: bool = False,
     ) -> None:
         if not is_supported():
-            raise ValueError(
-                "Exports are tested with TensorFlow's C library for Linux: run this on Linux."
-            )
+            raise ValueError("This needs Linux; elsewhere, use keras_transformer.load_saved_model.")
         version_dir = os.path.abspath(os.fspath(version_dir))
         signatures = read_signatures(version_dir)
         self.signatures = tuple(signatures)
@@ -178,7 +175,7 @@ def loadable_path(directory: Path) -> Iterator[str]:
     Needed until it is loaded: a link to the version if its own path holds one of them.
     """
     directory = os.path.abspath(os.fspath(directory))
-    if not PATTERN.search(directory):
+    if not set(directory) & set("*?[\\"):
         yield directory
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -9,13 +9,12 @@ executed here, and TensorFlow is not imported.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
-from tensorboard.compat.proto.config_pb2 import ConfigProto
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from keras_transformer.serving.versions import CARD, DEFAULT, GRAPH, SIGNATURES, read_card
@@ -55,7 +54,6 @@ OURS = frozenset(
     VarHandleOp Where While ZerosLike
     """.split()
 )
-PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 XLA_ATTRIBUTES = ("_XlaMustCompile", "_XlaCompile")
 # Labels that no kernel opens as a file, though they may hold slashes.
@@ -82,10 +80,7 @@ def inspect_version(version_dir: Path, allow_ops: Collection[str] = ()) -> Signa
     """
     check_checksums(version_dir)
     if problems := check_structure(version_dir, allow_ops):
-        more = f" And {len(problems) - 1} more: see keras-transformer check."
-        raise ValueError(
-            f"{version_dir} cannot be opened: {problems[0]}{more if len(problems) > 1 else ''}"
-        )
+        raise ValueError(f"{version_dir} cannot be opened: {problems[0]}")
     return read_signatures(version_dir)
 
 
@@ -216,7 +211,12 @@ def _asset_problems(meta_graph, directory):
 
 def _graph_problems(meta_graph, allow_ops):
     """The problems of the graph and of every function in its library."""
-    yield from _op_problems(operations(meta_graph), allow_ops)
+    if others := sorted(operations(meta_graph) - OURS - SAVER - set(allow_ops)):
+        named = ", ".join(others[:MAX_NAMES]) + (" …" if len(others) > MAX_NAMES else "")
+        yield (
+            f"The graph holds the ops {named}, which exports of this package do not contain: "
+            "if you know who made it, and why, name them by --allow-ops, in a program by allow_ops."
+        )
     for function in meta_graph.graph_def.library.function:
         yield from _xla_problems(f"Function {function.signature.name!r}", function.attr)
     for scope, nodes in scopes(meta_graph):
@@ -241,23 +241,6 @@ def operations(meta_graph: MetaGraphDef) -> set[str]:
     return {node.op for _, nodes in scopes(meta_graph) for node in nodes}
 
 
-def _op_problems(ops: set[str], allow_ops: Iterable[str]) -> Iterator[str]:
-    if python := sorted(ops & PYTHON_OPS):
-        yield f"The graph calls Python, which a server does not have, by {', '.join(python)}."
-    xla = {op for op in ops if "Xla" in op}
-    if xla:
-        yield (
-            f"The graph holds XLA ops, {', '.join(sorted(xla))}, and a server runs with XLA "
-            "switched off."
-        )
-    if others := sorted(ops - OURS - SAVER - PYTHON_OPS - xla - set(allow_ops)):
-        named = ", ".join(others[:MAX_NAMES]) + (" …" if len(others) > MAX_NAMES else "")
-        yield (
-            f"The graph holds the ops {named}, which exports of this package do not contain: "
-            "if you know who made it, and why, name them by --allow-ops, in a program by allow_ops."
-        )
-
-
 def _path_problems(node, where):
     for name, attribute in node.attr.items():
         if name not in LABEL_ATTRIBUTES:
@@ -267,7 +250,7 @@ def _path_problems(node, where):
 
 
 def _xla_problems(where, attributes):
-    """`jit_compile=True` marks functions and calls; `tf.config.optimizer.set_jit` marks calls."""
+    """`jit_compile=True` marks functions and calls."""
     for name, attribute in attributes.items():
         # A call may also pass the mark on to the function it calls. `in` comes first, because
         # looking up a missing key would add it to the proto.
@@ -276,11 +259,3 @@ def _xla_problems(where, attributes):
         marked += [passed[key].b for key in XLA_ATTRIBUTES if key in passed]
         if any(marked):
             yield f"{where} is to be compiled by XLA; export without jit_compile."
-        if name == "config_proto":
-            try:
-                options = ConfigProto.FromString(attribute.s).graph_options.optimizer_options
-            except DecodeError:
-                yield f"{where} has a config_proto that cannot be parsed."
-                continue
-            if options.global_jit_level > 0:
-                yield f"{where} switches XLA on; export without tf.config's set_jit."

@@ -1,6 +1,7 @@
 """Exported versions as their clients know them: directories, signatures and model cards.
 
-The card is `model.json` for programs and `MODEL.md` for people. This module needs no TensorFlow.
+The card, `model.json`, describes the model and has an example of each signature. This module needs
+no TensorFlow.
 
 No signature refuses a long source: with more than the model's `max_length` tokens, END included,
 all after the first `max_length` - 1 are ignored.
@@ -8,21 +9,17 @@ all after the first `max_length` - 1 are ignored.
 Shapes: B batch, S source length, T target length, N hypotheses for each text.
 """
 
-import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
-import json
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 import keras_transformer
-from keras_transformer.presets import GREEDY, ExportConfig, SearchConfig
-from keras_transformer.special_ids import END
+from keras_transformer.presets import ExportConfig, SearchConfig
 from keras_transformer.utils import (
     FILES,
     Pairs,
@@ -39,18 +36,16 @@ if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
 
 PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields that are read
-    "architecture": {"max_length": int},
     "precision": {"computation": str},
     "recipe": {"bleu_tokenize": str},
     "imported": {"language_tags": list},
-    "vocabulary": {"source": dict, "target": dict, "end": str},
+    "vocabulary": {"source": dict, "target": dict},
     "signatures": {},
     "versions": {},
 }
-CARD, PAGE = "model.json", "MODEL.md"
+CARD = "model.json"
 GRAPH = "saved_model.pb"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
-DIGITS = 4  # after the point, of numbers in examples
 PLACEHOLDERS = ("a", "b c", "")  # example texts of a model exported without pairs
 BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm")  # that the signature beam fixes
 DEFAULT = "serving_default"  # the signature of requests that name none
@@ -60,8 +55,6 @@ VERSION_NAME = re.compile(r"\s*\+?[0-9]+\s*")
 
 # {name: (shape, dtype)}; None is an unknown size.
 Tensors: TypeAlias = dict[str, tuple[list[int | None], str]]
-# {name of a signature: tf.function}.
-Functions: TypeAlias = dict[str, Any]
 
 
 class Signature(NamedTuple):
@@ -175,12 +168,9 @@ def version_dir(path: Path) -> Path:
     """`path` itself when it holds a SavedModel, else its highest version."""
     if not os.path.isfile(os.path.join(path, GRAPH)) and (taken := versions(path)):
         path = os.path.join(path, taken[max(taken)])
-    if os.path.isfile(os.path.join(path, GRAPH)):
-        return path
-    raise ValueError(
-        f"{path} does not contain a SavedModel: expected a version with saved_model.pb, or a "
-        "directory of such versions, as keras_transformer.export writes them."
-    )
+    if not os.path.isfile(os.path.join(path, GRAPH)):
+        raise ValueError(f"{path} does not contain a SavedModel, nor versions of one.")
+    return path
 
 
 def read_card(version_dir: Path) -> dict[str, Any]:
@@ -192,12 +182,6 @@ def read_card(version_dir: Path) -> dict[str, Any]:
     check_types(path, card, dict.fromkeys(PARTS, dict))
     for part, kinds in PARTS.items():
         check_types(f"{path}: {part}", card.get(part, {}), kinds)
-    for name, signature in card.get("signatures", {}).items():
-        check_types(f"{path}: signatures", {name: signature}, {name: dict})
-        example = signature.get("example", {"inputs": {}, "outputs": {}})
-        if not isinstance(example, dict) or set(example) != {"inputs", "outputs"}:
-            raise ValueError(f"{path}: the example of {name} needs inputs and outputs.")
-        check_types(f"{path}: {name}", example, {"inputs": dict, "outputs": dict})
     return card
 
 
@@ -206,22 +190,13 @@ def find_exported_search(directory: Path, beam_size: int) -> SearchConfig:
 
     It is in the card, because the graph does not name it.
     """
-    directory = version_dir(os.fspath(directory))
-    try:
-        card = read_card(directory)
-        length = card.get("max_output_length")  # earlier cards lack it
-        if beam_size == 1 or "beam" not in card["signatures"]:
-            return dataclasses.replace(GREEDY, max_output_length=length)
-        beam = card["signatures"]["beam"]
-        names = [name for name in BEAM_OPTIONS if name in beam or name != "length_norm"]  # likewise
-        return SearchConfig(max_output_length=length, **{name: beam[name] for name in names})
-    except (ValueError, KeyError, TypeError):
-        if beam_size == 1:
-            return GREEDY
-        raise ValueError(
-            f"{directory} has no {CARD} with the options of its signature beam: copy it from the "
-            "export, or leave out --beam-size."
-        ) from None
+    card = read_card(version_dir(os.fspath(directory)))
+    # Earlier cards lack the length.
+    own: dict[str, Any] = {"max_output_length": card.get("max_output_length")}
+    if beam_size > 1:
+        beam = card.get("signatures", {}).get("beam", {})
+        own |= {name: beam[name] for name in BEAM_OPTIONS if name in beam}
+    return SearchConfig(**own)
 
 
 # --- the card of a new version ---
@@ -233,7 +208,6 @@ def describe(
     names: Iterable[str],
     config: ExportConfig,
     pairs: Pairs,
-    version_dir: Path,
 ) -> dict[str, Any]:
     """Makes the card of a version, of plain Python objects; it names no path of this machine.
 
@@ -241,11 +215,6 @@ def describe(
     """
     tensorflow = importlib.metadata.version("tensorflow")
     minor = ".".join(tensorflow.split(".")[:2])
-    weights = os.scandir(os.path.join(version_dir, "variables"))
-    sizes = {
-        "weights": sum(entry.stat().st_size for entry in weights),
-        "graph": os.path.getsize(os.path.join(version_dir, GRAPH)),
-    }
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
@@ -257,7 +226,6 @@ def describe(
         "load_with": "`import tensorflow_text`, which registers the tokenizers' ops, then "
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
         **(_describe_model(translator, config) if hasattr(translator, "model") else {}),
-        "size": {f"megabytes_of_{part}": round(size / 1e6, 2) for part, size in sizes.items()},
         "signatures": _describe_signatures(translator, run, names, config, pairs),
     }
 
@@ -280,7 +248,7 @@ def _describe_signatures(translator, run, names, config, pairs):
                 for kind, of in (("inputs", signature.inputs), ("outputs", signature.outputs))
             },
             "batchable": signature.batchable,
-            "example": {"inputs": inputs, "outputs": _rounded(outputs)},
+            "example": {"inputs": inputs, "outputs": outputs},
         }
     if "beam" in described:
         described["beam"] |= {name: getattr(config, name) for name in BEAM_OPTIONS}
@@ -288,26 +256,10 @@ def _describe_signatures(translator, run, names, config, pairs):
 
 
 def write_card(version_dir: Path, card: dict[str, Any]) -> None:
-    """Writes `MODEL.md` and `model.json`, with the checksums of all files present."""
-    with open(os.path.join(version_dir, PAGE), "w", encoding="utf-8") as file:
-        file.write(_page(card))
-    names = [
-        os.path.relpath(os.path.join(place, name), version_dir).replace(os.sep, "/")
-        for place, _, found in os.walk(version_dir)
-        for name in found
-        if (place, name) != (os.fspath(version_dir), CARD)
-    ]
-    sums = describe_files(version_dir, names)
+    """Writes `model.json`, with the checksums of all files present."""
+    paths = [path for path in pathlib.Path(version_dir).rglob("*") if path.is_file()]
+    sums = describe_files(version_dir, [str(path.relative_to(version_dir)) for path in paths])
     write_sealed(os.path.join(version_dir, CARD), card | {FILES: sums})
-
-
-def _rounded(value):
-    """Nested lists with fewer digits, which are easier to read; `check` tolerates that."""
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def _describe_model(translator, config):
@@ -324,8 +276,6 @@ def _describe_model(translator, config):
     }
     if losses := getattr(target, "detokenizing_loses", None):
         vocabulary["target"]["detokenizing_loses"] = losses
-    if not translator.source_end:  # else it is the last token of a source
-        vocabulary["end"] = target.pieces(np.array([END], "int32")).numpy()[0].decode()
     return {
         "architecture": architecture,
         "parameters": model.count_params(),
@@ -341,60 +291,3 @@ def _describe_vocabulary(tokenizer):
     model = getattr(tokenizer, "model", None)
     sums = {"sha256": hashlib.sha256(model).hexdigest()} if isinstance(model, bytes) else {}
     return {"ids": tokenizer.vocabulary_size} | sums
-
-
-def _page(card):
-    """The card as Markdown: short facts in tables, the examples as requests to a server."""
-    lines = ["# Model card", ""]
-    for title, value in card.items():
-        if title == "signatures":
-            continue
-        title = title.replace("_", " ").capitalize()
-        if not isinstance(value, dict):
-            lines += [f"{title}: {_cell(value)}", ""]
-        elif value:
-            lines += [f"## {title}", "", "| | |", "|---|---|"]
-            lines += [f"| {key} | {_cell(item)} |" for key, item in value.items()] + [""]
-    lines += ["## Signatures", ""]
-    if longest := card.get("architecture", {}).get("max_length"):
-        longest -= 1 + (card.get("prefix_token") is not None)  # END and the prefix count
-        end = "END is added" if card["architecture"].get("source_end", True) else "without END"
-        lines += [f"Sources are silently truncated to {longest} tokens; {end}.", ""]
-    for name, signature in card["signatures"].items():
-        lines += _section(name, signature)
-    return "\n".join(lines)
-
-
-def _section(name, signature):
-    """The page's section on a signature, with the first row of its example."""
-    limit = "up to 1024 texts in a request, with export/config/batching_parameters.txt"
-    example = {key: signature["example"][key] for key in ("inputs", "outputs")}
-    lines = [f"- {kind}: {_tensors(signature[kind])}" for kind in example]
-    lines.append(f"- server-side batching: {limit if signature['batchable'] else 'not supported'}")
-    lines += [f"- {key}: {signature[key]}" for key in BEAM_OPTIONS if key in signature]
-    inputs, outputs = ({key: rows[:1] for key, rows in part.items()} for part in example.values())
-    if "attention" in outputs:
-        shape = list(np.shape(outputs.pop("attention")))
-        lines.append(f"- `attention` of this example has the shape {shape}; it is left out here")
-    request = {"signature_name": name, "inputs": inputs}
-    blocks = [json.dumps(x, ensure_ascii=False) for x in (request, {"outputs": outputs})]
-    return [f"### {name}", "", *lines, "", "```json", *blocks, "```", ""]
-
-
-def _cell(value):
-    """A value in words: no dict, list, None or float as Python writes them."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_cell(item)}" for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_cell, value)) or "none"
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
-    return f"{value:.6g}" if isinstance(value, float) else str(value).replace("|", "\\|")
-
-
-def _tensors(tensors):
-    described = []
-    for name, tensor in tensors.items():
-        sizes = ", ".join("?" if size is None else str(size) for size in tensor["shape"])
-        described.append(f"`{name}` {tensor['dtype']} [{sizes}]")
-    return ", ".join(described)

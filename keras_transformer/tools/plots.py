@@ -168,27 +168,13 @@ def save_attention_plot(
 ) -> Path:
     """Draws what a model attends to while it translates a text, by its layers and heads from 1.
 
-    `target` is drawn instead of the model's own, greedy translation. A SavedModel answers with the
-    mean of the heads of one layer, of its own translation. Returns `output`.
+    `target` is drawn instead of the model's own, greedy translation. Returns `output`.
     """
-    from keras_transformer.serving.exported_translator import ExportedTranslator
-
     if not text.strip():
         raise ValueError("Nothing to draw: the text is empty.")
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}: choose from {', '.join(KINDS)}.")
-    model = opened.model
-    if isinstance(model, ExportedTranslator):
-        if target is not None or kind != "cross" or layers or heads:
-            raise ValueError(
-                f"{opened.path} is a SavedModel, which answers with the mean of the heads of one "
-                "layer, of its own translation: leave out --target, --kind, --layers and --heads, "
-                "or give the run directory it was exported from."
-            )
-        (maps,) = model.attention([text])
-        scores, titles = maps.scores[kind], ["mean of the heads of one layer"]
-    else:
-        maps, scores, titles = _maps_of_run(model, text, target, kind, layers, heads)
+    maps, scores, titles = _maps_of_run(opened.model, text, target, kind, layers, heads)
     keys, queries = maps.labels(kind)
     return save_figure(plot_attention(scores, keys, queries, titles), output)
 

@@ -1,8 +1,5 @@
 """BLEU and chrF of a corpus by sacreBLEU, and exact match; intervals by its bootstrap."""
 
-import functools
-import logging
-import re
 from collections.abc import Sequence, Sized
 from typing import Any
 
@@ -11,15 +8,6 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
 from keras_transformer.utils import counted
-
-logger = logging.getLogger(__name__)
-
-# Scripts without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]"
-)
-MAX_WORD = 5  # of their characters, on average; words of segmented text have fewer
 
 
 def corpus_scores(
@@ -32,7 +20,6 @@ def corpus_scores(
     """
     check_lengths(outputs, references)
     metrics = make_metrics(bleu_tokenize)
-    _warn_unspaced(references, bleu_tokenize)
     scores = {
         name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()
     }
@@ -50,14 +37,13 @@ def score_systems(
     """
     reports: list[dict[str, Any]] = []
     for outputs in systems:
-        right = exact_matches(outputs, targets)
+        right = [output == target for output, target in zip(outputs, targets, strict=True)]
         reports.append({"exact_match": 100 * sum(right) / len(right)})
     if not n_bootstrap:
         scores = (corpus_scores(outputs, targets, bleu_tokenize) for outputs in systems)
         return [report | more for report, more in zip(reports, scores, strict=True)]
     named = [(str(number), outputs) for number, outputs in enumerate(systems)]
     metrics = make_metrics(bleu_tokenize)
-    _warn_unspaced(targets, bleu_tokenize)
     signatures, results = PairedTest(named, metrics, [targets], "bs", n_bootstrap)()
     reports[0]["signature"] = " ".join(map(str, signatures.values()))
     result: Any  # a Result; sacreBLEU's hint also knows the name of a system
@@ -90,21 +76,6 @@ def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
     return {"bleu": bleu, "chrf": sacrebleu.CHRF()}
 
 
-def _warn_unspaced(references: Sequence[str], bleu_tokenize: str) -> None:
-    """Warns once per process if the tokenizer 13a cannot find words."""
-    text = " ".join(references)
-    if bleu_tokenize == "13a" and len(UNSPACED.findall(text)) > MAX_WORD * len(text.split()):
-        _log_once(
-            "BLEU with the tokenizer 13a is unreliable for text without spaces, whose sentences it "
-            "treats as words: choose --bleu-tokenize zh, ja-mecab or, for any language, char."
-        )
-
-
-@functools.cache
-def _log_once(sentence):
-    logger.warning(sentence)
-
-
 def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> None:
     """Checks the numbers of outputs, references and bootstrap samples."""
     if not len(references):
@@ -112,15 +83,9 @@ def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> No
     if len(outputs) != len(references):
         raise ValueError(
             f"Received {counted(len(outputs), 'hypothesis', 'hypotheses')} but "
-            f"{counted(len(references), 'reference')}: give one translation for each reference, in "
-            "the same order."
+            f"{counted(len(references), 'reference')}."
         )
     if n_bootstrap < 0:
         raise ValueError(
             f"n_bootstrap must be at least 0, received {n_bootstrap}; 0 means no intervals."
         )
-
-
-def exact_matches(outputs: Sequence[str], targets: Sequence[str]) -> list[bool]:
-    """Compares outputs with their targets: list of bool."""
-    return [output == target for output, target in zip(outputs, targets, strict=True)]

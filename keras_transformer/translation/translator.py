@@ -7,7 +7,7 @@ import concurrent.futures
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -73,12 +73,6 @@ class Translator(TextModel):
         tokenizers = self.source_tokenizer, self.target_tokenizer
         arguments = self.model, *tokenizers, self.max_output_length, self.source_end, self.card
         return type(self), arguments, {"default_search": self.default_search}
-
-    @overload
-    def __call__(self, texts: str | bytes, **options: Any) -> str: ...
-
-    @overload
-    def __call__(self, texts: Texts, **options: Any) -> list[str]: ...
 
     def __call__(
         self,
@@ -337,8 +331,7 @@ class Translator(TextModel):
         for number, length in enumerate(ids.row_lengths().numpy(), first + 1):
             if length > limit:
                 raise ValueError(
-                    f"{name.capitalize()} {number} has {length} tokens, but {bound} is {limit}: "
-                    "shorten it."
+                    f"{name.capitalize()} {number} has {length} tokens, but {bound} is {limit}."
                 )
         return ids
 
@@ -346,15 +339,13 @@ class Translator(TextModel):
         """Translates a string tensor `()` or `(B,)`, eagerly or as part of a graph."""
         if text.dtype != tf.string or text.shape.rank not in (0, 1):
             raise ValueError(
-                f"Expected a string tensor of shape () or (B,), received {text.dtype.name} of "
-                f"shape {text.shape}."
+                f"Expected a string tensor () or (B,), received {text.dtype.name} {text.shape}."
             )
         if prefix is not None:
             prefix = tf.convert_to_tensor(prefix, tf.string)
             if not prefix.shape.is_compatible_with(text.shape):
                 raise ValueError(
-                    "Expected a prefix for each source, received prefixes of shape "
-                    f"{prefix.shape} for sources of shape {text.shape}."
+                    f"Expected prefixes of the shape {text.shape}, received {prefix.shape}."
                 )
         rows, prefixes = (x if x is None else tf.reshape(x, [-1]) for x in (text, prefix))
         if tf.executing_eagerly():

@@ -88,7 +88,7 @@ def test_evaluate_translations_that_are_there(tmp_path):
     assert not any("source" in line for line in lines)  # what is wrong is shown when asked for
     first.write_text("a b c d e .\nf g h i\nk l m n\n" + "x" * 200 + "\n")
     lines = run(*command, "--n-bootstrap", "0", "--worst", "1").stdout.decode().splitlines()
-    hypothesis = "hypothesis " + "x" * 89 + "…"
+    hypothesis = "hypothesis " + "x" * 90
     assert lines[:3] == ["source     source 3", "reference  o p q r s", hypothesis]
     assert not any("source" in line for line in lines[3:])
 

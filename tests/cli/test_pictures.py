@@ -1,4 +1,4 @@
-"""The command `attention`: pictures of what a run attends to. Of exports: tests/serving."""
+"""The command `attention`: pictures of what a run attends to."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ MISTAKES = {
     "kind": (["--kind", "self"], "kind is 'self': choose from cross, encoder, decoder"),
     "format": (["--output", "map.xyz"], "The format of map.xyz is unknown: its name must end"),
     "folder": (["--output", "nowhere/map.png"], "the directory nowhere is missing"),
-    "target": (["--target", "A" * 12], "max_length is 12: shorten it"),
+    "target": (["--target", "A" * 12], "max_length is 12."),
 }
 
 

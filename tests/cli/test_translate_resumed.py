@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from keras_transformer.cli.rows import UnfinishedOutput, make_rows
-from keras_transformer.cli.text import _write
+from keras_transformer.cli import text
+from keras_transformer.cli.rows import make_rows, open_output
 from keras_transformer.runs import opening
 from keras_transformer.translation import sentences
 from tests.support import child_process
@@ -105,42 +105,11 @@ def test_killed_while_it_waits_for_lines(random_run, whole, tmp_path):
 
 
 MISTAKES = {
-    "too long": (b"A\n" * 15, (), "has translations of 15 lines, but stdin has only 14:"),
-    "not n-best": (b"A\nB\n", N_BEST, "out line 1 must be a translation of line 0"),
-    "more of each": (
-        b"0 ||| A ||| -1\n" * 3,
-        N_BEST,
-        "out line 3 must be a translation of line 1",
-    ),
-    "a gap": (
-        b"0 ||| A ||| -1\n2 ||| A ||| -1\n",
-        N_BEST,
-        "out line 2 must be a translation of",
-    ),
+    "too long": (b"A\n" * 15, (), "out has no translation of line 15 of stdin:"),
+    "not n-best": (b"A\nB\n", N_BEST, "out has no translation of line 1 of stdin"),
+    "more of each": (b"0 ||| A ||| -1\n" * 4, N_BEST, "out has no translation of line 2 of"),
+    "a gap": (b"0 ||| A ||| -1\n" * 2 + b"2 ||| A ||| -1\n" * 2, N_BEST, "of line 2 of stdin"),
 }
-
-
-@pytest.mark.parametrize("options", [[], N_BEST])
-def test_text_of_other_lines_or_options_is_refused(options, random_run, tmp_path):
-    """The last lines of a text are translated again: nothing else shows what it was made from."""
-    out = tmp_path / "out"
-    kept = b"".join(translated(random_run, *options).splitlines(keepends=True)[:8])
-    shifted = b"\n" + STDIN
-    cases = [([], shifted)] if options else [([], shifted), (["--sample", "--seed", "4"], STDIN)]
-    for other, stdin in cases:
-        out.write_bytes(kept + b"torn")
-        command = ["translate", random_run, *options, *other, "--resume", out]
-        refused(command, "are not those of the same lines of stdin: give the same input", stdin)
-        assert out.read_bytes() == kept + b"torn"
-
-
-def test_one_translation_may_differ(random_run, whole, tmp_path):
-    """As rounding in another batch may make it."""
-    kept = whole.splitlines(keepends=True)[:8]
-    kept[2] = b"by rounding\n"
-    (tmp_path / "out").write_bytes(b"".join(kept))
-    translated(random_run, "--resume", tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == b"".join(kept + whole.splitlines(keepends=True)[8:])
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -151,22 +120,15 @@ def test_what_cannot_be_resumed_stays_as_it_is(name, random_run, tmp_path):
     assert (tmp_path / "out").read_bytes() == content + b"torn"
 
 
-def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path):
-    refused(
-        ["translate", random_run, "--resume", tmp_path],
-        "is not a file and cannot be resumed",
-        STDIN,
-    )
+def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path, monkeypatch):
+    refused(["translate", random_run, "--resume", tmp_path], "written: Is a directory", STDIN)
     refused(
         ["translate", random_run, "--resume", tmp_path / "a" / "b"],
         "cannot be written: No such",
         STDIN,
     )
-    with (
-        open("/dev/full", "w") as full,
-        pytest.raises(ValueError, match="No space left .* --resume"),
-    ):
-        _write(full, ["A"])
+    monkeypatch.setattr(text, "open_output", lambda *_: (open("/dev/full", "w"), 0))
+    refused(["translate", random_run, "--resume", "full"], "written: No space left", STDIN)
 
 
 # The file alone.
@@ -184,16 +146,12 @@ def test_cut_off_at_every_byte(n_best, tmp_path):
     whole = b"".join(parts)
     for size in range(len(whole) + 1):
         (tmp_path / "out").write_bytes(whole[:size])
-        output = UnfinishedOutput(tmp_path / "out", make_rows("text", None, None, n_best))
-        done = max(i for i in range(5) if len(b"".join(parts[:i])) <= size)
-        assert output.done == done, whole[:size]
-        with output.open() as file:
+        blocks = iter([b"a\n" * 9])
+        lines = sentences.IncomingLines(lambda _, blocks=blocks: next(blocks, b""))
+        rows = make_rows("text", None, None, n_best)
+        file, done = open_output(tmp_path / "out", lines, rows)
+        assert done == max(i for i in range(5) if len(b"".join(parts[:i])) <= size), whole[:size]
+        assert len(lines.take(99)) == 9 - done
+        with file:
             file.write("neu\n")
         assert (tmp_path / "out").read_bytes() == b"".join(parts[:done]) + b"neu\n"
-
-
-def test_a_file_that_is_not_there_is_begun(tmp_path):
-    output = UnfinishedOutput(tmp_path / "out", make_rows("text", None, None, None))
-    assert output.done == 0 and not (tmp_path / "out").exists()
-    output.open().close()
-    assert (tmp_path / "out").read_bytes() == b""

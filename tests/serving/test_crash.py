@@ -48,7 +48,7 @@ def test_killed_exports_leave_no_broken_version(tmp_path):
             time.sleep(generator.uniform(0, 1.1 * seconds))
         names = os.listdir(base)
         versions = [name for name in names if VERSION.fullmatch(name)]
-        left = [name for name in names if name.startswith(".tmp-")]
+        left = [name for name in names if name.endswith(".tmp")]
         assert sorted(versions + left) == sorted(names)
         assert len(left) <= 1, "the next export removes what is left"
         cut_off += len(left)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -22,7 +21,6 @@ from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.server_process import ServerProcess
 from keras_transformer.serving.structure import read_signatures
 from keras_transformer.serving.versions import read_card
-from keras_transformer.tools import plots
 from tests.support import child_process
 from tests.support.command_line import python, run
 from tests.support.paths import FIXTURES
@@ -63,14 +61,6 @@ def test_translations_are_those_in_memory(exported, translator, search):
         assert empty == [("", 0.0, 0.0)] + [("", -1e9, -1e9)] * 4
 
 
-def test_where_the_c_library_is_not_known_tensorflow_answers(toy_version, translator, monkeypatch):
-    monkeypatch.setattr(exported_translator, "is_supported", lambda: False)
-    exported = ExportedTranslator(toy_version)
-    found = exported.translate_n_best(SOURCES, beam_size=5)
-    check_hypotheses(found, translator.translate_n_best(SOURCES, search=BEAM))
-    assert exported.translate([]) == []
-
-
 def test_a_path_that_looks_like_a_pattern(toy_version, translator, tmp_path, monkeypatch):
     """TensorFlow takes the prefix of the weights' files for one."""
     path = shutil.copytree(toy_version, tmp_path / "[v2] *? \\ {a,b}" / "1")
@@ -90,21 +80,10 @@ def test_scores_are_those_in_memory(exported, translator):
 
 @pytest.mark.parametrize("targets", [["A", "B"], []])
 def test_a_target_for_each_source(exported, translator, targets):
-    message = f"a target for each source, received {len(targets)} for 1 source"
+    message = f"a target for each source, received {len(targets)} for 1"
     for model in (exported, translator):
         with pytest.raises(ValueError, match=message):
             model.score(["a"], targets)
-
-
-def test_its_own_translations_are_aligned_as_in_memory(exported, translator):
-    own = translator.translate(SOURCES)
-    # What was cut at max_length need not be cut into the same tokens again, and has no END.
-    whole = [i for i, (_, tokens) in enumerate(exported.score(SOURCES, own)) if tokens < 12]
-    assert len(whole) > 6
-    found = exported.align(SOURCES)
-    expected = translator.align([SOURCES[i] for i in whole], [own[i] for i in whole])
-    assert [found[i] for i in whole] == expected
-    assert found[SOURCES.index("")] == ([], [], [])
 
 
 def command(*arguments):
@@ -132,24 +111,6 @@ def test_the_commands_take_an_export(toy_version, translator, tmp_path):
     target.write_text("".join(f"{text}\n" for text in short))
     scored = [row.split("\t") for row in command("score", toy_version, *files)]
     assert [int(tokens) for _, tokens in scored] == [n for _, n in translator.score(SOURCES, short)]
-    found = ExportedTranslator(toy_version).align(SOURCES)
-    assert command("align", toy_version, "--source", source, "--tokens") == [
-        f"{' '.join(a)} ||| {' '.join(b)} ||| " + " ".join(f"{i}-{j}" for j, i in enumerate(where))
-        for a, b, where in found
-    ]
-
-
-def test_picture(toy_version, translator, monkeypatch, tmp_path):
-    calls, plot = [], plots.plot_attention
-    monkeypatch.setattr(plots, "plot_attention", lambda *x: calls.append(x) or plot(*x))
-    result = run("attention", toy_version, "hgf", "--output", tmp_path / "map.png")
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
-    ((scores, keys, queries, titles),) = calls
-    maps = kt.attention_maps(translator, "hgf")
-    assert (keys, queries) == (maps.source_tokens, maps.target_tokens)
-    np.testing.assert_allclose(scores[0, 0], maps.scores["cross"][0].mean(axis=0), atol=1e-4)
-    assert titles == ["mean of the heads of one layer"]
 
 
 def test_lines_come_out_before_the_last_one_is_read(toy_version):
@@ -246,7 +207,7 @@ from keras_transformer.runs.opening import Opened, SentenceTranslator
 for use in (
     lambda version: SentenceTranslator(Opened(version, {"beam_size": 2})),
     lambda version: SentenceTranslator(Opened(version, {"sample": True})),
-    lambda version: Opened(version).model.align(["abc"]),
+    lambda version: Opened(version).model.score(["abc"], ["a"]),
 ):
     try:
         use(sys.argv[1])
@@ -254,8 +215,8 @@ for use in (
         print(error)
 """
     said = without_tensorflow(code, PLAIN).splitlines()
-    for name, line in zip(("beam", "sample", "attention"), said, strict=True):
-        assert f"has no signature {name}: export the run again with {name} among" in line
+    for name, line in zip(("beam", "sample", "score"), said, strict=True):
+        assert f"has no signature {name}: export it with --signatures {name}." in line
 
 
 def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
@@ -279,7 +240,7 @@ def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
 MISTAKES = {
     "another beam": ("translate {} --beam-size 4", "fixes beam_size of its signature beam at 5"),
     "another α": ("translate {} --beam-size 5 --length-penalty 2", "fixes length_penalty of"),
-    "too many": ("translate {} --beam-size 5 --n-best 6", "gives 1 to 5"),
+    "too many": ("translate {} --beam-size 5 --n-best 6", "from 1 to 5, unless you sample"),
     "length": (
         "translate {} --max-output-length 5",
         "fixes max_output_length of its signature serving_default at none, received 5",
@@ -289,9 +250,8 @@ MISTAKES = {
         "score {} --source x.tsv --precision float32",
         "--precision is for run directories",
     ),
-    "targets": ("align {} --source x.tsv", "aligns its own translations, not given ones"),
-    "heads": ("align {} --source s --heads 1", "fixes layers and heads"),
-    "map": ("attention {} a --output x.png --layers 1", "leave out --target, --kind, --layers and"),
+    "alignments": ("align {} --source x.tsv", "is a SavedModel: give the run directory it was"),
+    "map": ("attention {} a --output x.png", "is a SavedModel: give the run directory it was"),
 }
 
 
@@ -299,7 +259,6 @@ MISTAKES = {
 def test_what_an_export_cannot_do_is_one_sentence(name, toy_version, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.tsv").write_text("a\tb\n")
-    (tmp_path / "s").write_text("a\n")
     arguments, message = MISTAKES[name]
     result = run(*(word.replace("{}", toy_version) for word in arguments.split()), stdin=b"a\n")
     error = result.stderr.decode()
@@ -310,9 +269,7 @@ def test_what_an_export_cannot_do_is_one_sentence(name, toy_version, tmp_path, m
 def test_an_export_without_a_card(toy_version, tmp_path):
     copy = shutil.copytree(toy_version, tmp_path / "copy")
     (copy / "model.json").unlink()
-    with pytest.raises(
-        ValueError, match="has no model.json with the options of its signature beam"
-    ):
+    with pytest.raises(ValueError, match="fixes beam_size of its signature beam at 1, received 5"):
         ExportedTranslator(copy).check_search(BEAM)
     assert ExportedTranslator(copy).check_search(dataclasses.replace(SAMPLING, seed=1)) == "sample"
 

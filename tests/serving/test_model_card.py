@@ -3,16 +3,13 @@
 import importlib.metadata
 import json
 import os
-import re
 import sys
 
-import numpy as np
 import pytest
 
 import keras_transformer
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving import versions
 from keras_transformer.serving.server_process import ServerProcess
 from keras_transformer.serving.versions import check_names
 from tests.support.toy_translator import toy_pairs, trained_translator
@@ -24,11 +21,6 @@ USUAL = list(check_names(ExportConfig().signatures))
 def card(toy_version):
     with open(os.path.join(toy_version, "model.json"), encoding="utf-8") as file:
         return json.load(file)
-
-
-def read_page(version):
-    with open(os.path.join(version, "MODEL.md"), encoding="utf-8") as file:
-        return file.read()
 
 
 def test_card_describes_the_model(card):
@@ -43,13 +35,12 @@ def test_card_describes_the_model(card):
     assert "`import tensorflow_text`" in card["load_with"]
 
 
-def test_card_says_which_tensorflow_wrote_it(card, toy_version):
+def test_card_says_which_tensorflow_wrote_it(card):
     version = importlib.metadata.version("tensorflow")
     assert card["versions"]["tensorflow"] == version
     minor = version.rpartition(".")[0]
     expected = f"TF Serving {minor} or newer: TensorFlow {version} wrote this version"
     assert card["serve_with"].startswith(expected)
-    assert card["serve_with"] in read_page(toy_version)
 
 
 def test_examples_are_what_a_server_answers(card, toy_version):
@@ -62,40 +53,6 @@ def test_examples_are_what_a_server_answers(card, toy_version):
             assert reply.keys() == example["outputs"].keys() == signature["outputs"].keys()
             if "text" in reply:
                 assert reply["text"] == example["outputs"]["text"]
-
-
-def test_page_shows_every_signature_and_the_first_row_of_each_example(card, toy_version):
-    page = read_page(toy_version)
-    assert re.findall("^### (.*)$", page, re.MULTILINE) == USUAL
-    blocks = re.findall("```json\n(.*)\n(.*)\n```", page)
-    for (request, reply), (name, signature) in zip(blocks, card["signatures"].items(), strict=True):
-        example = signature["example"]
-        inputs = {key: rows[:1] for key, rows in example["inputs"].items()}
-        assert json.loads(request) == {"signature_name": name, "inputs": inputs}
-        outputs = {k: x[:1] for k, x in example["outputs"].items() if k != "attention"}
-        assert json.loads(reply) == {"outputs": outputs}
-    table = card["signatures"]["attention"]["example"]["outputs"]["attention"]
-    shape = list(np.shape(table))
-    assert f"`attention` of this example has the shape {shape}" in page and min(shape[1:]) > 1
-
-
-def test_page_is_a_page_without_python(toy_version):
-    """Also where the example is long, and where a run had a recipe with all kinds of values."""
-    page = read_page(toy_version)
-    assert len(page) < 6000 and max(map(len, page.splitlines())) < 400
-    recipe = {"languages": [], "plain": (1, "a"), "peak": None, "nfkc": True, "rate": 0.1 + 0.2}
-    lines = versions._page({"recipe": recipe, "data": {}, "signatures": {}}).splitlines()
-    rows = ["languages | none", "plain | 1, a", "peak | none", "nfkc | yes", "rate | 0.3"]
-    assert [line for line in lines if " | " in line][1:] == [f"| {row} |" for row in rows]
-    assert "## Data" not in lines
-
-
-def test_size_is_that_of_the_files(card, toy_version):
-    weights = os.listdir(os.path.join(toy_version, "variables"))
-    sizes = [os.path.getsize(os.path.join(toy_version, "variables", name)) for name in weights]
-    graph = os.path.getsize(os.path.join(toy_version, "saved_model.pb"))
-    assert card["size"]["megabytes_of_weights"] == round(sum(sizes) / 1e6, 2) > 0
-    assert card["size"]["megabytes_of_graph"] == round(graph / 1e6, 2) > 1
 
 
 def test_no_file_names_a_place(toy_version):

@@ -131,9 +131,9 @@ def test_size_of_the_clients_requests(script, monkeypatch, capsys):
     assert f"up to {parameters.max_batch_size.value}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_where_people_read_the_limit_it_is_that_of_the_file(version_dir):
+def test_where_people_read_the_limit_it_is_that_of_the_file():
     limit = f"up to {batching_parameters().max_batch_size.value} texts"
-    for page in (version_dir / "MODEL.md", EXPORT / "README.md", ROOT / "docs" / "serving.md"):
+    for page in (EXPORT / "README.md", ROOT / "docs" / "serving.md"):
         assert limit in " ".join(page.read_text(encoding="utf-8").split()), page
 
 

@@ -197,7 +197,7 @@ def test_ids_without_an_end_stay_open():
     [
         ("A", 0, "number must be from 1 to 277, the vocabulary, received 0"),
         ("A", 278, "received 278"),
-        ("A" * 20, 5, "max_length is 12: shorten it"),
+        ("A" * 20, 5, "max_length is 12."),
         ([5] * 13, 5, "Expected 1 to 12 ids of a vocabulary of 277"),
         ([277], 5, r"received \[277\]"),
         ([], 5, "a text or the ids of one|1 to 12 ids"),

@@ -116,10 +116,10 @@ ASKED = "--source {}/../pairs.tsv"
 EXPORTS = {
     "WriteFile": Trial("a signature that writes a file", node("WriteFile"), OTHER),
     "ReadFile": Trial("an initializer that reads a file", node("ReadFile", "initializer"), OTHER),
-    "PyFunc": Trial("a signature that calls Python", node("PyFunc"), "calls Python"),
+    "PyFunc": Trial("a signature that calls Python", node("PyFunc"), OTHER),
     "PrintV2": Trial("a signature that prints into a file", node("PrintV2"), OTHER),
     "library": Trial("an op of a library of its own", node("Evil>Op"), OTHER),
-    "Xla": Trial("a call that is compiled", node("XlaLaunch"), "holds XLA ops"),
+    "Xla": Trial("a call that is compiled", node("XlaLaunch"), OTHER),
     "path": Trial(
         "a constant that is a path",
         node("Const", value=b"/etc/passwd"),
@@ -196,7 +196,7 @@ EXPORTS = {
     ),
     "warm-up": Trial(
         "warm-up requests that are none, for check",
-        write("assets.extra/tf_serving_warmup_requests", b"junk"),
+        write("assets.extra/tf_serving_warmup_requests", bytes(100)),
         "is corrupted",
         "check {}",
         1,

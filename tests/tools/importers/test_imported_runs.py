@@ -121,11 +121,7 @@ def test_export_gives_the_same_texts(imported):
     assert beam == {"beam_size": 4, "length_norm": "length"}
     assert translate(folder / "export", "--beam-size", "4") == translate(folder / "run")
     assert translate(folder / "export") == translate(folder / "run", "--beam-size", "1")
-    assert "cc-by-4.0" in (folder / "export" / "1" / "MODEL.md").read_text()
-    (folder / "pair.tsv").write_text("A man.\tA man.\n")
-    data = "--source", folder / "pair.tsv", "--n-bootstrap", "0"
-    result = run("evaluate", folder / "run", *data, "--compare", folder / "export")
-    assert b"have different searches of their own (beam sizes 4 and 1)" in result.stderr
+    assert card["imported"]["licence"] == "cc-by-4.0"
 
 
 def test_a_prefix_token_is_put_before_every_source(imported):
