@@ -149,8 +149,8 @@ def import_(
 ) -> None:
     """Import a model of OPUS-MT (Marian) or of OpenNMT-tf as a run that all commands take.
 
-    Nothing in its files is executed. The model must translate before the directory appears. Its
-    beam size and length penalty become the defaults of translate, evaluate and export.
+    Nothing in its files is executed. Its beam size and length penalty become the defaults of
+    translate, evaluate and export.
     """
     from keras_transformer.tools.importers.importing import import_model
 

@@ -80,31 +80,23 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
 
 def _make_spec(specs, model):
     """CTranslate2's specification of the model, still without weights."""
-    options = {
-        "pre_norm": model.norm == "pre",
-        "activation": _activation(model.activation),
-        **_position_options(model.positions),
-    }
-    return specs.TransformerSpec(
-        specs.TransformerEncoderSpec(model.encoder.num_layers, model.num_heads, **options),
-        specs.TransformerDecoderSpec(model.decoder.num_layers, model.num_heads, **options),
-    )
-
-
-def _position_options(positions):
-    """CTranslate2's options for a positional encoding."""
-    options: dict[str, dict[str, Any]] = {
+    positions: dict[str, dict[str, Any]] = {
         "relative": {"relative_position": True},
         "bucketed": {"relative_attention_bias": True},
         "rotary": {"rotary_dim": 0, "rotary_interleave": True},  # 0: the whole head
         **{name: {} for name in (*ABSOLUTE, "none")},
     }
-    if positions not in options:
+    if model.positions not in positions:
         raise ValueError(
-            f"CTranslate2 has no {positions} positions, only {', '.join(options)}: export a "
-            "SavedModel instead."
+            f"CTranslate2 has no {model.positions} positions, only {', '.join(positions)}: export "
+            "a SavedModel instead."
         )
-    return options[positions]
+    options = {"pre_norm": model.norm == "pre", "activation": _activation(model.activation)}
+    options |= positions[model.positions]
+    return specs.TransformerSpec(
+        specs.TransformerEncoderSpec(model.encoder.num_layers, model.num_heads, **options),
+        specs.TransformerDecoderSpec(model.decoder.num_layers, model.num_heads, **options),
+    )
 
 
 def _encodings(embedding):

@@ -149,12 +149,8 @@ def _as_array(scores, num_queries, num_keys):
 def _titles(shape):
     """Titles of maps of `(layers, heads)`, `(heads,)` or one."""
     if len(shape) == 2:
-        return [
-            f"layer {layer}, head {head}"
-            for layer in range(1, shape[0] + 1)
-            for head in range(1, shape[1] + 1)
-        ]
-    return [f"head {head}" for head in range(1, shape[0] + 1)] if shape and shape[0] > 1 else [""]
+        return [f"layer {i + 1}, head {j + 1}" for i, j in np.ndindex(*shape)]
+    return [f"head {i + 1}" for i in range(shape[0])] if shape and shape[0] > 1 else [""]
 
 
 def save_attention_plot(

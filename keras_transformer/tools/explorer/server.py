@@ -3,7 +3,6 @@
 Shapes: S source length, T target length, N layers, H heads.
 """
 
-import dataclasses
 import hmac
 import importlib.resources
 import json
@@ -15,22 +14,21 @@ import threading
 import traceback
 import webbrowser
 from collections.abc import Collection, Iterable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from werkzeug.exceptions import BadRequest, Forbidden, HTTPException, MethodNotAllowed, NotFound
+from werkzeug.exceptions import BadRequest, Forbidden, HTTPException, NotFound
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.opening import Opened
-from keras_transformer.special_ids import PAD, UNK
+from keras_transformer.special_ids import PAD
 from keras_transformer.translation.sentences import KINDS, LEAST_LOG_PROB
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")  # of this machine, in a browser's requests
-MAX_PORT = 65535
 BACKLOG = 128  # waiting connections
 FIRST_FILE = "index.html"
 CONTENT_TYPES = {
@@ -60,23 +58,21 @@ MAX_BEST = 20  # alternatives of each token
 
 def listen(port: int = 0) -> socket.socket:
     """Listens on a port that only this machine can reach; 0: any free port."""
-    if not 0 <= port <= MAX_PORT:
-        raise ValueError(f"port must be from 0 to {MAX_PORT}, received {port}.")
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((LOOPBACK, port))
         listening.listen(BACKLOG)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listening.close()
         raise ValueError(
-            f"Port {port} cannot be used ({error.strerror}): choose another --port, or omit it."
+            f"Port {port} cannot be used ({error}): choose another --port, or omit it."
         ) from error
     return listening
 
 
 class ExplorerServer:
-    """A page at an `address` with a token: served by `run`, or by a thread within `with`."""
+    """A page at an `address` with a token."""
 
     def __init__(self, model: "ExploredRun", listening: socket.socket) -> None:
         port = listening.getsockname()[1]
@@ -85,22 +81,13 @@ class ExplorerServer:
         application = PageApplication(model, token, [f"{name}:{port}" for name in NAMES])
         # Werkzeug would exit if the port were in use; so it takes a socket.
         options: dict[str, Any] = {"threaded": True, "request_handler": _Handler}
-        self._server = make_server(LOOPBACK, port, application, fd=listening.fileno(), **options)
+        self.server = make_server(LOOPBACK, port, application, fd=listening.fileno(), **options)
 
     def run(self, browser: bool = True) -> None:
         """Serves until it is interrupted, and opens the page in the user's browser if asked to."""
         if browser:  # in a thread, since a browser in the terminal blocks
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
-        self._server.serve_forever()
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self.run, args=(False,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
+        self.server.serve_forever()
 
 
 class _Handler(WSGIRequestHandler):
@@ -159,27 +146,18 @@ class PageApplication:
         kind, _, question = name.partition("/")
         if kind == "ask" and question in self._model.questions:
             return self._answer(request, question)
-        return self._file(request, name or FIRST_FILE)
-
-    def _file(self, request, name):
+        name = name or FIRST_FILE
         if name not in self._files:
             raise NotFound("This file does not exist.")
-        if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(["GET", "HEAD"])
         kind = CONTENT_TYPES[os.path.splitext(name)[1]]
         return Response(self._files[name], content_type=f"{kind}; charset=utf-8")
 
     def _answer(self, request, question):
-        if request.method != "POST":
-            raise MethodNotAllowed(["POST"])
         try:
             asked = request.get_json()
         except (OSError, RecursionError) as error:  # cut off, or nested too deep
             raise BadRequest("The request cannot be read as JSON.") from error
-        try:
-            return _json(self._model.answer(question, asked))
-        except InvalidRequest as error:
-            raise BadRequest(str(error)) from error
+        return _json(self._model.answer(question, asked))
 
 
 def _one_line(error):
@@ -201,10 +179,6 @@ def _error(sentence, status):
 # --- the answers to the page's requests ---
 
 
-class InvalidRequest(ValueError):
-    """An invalid request."""
-
-
 class ExploredRun:
     """Answers requests of the page with dicts: `questions`, by the last segment of the address."""
 
@@ -216,9 +190,7 @@ class ExploredRun:
             )
         self._path, self._run = os.path.abspath(opened.path), opened.run
         self._translator = opened.model
-        search = ExportConfig.for_search(self._translator.default_search).search
-        widest = self._translator.model.target_vocabulary_size
-        self._search = dataclasses.replace(search, beam_size=min(search.beam_size, widest))
+        self._search = ExportConfig.for_search(self._translator.default_search).search
         self._lock = threading.Lock()  # the first question of a kind traces a graph
         self.questions = {
             "model": self._describe,
@@ -230,7 +202,7 @@ class ExploredRun:
     def answer(self, question: str, request: object) -> dict[str, Any]:
         """Answers one of `questions`."""
         if not isinstance(request, dict):
-            raise InvalidRequest("Expected a JSON object.")
+            raise BadRequest("Expected a JSON object.")
         if not self._run.has_model:
             raise ValueError(f"{self._path} is missing: restore it, or explore another model.")
         with self._lock:
@@ -256,14 +228,13 @@ class ExploredRun:
         from keras_transformer.translation.translator import TARGET
 
         text, prefix = _read_text(request), request.get("prefix", [])
-        if not isinstance(prefix, list) or not all(
-            type(i) is int and 0 <= i < 2**31 for i in prefix
-        ):
-            raise InvalidRequest("prefix must be a list of ids, which are non-negative integers.")
         size = self._translator.model.target_vocabulary_size
+        if not isinstance(prefix, list) or not all(
+            type(i) is int and 0 <= i < size for i in prefix
+        ):
+            raise BadRequest(f"prefix must be a list of ids from 0 to {size - 1}.")
         k = min(int(_read_number(request, "k", 10, 1, MAX_BEST)), size)
-        ids = [i if i < size else UNK for i in prefix if i != PAD]
-        ids = ids[: self._translator.max_output_length]
+        ids = [i for i in prefix if i != PAD][: self._translator.max_output_length]
         inputs = TEXT, TARGET, tf.TensorSpec([], tf.int32)
         function = self._translator.compiled(_inspect, inputs, translator=self._translator)
         found = function(tf.constant([text]), tf.constant([ids], tf.int32), tf.constant(k))
@@ -355,7 +326,7 @@ def _decode(text):
 def _read_text(request):
     text = request.get("text")
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
-        raise InvalidRequest(f"text must be a string of at most {MAX_CHARACTERS} characters.")
+        raise BadRequest(f"text must be a string of at most {MAX_CHARACTERS} characters.")
     # JSON may contain lone surrogates, which are not characters.
     return text.encode("utf-8", "replace").decode()
 
@@ -364,5 +335,5 @@ def _read_number(request, name, default, minimum, maximum):
     value = request.get(name, default)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not minimum <= value <= maximum:
-        raise InvalidRequest(f"{name} must be a number from {minimum} to {maximum}.")
+        raise BadRequest(f"{name} must be a number from {minimum} to {maximum}.")
     return value

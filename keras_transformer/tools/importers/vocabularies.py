@@ -8,14 +8,16 @@ pieces in the order of our ids gives the same segmentation, without a second voc
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.special_ids import END, PAD, START, UNK
-from keras_transformer.tokenizers.vocabularies import MAX_BYTES, check_sentencepiece_model
-from keras_transformer.tools.importers.tensors import read_start
+from keras_transformer.tokenizers.vocabularies import (
+    MAX_BYTES,
+    check_sentencepiece_model,
+    parse_sentencepiece,
+)
 from keras_transformer.utils import Path, read_bytes, read_json
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")  # by our ids
@@ -83,7 +85,7 @@ def rewrite(source: Vocabulary, target: Vocabulary) -> tuple[Rewritten, Rewritte
     both sides where these share a vocabulary, with the row of UNK; and so do added tokens that
     follow no space, with their own row.
     """
-    protos = [_parse(side.model) for side in (source, target)]
+    protos = [parse_sentencepiece(side.model) for side in (source, target)]
     extras = [
         _extra_pieces(side, proto) for side, proto in zip((source, target), protos, strict=True)
     ]
@@ -92,17 +94,6 @@ def rewrite(source: Vocabulary, target: Vocabulary) -> tuple[Rewritten, Rewritte
     found = zip((source, target), protos, extras, strict=True)
     first, second = (_rewrite_side(side, proto, extra) for side, proto, extra in found)
     return first, second
-
-
-def _parse(model):
-    """Parses a SentencePiece model, which may end too early at the end of a piece."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    check_sentencepiece_model(model)
-    proto: Any = vars(sentencepiece_model_pb2)["ModelProto"].FromString(model)
-    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
-        raise ValueError("it is truncated")
-    return proto
 
 
 def _extra_pieces(side, proto):
@@ -116,17 +107,14 @@ def _extra_pieces(side, proto):
 def _check_whole(pieces, side, proto):
     """Checks language tags and added tokens, which are found with the space before them."""
     spec = proto.normalizer_spec
-    if pieces and not (spec.add_dummy_prefix and spec.remove_extra_whitespaces):
-        raise ValueError(
-            f"{min(pieces)} needs a SentencePiece model that adds a space to the beginning of a "
-            "text and removes others, add_dummy_prefix and remove_extra_whitespaces: such models "
-            "are not supported."
-        )
-    if known := {f"▁{piece}" for piece in pieces}.intersection(side.pieces):
-        raise ValueError(
-            f"{min(known)} is in the vocabulary, and was added without the space too: such models "
-            "are not supported."
-        )
+    spaced = spec.add_dummy_prefix and spec.remove_extra_whitespaces
+    for piece in sorted(pieces):
+        if not spaced or f"▁{piece}" in side.pieces:
+            raise ValueError(
+                f"{piece} needs a SentencePiece model that adds a space to the beginning of a text "
+                f"and removes others, and a vocabulary without ▁{piece}: such models are not "
+                "supported."
+            )
 
 
 def _rewrite_side(side, proto, extra):
@@ -161,9 +149,13 @@ def _rewrite_side(side, proto, extra):
     del proto.pieces[:]
     for piece, score, kind in described:
         proto.pieces.add(piece=piece, score=score, type=kind)
-    _set_special_ids(proto)
+    spec = proto.trainer_spec
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, START, END
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL
+    spec.vocab_size = len(proto.pieces)
     if not side.plain:
-        proto.trainer_spec.unk_surface = ""  # Marian's decoders print nothing for it
+        spec.unk_surface = ""  # Marian's decoders print nothing for it
+    proto.DiscardUnknownFields()  # such as ids that SentencePiece would compare when it is loaded
     ids = {piece: side.pieces.index(piece) for piece in side.added}
     rows = [-1 if id is None else id for id in first] + rest
     rows += [ids.get(piece, side.unk) for piece in extra]
@@ -173,99 +165,57 @@ def _rewrite_side(side, proto, extra):
     return Rewritten(proto.SerializeToString(deterministic=True), np.array(rows), suppressed)
 
 
-def _set_special_ids(proto):
-    spec = proto.trainer_spec
-    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, START, END
-    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL
-    spec.vocab_size = len(proto.pieces)
-    proto.DiscardUnknownFields()  # such as ids that SentencePiece would compare when it is loaded
-
-
 # --- files ---
 
 
 def read_model(path: Path) -> bytes:
     """Reads a SentencePiece model."""
-    read_start(path)
     model = read_bytes(path, MAX_BYTES)
     try:
-        _parse(model)
+        check_sentencepiece_model(model)
+        if not parse_sentencepiece(model).HasField("normalizer_spec"):
+            raise ValueError("it is truncated")  # at the end of a piece
     except ValueError as error:
         raise ValueError(f"{path} is not a SentencePiece model: {error}.") from None
     return model
 
 
-def list_pieces(model: bytes) -> list[str]:
-    """Returns the pieces of a SentencePiece model by their ids."""
-    return [piece.piece for piece in _parse(model).pieces]
-
-
 def read_vocabulary(path: Path) -> list[str]:
     """Reads the pieces of `vocab.json`, of Marian's `vocab.yml` or of a list, by their ids."""
-    read_start(path)
     name = os.fspath(path)
-    if not name.endswith((".json", ".yml", ".yaml")):
-        return read_lines(path)
-    pairs: Sequence[tuple[str, Any]] = (
-        list(read_json(path).items()) if name.endswith(".json") else _read_yaml_lines(path)
-    )
-    pieces: list[str | None] = [None] * len(pairs)
-    for piece, id in pairs:
-        if type(id) is not int or not 0 <= id < len(pairs) or pieces[id] is not None:
-            raise ValueError(
-                f"{path} must number its {len(pairs):,} pieces from 0 without gaps, received "
-                f"{id!r:.40} for {piece[:40]!r}: copy or download it again."
-            )
-        pieces[id] = piece
-    return [piece for piece in pieces if piece is not None]
-
-
-def read_lines(path: Path) -> list[str]:
-    """Reads the pieces of a vocabulary with one piece a line."""
-    read_start(path)
-    lines = _read_text(path)
-    pieces = lines if lines[-1] else lines[:-1]
-    if len(set(pieces)) < len(pieces) or "" in pieces:
-        raise ValueError(f"{path} must have one piece a line, each once: copy it again.")
-    return pieces
-
-
-def _read_text(path):
+    if name.endswith(".json"):
+        ids = read_json(path)
+    elif name.endswith((".yml", ".yaml")):
+        ids = parse_yaml(path, strings=True)  # `no` and `1e3` are pieces
+    else:
+        ids = {piece: id for id, piece in enumerate(_read_lines(path))}
     try:
-        lines = read_bytes(path, MAX_BYTES).decode("utf-8-sig").split("\n")
+        pieces = {int(id): piece for piece, id in ids.items()}
+        return [pieces[id] for id in range(max(pieces) + 1)]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{path} must number its pieces from 0 without gaps, each once: copy it again."
+        ) from None
+
+
+def _read_lines(path):
+    try:
+        text = read_bytes(path, MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{path} must be UTF-8: copy or download it again.") from None
-    return [line.rstrip("\r") for line in lines]
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def _read_yaml_lines(path):
-    """Reads `vocab.yml` by lines: YAML itself would read `no` and `1e3` as other than strings."""
-    pairs, piece = [], None
-    lines = _read_text(path)
-    for line in filter(None, lines[1:] if lines[0].rstrip() == "---" else lines):
-        if line.startswith("? "):  # a long key; its id follows on the next line
-            piece = line[2:]
-            continue
-        key, colon, id = line.rpartition(":")
-        key = key if piece is None else piece
-        if not colon or not id.strip().isdecimal():
-            raise ValueError(f"{path} must have lines such as 'piece: 7', received {line[:60]!r}.")
-        pairs.append((_unquote(key), int(id)))
-        piece = None
-    return pairs
+def parse_yaml(path: Path, content: bytes | None = None, strings: bool = False) -> Any:
+    """Parses a YAML file, or its content, all scalars as strings; objects are not constructed."""
+    import yaml
 
-
-def _unquote(key):
-    if len(key) > 1 and key[0] == key[-1] == '"':
-        import yaml
-
-        try:
-            return yaml.safe_load(key) if "\\" in key else key[1:-1]
-        except yaml.YAMLError:
-            return key[1:-1]
-    if len(key) > 1 and key[0] == key[-1] == "'":
-        return key[1:-1].replace("''", "'")
-    return key
+    content = read_bytes(path, MAX_BYTES) if content is None else content
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader) if strings else yaml.SafeLoader
+    try:
+        return yaml.load(content, loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def find_piece(path: Path, pieces: list[str], piece: str) -> int:

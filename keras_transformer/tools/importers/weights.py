@@ -19,98 +19,42 @@ from keras_transformer.tools.importers.vocabularies import Rewritten
 
 
 class TensorReader:
-    """Reads tensors of a model once, and knows which were not."""
+    """Reads tensors of a model, and knows which were not read."""
 
     def __init__(self, model: SourceModel) -> None:
-        self._model = model
-        self._unread = set(model.tensors)
+        self._model, self._read = model, set[str]()
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Reads a tensor as float32; the file may have an axis of size 1 before its shape."""
-        stored, path = self._model.tensors.get(name), self._model.weights
-        if stored is None:
+        array, path = self._model.tensors.get(name), self._model.weights
+        if array is None:
             raise ValueError(
                 f"{path} lacks {name}: it is not complete, or of another architecture."
             )
-        if stored.shape not in (shape, (1, *shape)):
+        if array.shape not in (shape, (1, *shape)):
             raise ValueError(
                 f"{path}: {name} must have the shape {list(shape)} by the configuration and the "
-                f"vocabulary, received {list(stored.shape)}: they belong to different models."
+                f"vocabulary, received {list(array.shape)}: they belong to different models."
             )
-        self._unread.discard(name)
-        array = np.asarray(stored.read(), np.float32).reshape(shape)
+        self._read.add(name)
+        array = np.asarray(array, np.float32).reshape(shape)
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} has values that are not finite: it is corrupted.")
         return array
 
-    def are_equal(self, name: str, other: str) -> bool:
-        """Returns whether two tensors have equal bits."""
-        if name == other:
-            return True
-        tensors = self._model.tensors
-        if name not in tensors or other not in tensors:
-            return False
-        one, two = tensors[name], tensors[other]
-        if one.place is not None and one.place == two.place:
-            return True
-        return one.shape == two.shape and np.array_equal(one.read(), two.read())
-
     def check_unread(self) -> None:
-        """Checks the tensors that were not read: copies of others, or tables of positions."""
-        read = [name for name in self._model.tensors if name not in self._unread]
-        for name in sorted(self._unread):
-            if name in self._model.tables:
-                if not _is_sinusoidal(self._model.tensors[name].read()):
-                    raise ValueError(
-                        f"{self._model.weights}: {name} is not the table of sines and cosines: "
-                        "models with learned positions are not supported."
-                    )
-            elif not any(self.are_equal(name, other) for other in read):
+        """Checks that the tensors that were not read are copies of others."""
+        for name in sorted(self._model.tensors.keys() - self._read):
+            if not any(_are_equal(self._model, name, other) for other in self._read):
                 raise ValueError(
                     f"{self._model.weights} has {name}, which this package's Transformer "
                     "does not have: such models are not supported."
                 )
 
 
-def _is_sinusoidal(table):
-    """Whether a table of positions has the sines of all frequencies, then the cosines."""
-    if table.ndim != 2:
-        return False
-    length, d_model = table.shape
-    rates = 10000.0 ** (-np.arange(d_model // 2) / (d_model / 2))
-    angles = np.arange(length)[:, np.newaxis] * rates
-    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    tolerance = 1e-5 if table.dtype == np.float32 else 1e-3
-    return table.shape == expected.shape and np.allclose(table, expected, 0, tolerance)
-
-
-def resolve_sharing(model: SourceModel) -> ModelConfig:
-    """Returns the architecture with the sharing that the tensors have.
-
-    A configuration that says otherwise is noted: the tensors decide.
-    """
-    reader = TensorReader(model)
-    source, target, output = (find_embedding(model, x) for x in ("source", "target", "output"))
-    if model.output_kernel or not reader.are_equal(target, output):
-        found = "none"
-    elif model.source.pieces == model.target.pieces and reader.are_equal(source, target):
-        found = "all"
-    else:
-        found = "target"
-    said = model.config.share_embeddings
-    if said != found:
-        words = {
-            "all": "one matrix for source, target and softmax",
-            "target": "the target embedding as softmax",
-            "none": "a softmax of its own",
-        }
-        model.notes.append(
-            f"the configuration says {words[said]}, but the tensors are {words[found]}: they "
-            "decide."
-        )
-    return dataclasses.replace(
-        model.config, share_embeddings=found, output_bias=bool(model.bias) and found != "none"
-    )
+def _are_equal(model, *names):
+    one, other = (model.tensors.get(name) for name in names)
+    return one is not None and (one is other or np.array_equal(one, other))
 
 
 def find_embedding(model: SourceModel, name: str) -> str:
@@ -119,24 +63,34 @@ def find_embedding(model: SourceModel, name: str) -> str:
     return next((x for x in names if x in model.tensors), names[0])
 
 
+def resolve_sharing(model: SourceModel) -> ModelConfig:
+    """Returns the architecture with the sharing that the tensors have."""
+    source, target, output = (find_embedding(model, x) for x in ("source", "target", "output"))
+    if not _are_equal(model, target, output):
+        shared = "none"
+    elif model.source.pieces == model.target.pieces and _are_equal(model, source, target):
+        shared = "all"
+    else:
+        shared = "target"
+    has_bias = shared != "none" and model.bias in model.tensors
+    return dataclasses.replace(model.config, share_embeddings=shared, output_bias=has_bias)
+
+
 def load_weights(
     transformer: Any, model: SourceModel, source: Rewritten, target: Rewritten
 ) -> None:
     """Copies all weights into a built `Transformer`."""
     reader = TensorReader(model)
-    order = residual_order(transformer.d_model)
+    # The index in their residual stream of each of our D features.
+    order = np.arange(transformer.d_model).reshape(2, -1).T.flatten()
     for name in ("encoder", "decoder"):
-        for index, layer in enumerate(getattr(transformer, name).layers):
+        stack = getattr(transformer, name)
+        for index, layer in enumerate(stack.layers):
             _LayerReader(reader, model, name, index, order).copy_layer(layer)
-        if norm := getattr(transformer, name).final_norm:
-            _LayerReader(reader, model, name, 0, order).copy_norm("final", norm)
-    _load_embeddings(transformer, reader, model, (source, target), order)
+        if stack.final_norm:
+            _LayerReader(reader, model, name, 0, order).copy_norm("final", stack.final_norm)
+    _load_embeddings(transformer, reader, model, source, target, order)
     reader.check_unread()
-
-
-def residual_order(d_model: int) -> np.ndarray:
-    """Returns the index in their residual stream of each of our D features."""
-    return np.arange(d_model).reshape(2, -1).T.flatten()
 
 
 class _LayerReader:
@@ -172,11 +126,9 @@ class _LayerReader:
         is_back, d_model = name in ("output", "outer"), len(self._order)
         features = math.prod(dense.kernel.shape) // d_model
         shape = (features, d_model) if is_back else (d_model, features)
-        kernel_name = self._name_tensor(part, name, "kernel")
-        if self._transposed:
-            kernel = self._reader.read(kernel_name, shape[::-1]).T
-        else:
-            kernel = self._reader.read(kernel_name, shape)
+        stored_shape = shape[::-1] if self._transposed else shape
+        kernel = self._reader.read(self._name_tensor(part, name, "kernel"), stored_shape)
+        kernel = kernel.T if self._transposed else kernel
         bias = self._reader.read(self._name_tensor(part, name, "bias"), shape[1:])
         if is_back:
             kernel, bias = kernel[:, self._order], bias[self._order]
@@ -186,34 +138,26 @@ class _LayerReader:
         dense.bias.assign(bias.reshape(dense.bias.shape))
 
 
-def _load_embeddings(transformer, reader, model, sides, order):
-    d_model = transformer.d_model
-    matrices = zip(("target", "source"), reversed(sides), strict=True)
-    if transformer.share_embeddings == "all":
-        matrices = [("target", sides[1])]
-    for side, rewritten in matrices:
-        matrix = reader.read(find_embedding(model, side), (getattr(model, side).size, d_model))
-        matrix = _take_rows(matrix, rewritten.rows, order)  # frees the first one, as it is large
-        getattr(transformer, f"{side}_embedding").embeddings.assign(matrix)
-        del matrix
-    target, count = sides[1], model.target.size
-    bias = np.zeros(count, np.float32)
-    if model.bias:
-        stored, pieces = model.tensors.get(model.bias), len(model.target.pieces)
-        is_filled = not stored or stored.shape[-1:] != (pieces,)  # transformers may leave it
-        bias = reader.read(model.bias, (count if is_filled else pieces,))
-    bias = _take_rows(bias[:, np.newaxis], target.rows, [0])[:, 0]
-    if transformer.output_projection is None:
-        if model.bias:
-            transformer.target_embedding.output_bias.assign(bias)
-    else:
-        if model.output_kernel:
-            matrix = reader.read(model.output_kernel, (d_model, count)).T
-        else:
-            matrix = reader.read(find_embedding(model, "output"), (count, d_model))
-        kernel = _take_rows(matrix, target.rows, order).T
+def _load_embeddings(transformer, reader, model, source, target, order):
+    def read(name, vocabulary, rows):
+        matrix = reader.read(find_embedding(model, name), (vocabulary.size, len(order)))
+        return _take_rows(matrix, rows, order)
+
+    transformer.target_embedding.embeddings.assign(read("target", model.target, target.rows))
+    if transformer.share_embeddings != "all":
+        transformer.source_embedding.embeddings.assign(read("source", model.source, source.rows))
+    bias = np.zeros(len(target.rows), np.float32)
+    if model.bias in model.tensors:
+        # transformers may leave it without the rows that fill up the matrices.
+        stored, size = model.tensors[model.bias], len(model.target.pieces)
+        size = size if stored.shape[-1:] == (size,) else model.target.size
+        bias = _take_rows(reader.read(model.bias, (size,))[:, np.newaxis], target.rows, [0])[:, 0]
+    if transformer.output_projection is not None:
+        kernel = read("output", model.target, target.rows).T
         transformer.output_projection.kernel.assign(kernel)
         transformer.output_projection.bias.assign(bias)
+    elif transformer.output_bias:
+        transformer.target_embedding.output_bias.assign(bias)
     transformer.suppressed.assign(np.where(target.suppressed, SUPPRESSED, 0.0))
 
 

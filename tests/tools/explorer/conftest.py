@@ -1,6 +1,7 @@
 """A run whose vocabulary has words that would do harm if read as HTML."""
 
 import contextlib
+import threading
 
 import pytest
 
@@ -34,9 +35,23 @@ def explored_run(word_translator, tmp_path_factory):
 
 @contextlib.contextmanager
 def serving(path):
-    """The explorer's page of a model while it is served."""
-    with listen() as listening, ExplorerServer(ExploredRun(Opened(path)), listening) as explorer:
+    """The explorer's page of a run while it is served."""
+    with serving_model(ExploredRun(Opened(path))) as explorer:
         yield explorer
+
+
+@contextlib.contextmanager
+def serving_model(model):
+    """The explorer's page of a model while a thread serves it."""
+    with listen() as listening:
+        explorer = ExplorerServer(model, listening)
+        thread = threading.Thread(target=explorer.run, args=(False,))
+        thread.start()
+        try:
+            yield explorer
+        finally:
+            explorer.server.shutdown()
+            thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
-from keras_transformer.tools.explorer.server import ExplorerServer, listen
+from keras_transformer.tools.explorer.server import listen
 from tests.support import child_process
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.paths import FIXTURES
-from tests.tools.explorer.conftest import serving
+from tests.tools.explorer.conftest import serving, serving_model
 
 BEAM = SearchConfig(beam_size=5)
 EXPORT = FIXTURES / "format-1" / "export" / "1"
@@ -160,7 +160,7 @@ class Failing:
 
 
 def test_an_unexpected_error_is_one_line_too(caplog):
-    with listen() as listening, ExplorerServer(Failing(), listening) as explorer:
+    with serving_model(Failing()) as explorer:
         answer = ask(explorer, "explore", {"text": "abc"}, 500)
     assert "see its terminal" in answer["error"]
     (record,) = caplog.records
@@ -169,8 +169,7 @@ def test_an_unexpected_error_is_one_line_too(caplog):
 
 
 def test_methods_and_types(explorer):
-    assert send(explorer, "GET", "ask/model")[0] == 405
-    assert send(explorer, "POST", "index.html")[0] == 405
+    assert send(explorer, "GET", "ask/model")[0] == 415
     assert send(explorer, "POST", "ask/model", b"{}", Content_Type="text/plain")[0] == 415
     assert send(explorer, "GET", "../setup.cfg")[0] == 404
     assert send(explorer, "HEAD", "explorer.js")[2] == b""
@@ -248,7 +247,7 @@ def test_mistakes_of_the_command_come_before_tensorflow(tmp_path):
     ends = [
         "/none is not a directory",
         "is neither a run directory",
-        "from 0 to 65535",
+        "must be 0-65535",
         f"Port {port} cannot be",
     ]
     assert len(sentences) == 4

@@ -12,7 +12,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
-from keras_transformer.presets import SearchConfig
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.tools.importers.tensors import read_tensors
 from keras_transformer.tools.importers.vocabularies import read_vocabulary, rewrite
@@ -22,6 +21,7 @@ from tests.support.marian_models import FOLDER, TAGS, write_native
 
 SHARED, HEAD = "model.shared.weight", "lm_head.weight"
 SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+SEARCH = ("beam_size", "length_penalty", "length_norm", "max_output_length")
 
 
 @pytest.fixture
@@ -57,16 +57,6 @@ def assert_equal(one, other):
 
 
 # --- weights ---
-
-
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_prefixes_of_names(prefix, folder):
-    path = folder / "model.safetensors"
-    save_file({prefix + name: array for name, array in load_file(path).items()}, path)
-    assert_equal(weights_of(folder), usual_weights())
-    save_file(load_file(path) | {SHARED: np.zeros((2, 2), "float32")}, path)
-    with pytest.raises(ValueError, match="some tensors twice"):
-        read_source(folder)
 
 
 def test_tied_tensors_under_one_name(folder):
@@ -111,7 +101,7 @@ def test_a_size_like_the_start_of_another_format(start, tmp_path):
         save_file({"a": np.ones(2, "float32")}, path, {"b": "c" * number})
         if path.read_bytes().startswith(start):
             break
-    np.testing.assert_array_equal(read_tensors(path)["a"].read(), [1, 1])
+    np.testing.assert_array_equal(read_tensors(path)["a"], [1, 1])
 
 
 # --- vocabularies ---
@@ -129,7 +119,6 @@ def test_rows_without_a_piece_are_dropped(folder, tmp_path):
     bias = "final_logits_bias"
     save_file(arrays | {bias: np.pad(arrays[bias], [(0, 0), (0, 5)])}, path)
     assert_equal(weights_of(folder), usual_weights())
-    assert "without a piece are dropped" in read_source(folder).notes[0]
 
 
 def test_added_tokens_that_do_not_fit(folder, tmp_path):
@@ -138,21 +127,21 @@ def test_added_tokens_that_do_not_fit(folder, tmp_path):
     added.write_text(json.dumps({"<a>": len(pieces) + 1}))
     refused(["import", folder, run], f"must number added tokens from {len(pieces)}")
     edit(folder / "tokenizer_config.json", added_tokens_decoder={"7": "<a>"})
-    refused(["import", folder, run], "what cannot be read")
+    refused(["import", folder, run], "of another form")
     edit(folder / "tokenizer_config.json", added_tokens_decoder={})
     word = next(piece for piece in pieces if len(piece) > 2 and piece[0] == "▁")
     added.write_text(json.dumps({word[1:]: len(pieces)}))
     edit(folder / "config.json", vocab_size=len(pieces) + 1)
-    refused(["import", folder, run], f"{word} is in the vocabulary, and was added without")
+    refused(["import", folder, run], f"and a vocabulary without {word}")
 
 
 @pytest.mark.parametrize("start", ["", "---\n", "\ufeff", "\ufeff---\n"], ids=ascii)
-def test_vocabularies_are_read_by_lines(start, tmp_path):
+def test_pieces_in_yaml_are_strings(start, tmp_path):
     path = tmp_path / "x.vocab.yml"
     lines = ["</s>: 0", '"<unk>": 1', "no: 2", "1e3: 3", '":": 4', "'it''s': 5", '"\\"": 6']
-    lines += ['"\\u2581\\\\": 7', "? long", ": 8", "\u2028: 9", "---: 10", ""]
+    lines += ['"\\u2581\\\\": 7', "? long", ": 8", "---: 9", ""]
     path.write_text(start + "\n".join(lines))
-    expected = ["</s>", "<unk>", "no", "1e3", ":", "it's", '"', "▁\\", "long", "\u2028", "---"]
+    expected = ["</s>", "<unk>", "no", "1e3", ":", "it's", '"', "▁\\", "long", "---"]
     assert read_vocabulary(path) == expected
 
 
@@ -172,7 +161,7 @@ def test_lists_of_the_tatoeba_challenge(tmp_path):
     for model in models[1:]:
         assert (model.source, model.target) == (models[0].source, models[0].target)
     assert_equal(weights_of(folders[1]), weights_of(folders[0]))
-    assert "without decoder.yml, the search is Marian's" in models[2].notes[0]
+    assert models[2].imported.beam_size == 6
 
 
 def edit_decoder(folder, **changes):
@@ -202,7 +191,7 @@ def test_two_vocabularies_of_one_name_are_not_one(tmp_path):
     names = [f"{side}/vocab.yml" for side in ("en", "de")]
     edit_decoder(folder, vocabs=names)
     shutil.copy(folder / "opus.target.vocab.yml", folder / "vocab.yml")
-    refused(["import", folder, tmp_path / "run"], "but there is one file for both")
+    refused(["import", folder, tmp_path / "run"], "but there is one file for two of them")
     for name, side in zip(names, ("source", "target"), strict=True):
         (folder / name).parent.mkdir()
         shutil.copy(folder / f"opus.{side}.vocab.yml", folder / name)
@@ -260,13 +249,13 @@ def test_options_of_the_search_that_are_read(folder):
     path = folder / "generation_config.json"
     edit(path, max_new_tokens=5, length_penalty=None, num_beams=None, suppress_tokens=[7, 9])
     model = read_source(folder)
-    assert model.search == SearchConfig(1, 1.0, length_norm="length", max_output_length=5)
+    assert [getattr(model.imported, name) for name in SEARCH] == [1, 1.0, "length", 5]
     assert not model.notes
     _, target = rewrite(model.source, model.target)
     assert target.suppressed[np.isin(target.rows, [7, 9])].all()
     assert not target.suppressed[target.rows == 8].any()
     edit(path, eos_token_id=[2])
-    with pytest.raises(ValueError, match=r"eos_token_id must be one id .* received 0 and 2"):
+    with pytest.raises(ValueError, match=r"eos_token_id must be one id .* received \[2\]"):
         read_source(folder)
 
 
@@ -275,7 +264,7 @@ def test_sampling_of_marian_is_named(tmp_path):
     edit_decoder(folder, normalize=None)
     model = read_source(folder)
     assert "output-sampling ['topk', '10'] of the configuration is ignored." in model.notes
-    assert model.search.length_penalty == 0
+    assert model.imported.length_penalty == 0
 
 
 # --- zips ---
@@ -321,28 +310,11 @@ def test_hidden_files_are_no_models(tmp_path):
 # --- what is no model, and what to do ---
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("tf_model.h5", "has weights of TensorFlow only: load it with transformers 4"),
-        ("flax_model.msgpack", "has weights of Flax only: load it with transformers 4"),
-        ("model.safetensors.index.json", "has its weights in several files"),
-        ("pytorch_model.bin.index.json", "has its weights in several files"),
-        ("adapter_config.json", "is an adapter of PEFT"),
-    ],
-)
-def test_other_files_than_weights(name, message, folder, tmp_path):
+@pytest.mark.parametrize("name", ["tf_model.h5", "model.safetensors.index.json"])
+def test_other_files_than_weights(name, folder, tmp_path):
     (folder / "model.safetensors").rename(folder / name)
+    message = "neither model.safetensors nor pytorch_model.bin: load the model with transformers"
     refused(["import", folder, tmp_path / "run"], message)
-    if name == "adapter_config.json":
-        (folder / "config.json").unlink()
-        refused(["import", folder, tmp_path / "run"], message)
-
-
-def test_a_folder_of_the_cache_of_the_hub(folder, tmp_path):
-    cache = tmp_path / "models--owner--model"
-    shutil.move(folder, cache / "snapshots" / "0f1e")
-    refused(["import", cache, tmp_path / "run"], "give the folder in its snapshots")
 
 
 def test_a_folder_in_which_marian_trains(tmp_path):
@@ -350,7 +322,7 @@ def test_a_folder_in_which_marian_trains(tmp_path):
     (folder / "decoder.yml").rename(folder / "model.npz.decoder.yml")
     for name in ("model.npz.optimizer.npz", "model.npz.best-perplexity.npz"):
         shutil.copy(folder / "model.npz", folder / name)
-    refused(["import", folder, tmp_path / "run"], "as a folder in which Marian trains: copy one")
+    refused(["import", folder, tmp_path / "run"], "copy one of them into a new folder")
 
 
 @pytest.mark.parametrize("command", ["translate", "export", "evaluate", "score", "train"])

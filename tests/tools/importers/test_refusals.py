@@ -13,9 +13,7 @@ import pytest
 import yaml
 
 import keras_transformer as kt
-from keras_transformer.tools.importers.importing import read_source
-from keras_transformer.tools.importers.tensors import StoredTensor, read_tensors
-from keras_transformer.tools.importers.weights import TensorReader
+from keras_transformer.tools.importers.tensors import read_tensors
 from tests.support.command_line import refused
 from tests.support.marian_models import FOLDER, native_options, write_native
 
@@ -115,14 +113,14 @@ def integer(value):
 
 def test_a_view_of_a_storage(tmp_path):
     write_zip(tmp_path / "x.bin", torch_zip((2, 2), offset=1, strides=(1, 3)))
-    found = read_tensors(tmp_path / "x.bin")["w"].read()
+    found = read_tensors(tmp_path / "x.bin")["w"]
     np.testing.assert_array_equal(found, [[1, 4], [2, 5]])
 
 
 def test_bfloat16_of_pytorch(tmp_path):
     data = np.arange(6, dtype="<f4").view("<u2")[1::2].tobytes()  # the upper halves
     write_zip(tmp_path / "x.bin", torch_zip(kind=b"BFloat16", data=data))
-    found = read_tensors(tmp_path / "x.bin")["w"].read()
+    found = read_tensors(tmp_path / "x.bin")["w"]
     np.testing.assert_array_equal(found.astype("float32"), [[0, 1, 2], [3, 4, 5]])
 
 
@@ -142,8 +140,8 @@ def test_bfloat16_of_pytorch(tmp_path):
 )
 def test_tensors_beyond_their_storage(changes, tmp_path):
     write_zip(tmp_path / "x.bin", torch_zip(**changes))
-    kind = "truncated" if {"numbers", "stored"} & changes.keys() else "not a safe state dict"
-    with pytest.raises(ValueError, match=kind):
+    kind = "it is truncated" if {"numbers", "stored"} & changes.keys() else ""
+    with pytest.raises(ValueError, match=f"is corrupted .*{kind}"):
         read_tensors(tmp_path / "x.bin")
 
 
@@ -163,9 +161,10 @@ def test_safetensors_that_claim_a_terabyte(folder, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "vocab.json", "source.spm"])
-def test_git_lfs_pointers(name, folder, tmp_path):
-    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+def test_git_lfs_pointers(folder, tmp_path):
+    (folder / "model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+    )
     refused(["import", folder, tmp_path / "run"], "git lfs pull")
 
 
@@ -176,7 +175,7 @@ def test_files_that_are_missing_or_truncated(name, folder, tmp_path):
     path.write_bytes(content[: len(content) // 2])
     refused(["import", folder, tmp_path / "run"], name)
     path.unlink()
-    refused(["import", folder, tmp_path / "run"], "is missing")
+    refused(["import", folder, tmp_path / "run"], name)
     assert not (tmp_path / "run").exists()
 
 
@@ -185,21 +184,24 @@ def test_files_that_are_missing_or_truncated(name, folder, tmp_path):
 def test_truncated_pickles(name, part, tmp_path):
     content = (FOLDER / name / "pytorch_model.bin").read_bytes()
     (tmp_path / "x.bin").write_bytes(content[: int(len(content) * part)])
-    with pytest.raises(ValueError, match=r"truncated|corrupted|not a safe"):
+    with pytest.raises(ValueError, match="is corrupted"):
         read_tensors(tmp_path / "x.bin")
 
 
 def test_zips_that_leave_their_folder(tmp_path):
-    for name in ("../model.npz", "/model.npz", "a/../../model.npz", "..\\model.npz"):
-        write_zip(tmp_path / "opus.zip", {name: b""})
-        refused(["import", tmp_path / "opus.zip", tmp_path / "run"], "do not trust it")
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "opus.zip"
+    for name in ("../model.npz", f"{tmp_path}/model.npz", "a/../../model.npz", "..\\model.npz"):
+        write_zip(path, {name: b""})
+        refused(["import", path, tmp_path / "run"], "opus.zip")
+    assert [x.name for x in tmp_path.iterdir()] == ["in"]
 
 
 def test_what_is_no_model(tmp_path):
     (tmp_path / "text.txt").write_text("a")
     (tmp_path / "empty").mkdir()
     run = tmp_path / "run"
-    refused(["import", tmp_path / "text.txt", run], "is not a zip")
+    refused(["import", tmp_path / "text.txt", run], "is not a zip file")
     refused(["import", tmp_path / "empty", run], "has neither config.json")
     refused(["import", tmp_path / "none" / "at" / "all", run], "does not exist")
     refused(["import", tmp_path / "empty", tmp_path], "is not empty")
@@ -218,9 +220,9 @@ def test_what_is_no_model(tmp_path):
         ({"add_final_layer_norm": True}, "add_final_layer_norm must be false"),
         ({"static_position_embeddings": False}, "static_position_embeddings must be true"),
         ({"activation_function": "gelu_new"}, "activation_function must be"),
-        ({"d_model": "16"}, "d_model must be a positive integer"),
+        ({"d_model": "16"}, "d_model must be"),
         ({"d_model": 8}, "must have the shape"),
-        ({"encoder_attention_heads": 4}, "must be equal"),
+        ({"encoder_attention_heads": 4}, "decoder_attention_heads must be 4"),
         ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "num_heads must divide"),
         ({"decoder_layers": 2}, "lacks model.decoder.layers.1"),
         ({"encoder_layers": 1}, "has model.encoder.layers.1"),
@@ -252,13 +254,13 @@ def test_a_vocabulary_of_another_size(folder, tmp_path):
         ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg must be"),
         ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg"),
         ({"transformer-ffn-depth": 1}, "transformer-ffn-depth must be 2"),
-        ({"transformer-no-projection": True}, "transformer-no-projection must be false"),
-        ({"transformer-preprocess": "n"}, "transformer-preprocess must be ''"),
+        ({"transformer-no-projection": True}, "transformer-no-projection must be"),
+        ({"transformer-preprocess": "n"}, "transformer-preprocess must be"),
         ({"transformer-postprocess": "da"}, "transformer-postprocess must be 'dan'"),
         ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb must be"),
         ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top must be"),
-        ({"transformer-train-position-embeddings": True}, "position-embeddings must be false"),
-        ({"transformer-pool": True}, "transformer-pool must be false"),
+        ({"transformer-train-position-embeddings": True}, "position-embeddings must be"),
+        ({"transformer-pool": True}, "transformer-pool must be"),
         ({"transformer-tied-layers": [1, 1]}, "transformer-tied-layers must be"),
         ({"transformer-something-new": "x"}, "transformer-something-new must be"),
         ({"factors-dim-emb": 8}, "factors-dim-emb must be 0"),
@@ -282,8 +284,8 @@ def test_unsupported_native_models(changes, message, tmp_path):
     [
         ({"word-penalty": 0.5}, "word-penalty must be"),
         ({"models": ["a.npz", "b.npz"]}, "ensembles are not supported"),
-        ({"vocabs": ["a.fsv", "b.fsv"]}, "must have a vocabulary for source and target"),
-        ({"vocabs": "opus.source.vocab.yml"}, "vocabs must be a list of files"),
+        ({"vocabs": ["a.vocab"]}, "must have a vocabulary for source and target"),
+        ({"vocabs": 7}, "has an option or a tensor of another form"),
         ({"beam-size": 0}, "beam_size must be"),
     ],
     ids=lambda x: str(x)[:40],
@@ -296,7 +298,7 @@ def test_unsupported_decoders(decoder, message, tmp_path):
 def test_models_of_the_bpe_era(tmp_path):
     folder = write_native(tmp_path / "opus")
     (folder / "source.spm").rename(folder / "source.bpe")
-    refused(["import", folder, tmp_path / "run"], "models with subword-nmt codes")
+    refused(["import", folder, tmp_path / "run"], "source.spm cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -312,20 +314,3 @@ def test_models_of_the_bpe_era(tmp_path):
 def test_tensors_that_do_not_fit(tensors, message, tmp_path):
     folder = write_native(tmp_path / "opus", tensors=tensors)
     refused(["import", folder, tmp_path / "run"], message)
-
-
-def test_learned_positions_in_a_pickle(tmp_path):
-    folder = shutil.copytree(FOLDER / "separate", tmp_path / "model")
-    model = read_source(folder)
-    name = "model.encoder.embed_positions.weight"
-    table = model.tensors[name].read().copy()
-    TensorReader(one_tensor(model, name, table)).check_unread()
-    table = table.copy()
-    table[3, 2] += 0.01
-    with pytest.raises(ValueError, match="learned positions"):
-        TensorReader(one_tensor(model, name, table)).check_unread()
-
-
-def one_tensor(model, name, array):
-    model.tensors = {name: StoredTensor(array.shape, lambda: array)}
-    return model
