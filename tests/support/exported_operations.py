@@ -12,7 +12,6 @@ import textwrap
 
 from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import RELATIVE
-from keras_transformer.runs.opening import ACTIVATIONS
 from keras_transformer.serving import structure
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
@@ -50,6 +49,10 @@ def with_words():
 
 
 # (what is exported, or its architecture; options of the export)
+# glu halves what it is given, and threshold takes more than that.
+ACTIVATIONS = """celu elu exponential gelu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh
+leaky_relu linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax
+softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink""".split()
 CHOICES = [
     (quantized, dict(signatures=("beam",))),
     ({}, {}),
@@ -63,12 +66,7 @@ CHOICES = [
     (with_lora, dict(signatures=("beam",))),
     (with_words, {}),
     *((dict(positions=name), dict(signatures=("beam",))) for name in (*RELATIVE, "none")),
-    # glu halves what it is given, and threshold takes more than that.
-    *(
-        (dict(activation=name), dict(signatures=()))
-        for name in ACTIVATIONS
-        if name not in ("glu", "threshold")
-    ),
+    *((dict(activation=name), dict(signatures=())) for name in ACTIVATIONS),
 ]
 LIST = re.compile(r'(?<=OURS = frozenset\(\n    """\n).*?(?=    """)', re.DOTALL)
 
