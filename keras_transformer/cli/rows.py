@@ -3,6 +3,7 @@
 A format reads the text to translate from a line, and writes the line with its translation.
 """
 
+import collections
 import itertools
 import json
 from typing import IO, Any
@@ -12,10 +13,14 @@ from keras_transformer.utils import Path
 
 FORMATS = ("text", "jsonl")
 FIELD, OUTPUT_FIELD = "text", "translation"  # defaults
+SEPARATOR = " ||| "  # before the score
+COMPARED = 16  # lines that are translated again when an output is resumed
 
 
 class TextRows:
     """Plain text: a line is a text. With `n_best`, so many lines of the output belong to it."""
+
+    shows_input = False  # whether the output for a line shows what it was made from
 
     def __init__(self, n_best: int | None = None) -> None:
         self.n_best = n_best
@@ -45,6 +50,8 @@ class JsonRows(TextRows):
 
     With `n_best`, that is a list of objects with the members `text`, `log_prob` and `score`.
     """
+
+    shows_input = True
 
     def __init__(self, field: str, output_field: str, n_best: int | None = None) -> None:
         super().__init__(n_best)
@@ -95,12 +102,19 @@ def make_rows(
     return TextRows(n_best)
 
 
-def open_output(path: Path, lines: IncomingLines, rows: TextRows) -> tuple[IO[str], int]:
+def open_output(
+    path: Path, lines: IncomingLines, rows: TextRows
+) -> tuple[IO[str], int, list[tuple[bytes, list[bytes]]]]:
     """Opens an unfinished output for appending; skips the lines that it has translations of.
 
-    An incomplete end is removed. Returns the file, and the number of those lines.
+    An incomplete end is removed.
+
+    Returns:
+        The file, the number of those lines, and the last of them with their translations, unless
+        the output shows what it was made from.
     """
     done = size = 0
+    last: collections.deque[tuple[bytes, list[bytes]]] = collections.deque(maxlen=COMPARED)
     try:
         with open(path, "ab+") as file:
             file.seek(0)
@@ -114,7 +128,29 @@ def open_output(path: Path, lines: IncomingLines, rows: TextRows) -> tuple[IO[st
                         "input and options as before."
                     )
                 done, size = done + 1, size + sum(map(len, written))
+                if not rows.shows_input:
+                    last.append((line[0], written))
             file.truncate(size)
-        return open(path, "a", encoding="utf-8", newline="\n"), done
+        return open(path, "a", encoding="utf-8", newline="\n"), done, list(last)
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def check_resumed(
+    path: Path, last: list[tuple[bytes, list[bytes]]], answers: list[list[str]]
+) -> None:
+    """Checks that new answers to the last lines of an unfinished output are those in it.
+
+    Rounding, which depends on the batch, may change some translations and all scores: half of the
+    lines may differ.
+    """
+    different = sum(
+        [line.rsplit(SEPARATOR, 1)[0] for line in answer]
+        != [line.decode().rstrip("\n").rsplit(SEPARATOR, 1)[0] for line in written]
+        for answer, (_, written) in zip(answers, last, strict=True)
+    )
+    if 2 * different > sum(bool(line.strip()) for line, _ in last):
+        raise ValueError(
+            f"{different} of the last {len(last)} translations in {path} are not those of the same "
+            "lines of stdin: give the same input and options as before."
+        )

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-from keras_transformer.cli.rows import make_rows, open_output
+from keras_transformer.cli.rows import check_resumed, make_rows, open_output
 from keras_transformer.presets import SearchConfig
 from keras_transformer.translation.sentences import IncomingLines, check_n_best, translate_stream
 from keras_transformer.utils import check_stdout
@@ -76,23 +76,28 @@ def translate(
     lines = _open_stdin()
     output: Any = contextlib.nullcontext(sys.stdout)
     start = 0
+    last: list[tuple[bytes, list[bytes]]] = []
     if resume is None:
         check_stdout()
     else:
-        output, start = open_output(resume, lines, rows)
-    prefixes = None if prefix is None else _read_prefixes(prefix, start)
+        output, start, last = open_output(resume, lines, rows)
+    prefixes = None if prefix is None else _read_prefixes(prefix, start - len(last))
     set_threads(opened)
     translator = SentenceTranslator(opened, n_best, prefix is not None)
 
     def translate_lines(window, prefixes, first):
         texts = [rows.read(line, number) for number, line in enumerate(window, first)]
         answers = translator(texts, prefixes=prefixes, first=first)
-        written = map(rows.write, window, itertools.count(first), answers)
-        return list(itertools.chain.from_iterable(written))
+        return list(map(rows.write, window, itertools.count(first), answers))
 
     try:
         with output as file:
-            for written in translate_stream(translate_lines, lines.take, prefixes, start):
+            if resume and last:
+                own = None if prefixes is None else list(itertools.islice(prefixes, len(last)))
+                again = translate_lines([line for line, _ in last], own, start - len(last))
+                check_resumed(resume, last, again)
+            for answers in translate_stream(translate_lines, lines.take, prefixes, start):
+                written = itertools.chain.from_iterable(answers)
                 file.write("".join(f"{line}\n" for line in written))
                 file.flush()
                 if resume is None and not getattr(sys.stdout, "is_read", True):

@@ -32,7 +32,7 @@ from keras_transformer.data.text_files import (
 from keras_transformer.presets import PrepareConfig
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
-from keras_transformer.utils import Path, counted, creating, read_json
+from keras_transformer.utils import Path, counted, creating, describe_corruption, read_json
 
 FORMAT = 1  # of prepared corpora
 MANIFEST = "manifest.json"
@@ -83,7 +83,7 @@ class PreparedCorpus:
                 )
         self.options: dict[str, Any] = self.manifest["options"]
         self.fingerprints: dict[str, Any] = self.manifest["fingerprints"]
-        self.lost: str = self.manifest.get("lost", "")
+        self.lost = "".join(filter(str.isprintable, self.manifest.get("lost", "")))
 
     def __len__(self) -> int:
         return self.fingerprints["train"]["pairs"]
@@ -93,12 +93,18 @@ class PreparedCorpus:
         """The training pairs, as ids."""
         sides: tuple[list[Shard], list[Shard]] = ([], [])
         for shard in self.manifest["shards"]:
-            names = (os.path.join(self.path, shard[kind]) for kind in ("ids", "offsets"))
-            ids, offsets = (np.load(name, mmap_mode="r") for name in names)
+            ids, offsets = (self._load(shard[kind]) for kind in ("ids", "offsets"))
             middle = int(offsets[0, -1])
             sides[0].append((ids[:middle], offsets[0]))
             sides[1].append((ids[middle:], offsets[1]))
         return EncodedPairs(*map(Sentences, sides))
+
+    def _load(self, name):
+        path = os.path.join(self.path, name)
+        try:
+            return np.load(path, mmap_mode="r")
+        except ValueError as error:  # such as a pickle
+            raise ValueError(describe_corruption(path, error)) from None
 
     @cached_property
     def tokenizers(self) -> "tuple[saved.Saved, saved.Saved]":
@@ -133,6 +139,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} was prepared by another version, in format {manifest.get('format')}, but this "
             f"version reads format {FORMAT}: prepare it again."
         )
+    if missing := {"options", "fingerprints", "shards", "files"} - manifest.keys():
+        raise ValueError(f"{name} lacks {', '.join(sorted(missing))}: prepare the corpus again.")
     return manifest
 
 

@@ -4,6 +4,12 @@ All of them are for self-attention; in cross-attention, query and key positions 
 
 Shapes: B batch, T number of queries, S number of keys, H heads, K width of a query and key head,
 K' width of a value head, D width of the model, R = T + S - 1 distances from a key to a query.
+
+Example:
+
+>>> x = np.ones((2, 10, 512))
+>>> for scheme in RelativePositions, BucketedPositions, RotaryPositions, DisentangledPositions:
+...     assert MultiHeadAttention(8, 64, positions=scheme())(x, x).shape == x.shape
 """
 
 import math

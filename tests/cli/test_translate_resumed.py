@@ -112,6 +112,29 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("options", [[], N_BEST])
+def test_text_of_other_lines_or_options_is_refused(options, random_run, tmp_path):
+    """The last lines of a text are translated again: nothing else shows what it was made from."""
+    out = tmp_path / "out"
+    kept = b"".join(translated(random_run, *options).splitlines(keepends=True)[:8])
+    shifted = b"\n" + STDIN
+    cases = [([], shifted)] if options else [([], shifted), (["--sample", "--seed", "4"], STDIN)]
+    for other, stdin in cases:
+        out.write_bytes(kept)
+        command = ["translate", random_run, *options, *other, "--resume", out]
+        refused(command, "are not those of the same lines of stdin: give the same input", stdin)
+        assert out.read_bytes() == kept
+
+
+def test_one_translation_may_differ(random_run, whole, tmp_path):
+    """As rounding in another batch may make it."""
+    kept = whole.splitlines(keepends=True)[:8]
+    kept[2] = b"by rounding\n"
+    (tmp_path / "out").write_bytes(b"".join(kept))
+    translated(random_run, "--resume", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"".join(kept + whole.splitlines(keepends=True)[8:])
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_cannot_be_resumed_stays_as_it_is(name, random_run, tmp_path):
     content, options, message = MISTAKES[name]
@@ -127,7 +150,7 @@ def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path, monkeypatc
         "cannot be written: No such",
         STDIN,
     )
-    monkeypatch.setattr(text, "open_output", lambda *_: (open("/dev/full", "w"), 0))
+    monkeypatch.setattr(text, "open_output", lambda *_: (open("/dev/full", "w"), 0, []))
     refused(["translate", random_run, "--resume", "full"], "written: No space left", STDIN)
 
 
@@ -149,7 +172,7 @@ def test_cut_off_at_every_byte(n_best, tmp_path):
         blocks = iter([b"a\n" * 9])
         lines = sentences.IncomingLines(lambda _, blocks=blocks: next(blocks, b""))
         rows = make_rows("text", None, None, n_best)
-        file, done = open_output(tmp_path / "out", lines, rows)
+        file, done, _ = open_output(tmp_path / "out", lines, rows)
         assert done == max(i for i in range(5) if len(b"".join(parts[:i])) <= size), whole[:size]
         assert len(lines.take(99)) == 9 - done
         with file:

@@ -117,7 +117,7 @@ CORPORA = {
     ),
     "ids": Trial("ids that are cut off", file("ids", halve, sealed=False), "changed", TRAIN),
     "objects": Trial("a pickle in an array of ids", file("ids", pickled), "Python objects", TRAIN),
-    "pickle": Trial("a pickle instead of ids", file("ids", pickle_alone), "pickled data", TRAIN),
+    "pickle": Trial("a pickle instead of ids", file("ids", pickle_alone), "pickled", TRAIN),
     "vocabulary": Trial(
         "a vocabulary that is cut off",
         vocabularies,
