@@ -6,6 +6,7 @@ A format reads the text to translate from a line, and writes the line with its t
 import collections
 import itertools
 import json
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from keras_transformer.translation.sentences import IncomingLines
@@ -137,13 +138,19 @@ def open_output(
 
 
 def check_resumed(
-    path: Path, last: list[tuple[bytes, list[bytes]]], answers: list[list[str]]
+    path: Path,
+    last: list[tuple[bytes, list[bytes]]],
+    translate: Callable[..., list[list[str]]],
+    prefixes: Iterator[str | bytes] | None,
+    start: int,
 ) -> None:
-    """Checks that new answers to the last lines of an unfinished output are those in it.
+    """Checks that the last lines before `start` have the translations that the output has.
 
     Rounding, which depends on the batch, may change some translations and all scores: half of the
     lines may differ.
     """
+    own = None if prefixes is None else list(itertools.islice(prefixes, len(last)))
+    answers = translate([line for line, _ in last], own, start - len(last))
     different = sum(
         [line.rsplit(SEPARATOR, 1)[0] for line in answer]
         != [line.decode().rstrip("\n").rsplit(SEPARATOR, 1)[0] for line in written]

@@ -85,25 +85,31 @@ def translate(
     set_threads(opened)
     translator = SentenceTranslator(opened, n_best, prefix is not None)
 
-    def translate_lines(window, prefixes, first):
-        texts = [rows.read(line, number) for number, line in enumerate(window, first)]
-        answers = translator(texts, prefixes=prefixes, first=first)
-        return list(map(rows.write, window, itertools.count(first), answers))
-
+    translate_lines = functools.partial(_translate_lines, rows, translator)
     try:
         with output as file:
-            if resume and last:
-                own = None if prefixes is None else list(itertools.islice(prefixes, len(last)))
-                again = translate_lines([line for line, _ in last], own, start - len(last))
-                check_resumed(resume, last, again)
-            for answers in translate_stream(translate_lines, lines.take, prefixes, start):
-                written = itertools.chain.from_iterable(answers)
-                file.write("".join(f"{line}\n" for line in written))
-                file.flush()
-                if resume is None and not getattr(sys.stdout, "is_read", True):
-                    break
+            if last:
+                check_resumed(str(resume), last, translate_lines, prefixes, start)
+            _write(file, translate_stream(translate_lines, lines.take, prefixes, start))
     except OSError as error:  # such as a full disk
         raise ValueError(f"The translations cannot be written: {error.strerror}.") from error
+
+
+def _translate_lines(rows, translator, window, prefixes, first):
+    """Returns for each line of a window its lines of the output; `first` is the first's number."""
+    texts = [rows.read(line, number) for number, line in enumerate(window, first)]
+    answers = translator(texts, prefixes=prefixes, first=first)
+    return list(map(rows.write, window, itertools.count(first), answers))
+
+
+def _write(file, windows):
+    """Writes the lines of the output for each window, until nobody reads stdout any more."""
+    for answers in windows:
+        written = itertools.chain.from_iterable(answers)
+        file.write("".join(f"{line}\n" for line in written))
+        file.flush()
+        if file is sys.stdout and not getattr(sys.stdout, "is_read", True):
+            break
 
 
 def _read_prefixes(path, first):

@@ -82,14 +82,7 @@ def dates(
     >>> len(corpus.train)
     100
     """
-    names = list(languages)
-    is_valid = names and set(names) <= {*LANGUAGES, *MORE_LANGUAGES}
-    if not is_valid or len(set(names)) < len(names) or isinstance(languages, str):
-        raise ValueError(
-            "languages must be different ones of LANGUAGES and MORE_LANGUAGES in "
-            f"keras_transformer.data.dates, received {languages!r}."
-        )
-    locales = {name: Locale.parse(name) for name in names}
+    locales = _parse_languages(languages)
     first, last = (datetime.date(year, 1, 1) for year in (FIRST_YEAR, LAST_YEAR + 1))
     days = [first + datetime.timedelta(n) for n in range((last - first).days)]
     combinations = (len(days) - valid_size - test_size) * len(locales) * len(STYLES)
@@ -108,6 +101,18 @@ def dates(
         valid=_sample_each_day(days[test_size:held_out], locales, generator),
         test=_sample_each_day(days[:test_size], locales, generator),
     )
+
+
+def _parse_languages(languages):
+    """Returns {language: its locale}."""
+    names = list(languages)
+    is_valid = names and set(names) <= {*LANGUAGES, *MORE_LANGUAGES}
+    if not is_valid or len(set(names)) < len(names) or isinstance(languages, str):
+        raise ValueError(
+            "languages must be different ones of LANGUAGES and MORE_LANGUAGES in "
+            f"keras_transformer.data.dates, received {languages!r}."
+        )
+    return {name: Locale.parse(name) for name in names}
 
 
 def _format_pair(day: datetime.date, language: str, locale: Locale, style: str) -> Pair:

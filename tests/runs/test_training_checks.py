@@ -129,9 +129,9 @@ def mistakes_about_words(folder, text):
         ),
         (
             [*apart, "--source-vectors", vectors],
-            "of 2 numbers, but the embedding is 8 wide",
+            "must have lines of a word and 8 numbers, the width of the embedding, received",
         ),
-        ([*apart, "--target-vectors", text], "pairs.tsv has vectors of 1 number, but"),
+        ([*apart, "--target-vectors", text], "pairs.tsv must have lines of a word and 8 numbers"),
         (
             [*own, "--source-vectors", vectors, "--target-vectors", vectors],
             "cannot be used with --share-embeddings all",

@@ -75,13 +75,11 @@ def test_is_exported(translator, tmp_path):
     answers = translator.translate(texts)
     assert translate(texts)[0] == answers
     (tmp_path / "pairs.tsv").write_text("one two\ttwo one\n")
-    (tmp_path / "source.txt").write_text("one two\n")
     named = ["--allow-ops", *OPS]
     for command, said in {
         ("translate", path): "\n".join(answers),
         ("evaluate", path, "--source", tmp_path / "pairs.tsv"): "exact match: 100.0 %",
         ("score", path, "--source", tmp_path / "pairs.tsv"): "has no signature score",
-        ("align", path, "--source", tmp_path / "source.txt"): "has no signature attention",
     }.items():
         refused, result = (run(*command, *more, stdin=lines) for more in ([], named))
         assert refused.returncode == 2 and b"by --allow-ops" in refused.stderr

@@ -187,7 +187,7 @@ def test_hostile_text_is_text(page, picture):
 def test_only_the_latest_sentence_is_shown(page, explorer, word_translator):
     """The first one's answer comes when another sentence stands there."""
     translate(page, TEXT)
-    with explorer._server.app._model._lock:  # it does not answer
+    with explorer.server.app._model._lock:  # it does not answer
         write(page, "four")
         until(page, lambda: one(page, "#status").text == "Translating \u2026")
         page.execute_script(

@@ -92,7 +92,7 @@ def test_evaluate_uses_it_and_does_not_fall_back_to_the_dates(imported):
 
 def test_what_imported_runs_do_not_have(imported):
     folder = imported[0]
-    refused(["average", folder / "run", folder / "mean"], "is an imported model")
+    refused(["average", folder / "run", folder / "mean"], "has no checkpoints")
     refused(["train", "--resume", "--output", folder / "run"], "is an imported model")
     refused(["import", FOLDER / "tied", folder / "run"], "is not empty")
 
