@@ -16,15 +16,10 @@ from keras_transformer.kernels.backend import (
 from keras_transformer.kernels.tensorflow.fused_cross_entropy import fused_cross_entropy
 from keras_transformer.kernels.tensorflow.machine import GRAPH_LOOP
 from keras_transformer.layers.attention import attend_heads
+from tests.support.layer_harness import truncates
 
 # The distance of 1 to the next number.
 ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
-
-
-def truncates():
-    """Whether this processor has no instructions for bfloat16: TensorFlow then truncates."""
-    row = tf.constant([[1.0, 0.75 * ULP["bfloat16"]]] * 8, "bfloat16")
-    return bool(tf.reduce_any(tf.matmul(row, tf.ones([2, 8], "bfloat16")) == 1))
 
 
 pytestmark = pytest.mark.skipif(truncates(), reason="needs instructions for bfloat16")

@@ -25,6 +25,14 @@ SOURCE = np.array([[5, 6, 7, 8, 9, 3], [4, 12, 3, 0, 0, 0], [7, 10, 11, 5, 3, 0]
 TARGET = np.array([[2, 4, 5, 6], [2, 7, 10, 0], [2, 8, 0, 0]], "int32")
 
 
+def truncates():
+    """Whether this processor has no instructions for bfloat16: TensorFlow then truncates."""
+    import tensorflow as tf
+
+    row = tf.constant([[1.0, 0.75 * 2.0**-7]] * 8, "bfloat16")
+    return bool(tf.reduce_any(tf.matmul(row, tf.ones([2, 8], "bfloat16")) == 1))
+
+
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
