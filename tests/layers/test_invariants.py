@@ -157,5 +157,5 @@ def test_half_precision_stays_near_single(name, norm, policy):
     expected = call(shared(name, norm, "float32"), CASES[name].arrays)
     tolerance = TOLERANCES[policy] * getattr(layer, "num_layers", 1)  # each layer rounds anew
     if policy == "mixed_bfloat16" and layer_harness.truncates():
-        tolerance *= 2
+        tolerance *= 3  # up to twice the error, and always towards zero: they add up
     assert_close(call(layer, CASES[name].arrays), expected, tolerance)
