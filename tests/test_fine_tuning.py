@@ -187,7 +187,7 @@ def test_a_log_of_the_training(origin):
     )
     steps = [match for line in lines if (match := re.fullmatch(pattern, line))]
     assert [int(match[1]) for match in steps] == list(range(2, 26))
-    assert re.match(r"epoch 1 of 1: in \d+ s, 0 s left; .*loss ", lines[-2])
+    assert re.match(r"epoch 1 of 1: \d+ s, 0 s left; .*loss ", lines[-2])
     assert re.fullmatch(
         r"best epoch 1, val_loss [\d.]+; to translate: keras-transformer translate .*origin < FILE",
         lines[-1],

@@ -211,7 +211,7 @@ class Progress(keras.callbacks.Callback):
         """Logs the results of an epoch."""
         values = (f"{name} {float(x):.4g}" for name, x in logs.items() if "tokens" not in name)
         self._print(
-            f"epoch {epoch + 1} of {self.epochs}: in "
+            f"epoch {epoch + 1} of {self.epochs}: "
             f"{_format_duration(time.monotonic() - self._began)}, "
             f"{self._time_left((epoch + 1) * self.steps)} left; {', '.join(values)}"
         )
