@@ -14,6 +14,7 @@ from keras import ops
 from keras_transformer.kernels.backend import ANY_LOOP, IS_TENSORFLOW, XLA_LOOP, LoopOperations
 from keras_transformer.kernels.layers import Dense
 from keras_transformer.layers import decoder_step
+from keras_transformer.layers.attention import check_equal_sizes
 from keras_transformer.layers.composite import (
     apply_state,
     find_sublayers,
@@ -222,7 +223,7 @@ class Transformer(TokenTrainer):
     def call(
         self, inputs: Inputs, return_attention_scores: bool = False, training: bool | None = None
     ) -> Tensor | tuple[Tensor, dict[str, list[Tensor]]]:
-        source, target = inputs
+        source, target = _unpack_pair(inputs)
         if not return_attention_scores:
             return self.decode(target, self.encode(source, training), source, training)
         memory, scores = self.encode(source, training, return_attention_scores)
@@ -271,6 +272,9 @@ class Transformer(TokenTrainer):
 
     def _decode(self, target, memory, source, training):
         """Returns the decoder's output `(B, T, D)`, and its attention weights."""
+        rows = [x.shape[0] for x in (target, memory, source)]
+        check_equal_sizes("numbers of rows of target, memory and source", *rows)
+        check_equal_sizes("lengths of memory and source", memory.shape[1], source.shape[1])
         x = self.target_embedding(target, training=training)
         # A target is padded at its end, which causality hides already. An all-True mask keeps
         # `step`, which has no padding mask, equal at every position.
@@ -289,7 +293,7 @@ class Transformer(TokenTrainer):
             transposed for the product: the decoder's output and the embedding, or the kernel of a
             separate output projection; with a bias, both have one more column for it.
         """
-        source, target = inputs
+        source, target = _unpack_pair(inputs)
         x = self._decode(target, self.encode(source, training), source, training)[0]
         if self.output_projection:
             matrix = ops.transpose(self.output_projection.kernel)
@@ -425,3 +429,10 @@ class Transformer(TokenTrainer):
         # By default, Keras would export float inputs.
         signature = self.input_signature if input_signature is None else input_signature
         super().export(filepath, format, verbose, signature, **kwargs)
+
+
+def _unpack_pair(inputs):
+    if not isinstance(inputs, tuple | list) or len(inputs) != 2:
+        given = f"{len(inputs)} of them" if isinstance(inputs, tuple | list) else "one tensor"
+        raise ValueError(f"The inputs must be a pair (source, target), received {given}.")
+    return inputs

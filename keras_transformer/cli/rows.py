@@ -6,6 +6,7 @@ A format reads the text to translate from a line, and writes the line with its t
 import collections
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
@@ -69,7 +70,8 @@ class JsonRows(TextRows):
         except (ValueError, RecursionError):
             raise ValueError(f"{place} is not valid JSON: give one object per line.") from None
         if not isinstance(row, dict) or not isinstance(row.get(self.field), str):
-            raise ValueError(f"{place} is not an object with a string {self.field!r}: give --field")
+            wanted = f"an object with a string {self.field!r}"
+            raise ValueError(f"{place} is not {wanted}: give --field.")
         if self.output_field in row:
             raise ValueError(f"{place} has {self.output_field!r}: choose another --output-field.")
         # A lone surrogate, which JSON can express, is not valid UTF-8.
@@ -114,6 +116,8 @@ def open_output(
         The file, the number of those lines, and the last of them with their translations, unless
         the output shows what it was made from.
     """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{path} is not a file, so it cannot be resumed.")  # reading might not end
     done = size = 0
     last: collections.deque[tuple[bytes, list[bytes]]] = collections.deque(maxlen=COMPARED)
     try:

@@ -84,7 +84,6 @@ def translate(
     prefixes = None if prefix is None else _read_prefixes(prefix, start - len(last))
     set_threads(opened)
     translator = SentenceTranslator(opened, n_best, prefix is not None)
-
     translate_lines = functools.partial(_translate_lines, rows, translator)
     try:
         with output as file:

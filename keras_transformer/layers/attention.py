@@ -117,13 +117,11 @@ def attend_heads(
 
 def _check_heads(query, key, value, mask):
     """Checks that heads `(B, H, T, K)` and their mask match, as far as shapes are known."""
-    rows, lengths = [x.shape[0] for x in (query, key, value)], [x.shape[2] for x in (key, value)]
-    for what, sizes in (("number of rows", rows), ("length of key and value", lengths)):
-        if len({*sizes} - {None}) > 1:
-            raise ValueError(f"The {what} must be equal, received {', '.join(map(str, sizes))}.")
+    check_equal_sizes("numbers of rows", *(x.shape[0] for x in (query, key, value)))
+    check_equal_sizes("lengths of key and value", key.shape[2], value.shape[2])
     if mask is None:
         return
-    given, expected = tuple(mask.shape), (*query.shape[:3], lengths[0])
+    given, expected = tuple(mask.shape), (*query.shape[:3], key.shape[2])
     pairs = zip(reversed(given), reversed(expected), strict=False)
     fits = all(None in pair or pair[0] in (1, pair[1]) for pair in pairs)
     if len(given) > 4 or not fits:
@@ -132,6 +130,12 @@ def _check_heads(query, key, value, mask):
             "(batch, heads, queries, keys): pass (batch, queries, keys) to the layer, with size 1 "
             "for a shared axis."
         )
+
+
+def check_equal_sizes(what: str, *sizes: int | None) -> None:
+    """Checks that sizes are equal, as far as they are known: size 1 would broadcast."""
+    if len({*sizes} - {None}) > 1:
+        raise ValueError(f"The {what} must be equal, received {', '.join(map(str, sizes))}.")
 
 
 class AttendingLayer(CompositeLayer):

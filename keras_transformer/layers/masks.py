@@ -118,7 +118,12 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
 
     Returns:
         Tensor of shape `(B, 1, 1, S)`, which broadcasts to attention's `(B, H, T, S)`, or None.
+
+    Raises:
+        ValueError: If the mask does not have two axes: one would become the heads.
     """
     if mask is None:
         return None
+    if len(mask.shape) != 2:
+        raise ValueError(f"The mask must have shape (batch, length), received {tuple(mask.shape)}.")
     return ops.expand_dims(ops.expand_dims(mask, 1), 1)

@@ -270,7 +270,8 @@ class Run(os.PathLike[str]):
         name = self.file(HISTORY)
         if not os.path.isfile(name):
             raise ValueError(
-                f"{self} has no {HISTORY}: give a run that has completed an epoch, and no average."
+                f"{self} has no {HISTORY}: give a run that has completed an epoch, not an average "
+                "of checkpoints."
             )
         try:
             with open(name, encoding="utf-8", newline="") as file:

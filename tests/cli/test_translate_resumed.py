@@ -144,7 +144,11 @@ def test_what_cannot_be_resumed_stays_as_it_is(name, random_run, tmp_path):
 
 
 def test_what_cannot_be_written_is_one_sentence(random_run, tmp_path, monkeypatch):
-    refused(["translate", random_run, "--resume", tmp_path], "written: Is a directory", STDIN)
+    refused(
+        ["translate", random_run, "--resume", tmp_path],
+        "is not a file, so it cannot be resumed",
+        STDIN,
+    )
     refused(
         ["translate", random_run, "--resume", tmp_path / "a" / "b"],
         "cannot be written: No such",

@@ -115,15 +115,34 @@ CALLS = {
         lambda: run("PositionalEmbedding learned", np.ones((1, 2), int), start=8),
         "9 learned positions",
     ),
-    "one sentence instead of two": (lambda: run("Transformer", SOURCE[:2]), "Ids must have shape"),
-    "three tensors": (lambda: run("Transformer", (SOURCE, TARGET, TARGET)), "too many values"),
+    "two rows instead of two tensors": (
+        lambda: run("Transformer", SOURCE[:2]),
+        "must be a pair .* received one tensor",
+    ),
+    "three tensors": (
+        lambda: run("Transformer", (SOURCE, TARGET, TARGET)),
+        "must be a pair .* received 3 of them",
+    ),
     "one source for several targets": (
         lambda: run("Transformer", (SOURCE[:1], TARGET)),
-        "number of rows must be equal, received 3, 1, 1",
+        "rows of target, memory and source must be equal, received 3, 1, 1",
     ),
     "memory of other sentences": (
         lambda: build("Transformer").decode(TARGET, np.ones((1, 6, 8), "float32"), SOURCE),
-        "number of rows must be equal, received 3, 1, 1",
+        "rows of target, memory and source must be equal, received 3, 1, 3",
+    ),
+    "source of other sentences": (
+        lambda: build("Transformer").decode(TARGET, MEMORY, SOURCE[:1]),
+        "rows of target, memory and source must be equal, received 3, 3, 1",
+    ),
+    "source of another length": (
+        lambda: build("Transformer").decode(TARGET, MEMORY, SOURCE[:, :1]),
+        "lengths of memory and source must be equal, received 6, 1",
+    ),
+    "mask of keys without a batch": (
+        # As many keys as heads: the mask would broadcast.
+        lambda: kt.MultiHeadAttention(4, 2)(X, X, value_mask=mask(4)),
+        r"must have shape \(batch, length\), received \(4,\)",
     ),
     "ids that are no integers": (
         lambda: run("PositionalEmbedding", np.array([[3, 5.7]])),
@@ -141,11 +160,11 @@ CALLS = {
         lambda: kt.dot_product_attention(
             X[:, :, None], MEMORY[:, :, None], MEMORY[:, :5, None], mask=mask(1)
         ),
-        "length of key and value must be equal, received 6, 5",
+        "lengths of key and value must be equal, received 6, 5",
     ),
     "queries of other rows": (
         lambda: run("MultiHeadAttention", X[:1], MEMORY),
-        "number of rows must be equal, received 1, 3, 3",
+        "numbers of rows must be equal, received 1, 3, 3",
     ),
     "no memory": (lambda: run("Decoder", X), "has cross-attention but received no memory"),
     "memory without cross-attention": (

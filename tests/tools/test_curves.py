@@ -213,5 +213,5 @@ def test_run_without_history(tmp_path):
 def test_mean_of_checkpoints_has_no_history(tmp_path):
     for name in ("model.keras", "source.spm"):
         (tmp_path / name).write_text("")
-    with pytest.raises(ValueError, match="no history.csv: .* no average"):
+    with pytest.raises(ValueError, match="no history.csv: .* not an average"):
         kt.save_run_plot(tmp_path)
