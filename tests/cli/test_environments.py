@@ -13,7 +13,7 @@ import pytest
 from keras_transformer import LIGHT
 from keras_transformer.runs.run import Run
 from tests.support import child_process
-from tests.support.command_line import python, run
+from tests.support.command_line import python, run, shell_environment
 from tests.support.paths import FIXTURES, ROOT
 
 SIZES = "--preset tiny --num-layers 1 --d-model 8 --num-heads 2 --d-ff 8 --max-length 16".split()
@@ -42,8 +42,7 @@ PRINTING = ("config", "translate", "evaluate", "score", "align")
 def shell(redirection, *command, **options):
     """Runs a command as a shell does that closes or redirects its streams."""
     command = ["bash", "-c", f'exec "$@" {redirection}', "bash", *map(str, command)]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    return child_process.run(command, cwd=ROOT, env=env, **options)
+    return child_process.run(command, cwd=ROOT, env=shell_environment(), **options)
 
 
 def commands(folder, made):

@@ -14,6 +14,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.runs.run import Run
 from tests.support import child_process
+from tests.support.command_line import shell_environment
 from tests.support.reversed_text import write_corpus
 
 SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
@@ -38,11 +39,9 @@ def whole(tmp_path_factory):
 
 
 def start(arguments):
-    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
-    return child_process.running(
-        program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=shell, text=True
-    )
+    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return child_process.running(program, env=shell_environment(), text=True, **pipes)
 
 
 def wait_for_saves(process, folder, count):

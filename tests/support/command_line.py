@@ -55,9 +55,12 @@ def refused(arguments, message, stdin=b""):
 def run_process(*arguments, stdin=b""):
     """The command in a process of its own: nothing but what is meant for the user is printed."""
     program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
-    # As in a user's shell, whatever other tests have set for their own processes.
-    shell = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    return child_process.run(program, input=stdin, capture_output=True, env=shell)
+    return child_process.run(program, input=stdin, capture_output=True, env=shell_environment())
+
+
+def shell_environment():
+    """The environment of a user's shell, without what TensorFlow and tests set in this process."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
 
 
 def python(*arguments, **environment):

@@ -15,7 +15,7 @@ import pytest
 from keras_transformer.presets import SearchConfig
 from keras_transformer.tools.explorer.server import listen
 from tests.support import child_process
-from tests.support.command_line import run, sentences_before_tensorflow
+from tests.support.command_line import run, sentences_before_tensorflow, shell_environment
 from tests.support.paths import FIXTURES
 from tests.tools.explorer.conftest import serving, serving_model
 
@@ -259,7 +259,7 @@ def test_mistakes_of_the_command_come_before_tensorflow(tmp_path):
 def test_the_command_prints_the_address_and_ends_when_interrupted():
     command = [sys.executable, "-m", "keras_transformer", "explore", str(RUN), "--no-browser"]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with child_process.running(command, **pipes) as process:
+    with child_process.running(command, env=shell_environment(), **pipes) as process:
         address = process.stdout.readline().decode().strip()
         assert ask(_At(address), "explore", {"text": "abc"})["steps"]
         process.send_signal(signal.SIGINT)
