@@ -85,7 +85,7 @@ class Transformer(TokenTrainer):
         num_encoder_layers, num_decoder_layers: N of one of the two, if not `num_layers`. Few
             decoder layers translate faster.
         frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
-        first_position: Number of the first sinusoidal position, 0 or 1.
+        first_position: Number of the first sinusoidal position, from 0.
         suppress_ids: Whether there is a weight `suppressed`, `(V,)`, that is added to the logits
             of `step` and of scores, not to those of `call`: -1000 keeps an id out of translations,
             and -inf does the same.

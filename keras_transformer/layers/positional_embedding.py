@@ -107,7 +107,7 @@ class PositionalEmbedding(keras.layers.Layer):
         max_length: Number of learned positions; not needed for others.
         dropout: Rate of dropout on the sum (§5.4).
         frequencies: Of sinusoidal positions, see `sinusoidal_encoding`.
-        first_position: Number of the first sinusoidal position, 0 or 1.
+        first_position: Number of the first sinusoidal position, from 0.
         output_bias: Whether `logits` adds a bias, which is learned.
 
     Call arguments:

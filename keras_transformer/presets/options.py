@@ -29,6 +29,10 @@ NUM_BUCKETS = 32
 
 EPSILON = 1e-6  # of layer normalization, by default
 
+# The tokens of a source: the target's language and the text, as in OPUS-MT; or its own language and
+# the text, or the text and its own language, and then the target begins with its own, as in NLLB.
+LANGUAGE_ORDERS = "target text", "source text", "text source"
+
 FORMAT = 1  # version of the format of run directories and .keras files
 
 
@@ -47,7 +51,6 @@ ABOVE_0 = Range(lambda x: x > 0, "above 0")
 POSITIVE = Range(lambda x: 0 < x < math.inf, "a number above 0")
 NOT_NEGATIVE = Range(lambda x: 0 <= x < math.inf, "a number of at least 0")
 SEED = Range(lambda x: 0 <= x < 2**31, "at least 0 and less than 2^31")
-BIT = Range(lambda x: x in (0, 1), "0 or 1")
 
 
 def option(
@@ -192,7 +195,7 @@ def check_positions(
     """Checks the options of a positional encoding, and the sizes that it depends on, if known."""
     check_value("positions", positions, POSITIONS)
     check_value("frequencies", frequencies, FREQUENCIES)
-    check_value("first_position", first_position, BIT)
+    check_value("first_position", first_position, FROM_0)
     if positions != "sinusoidal" and (frequencies != FREQUENCIES[0] or first_position):
         raise ValueError(
             "frequencies and first_position need positions='sinusoidal', received "
@@ -258,7 +261,7 @@ class ModelConfig:
     num_encoder_layers: int | None = option(None, "layers of the encoder; none: num_layers", COUNT)
     num_decoder_layers: int | None = option(None, "layers of the decoder; none: num_layers", COUNT)
     frequencies: str = option("transformer", "wavelengths of sinusoidal positions", FREQUENCIES)
-    first_position: int = option(0, "number of the first sinusoidal position", BIT)
+    first_position: int = option(0, "number of the first sinusoidal position", FROM_0)
     suppress_ids: bool = option(False, "a weight that keeps ids out of translations; see import")
 
     @property
@@ -294,7 +297,12 @@ class Imported:
     length_penalty: float = option(1.0, "its length penalty, the default here", NOT_NEGATIVE)
     length_norm: str = option("length", "how it ranks a beam, the default here", LENGTH_NORMS)
     max_output_length: int | None = option(None, "its maximum tokens of a translation", COUNT)
-    language_tags: tuple[str, ...] = option((), "with one of which each source begins")
+    language_tags: tuple[str, ...] = option((), "tokens that choose a language")
+    language_order: str = option(
+        LANGUAGE_ORDERS[0],
+        "a source's tokens: the target's language or its own, before or after the text",
+        LANGUAGE_ORDERS,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,13 +1,15 @@
-"""Reads the folder of a Marian model of Hugging Face."""
+"""Reads the folders of models of Hugging Face: what all have in common, and Marian."""
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from keras_transformer.presets.options import Imported
 from keras_transformer.tools.importers.source_model import (
     SourceModel,
     check_options,
+    find_files,
     list_ignored,
     make_config,
     read_activation,
@@ -24,7 +26,7 @@ from keras_transformer.utils import read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER, ADDED = "tokenizer_config.json", "added_tokens.json"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+WEIGHTS, INDEX = ("model.safetensors", "pytorch_model.bin"), ".index.json"
 # Options of config.json that the model depends on, and what they may be.
 ALLOWED: dict[str, tuple[Any, ...]] = {
     "scale_embedding": (True,),
@@ -67,27 +69,41 @@ EMBEDDINGS = {
 }
 
 
-def read_hugging_face(folder: str) -> SourceModel:
-    """Reads a folder with config.json, weights and vocabularies."""
+def read_marian_folder(folder: str) -> SourceModel:
+    """Reads a folder with config.json, weights and vocabularies of a Marian model."""
+    generation = read_generation(folder)
+    vocabularies = _read_vocabularies(folder, read_json(os.path.join(folder, CONFIG)), generation)
+    return read_folder(folder, "Marian", ALLOWED, vocabularies)
+
+
+def read_folder(
+    folder: str,
+    kind: str,
+    allowed: Mapping[str, tuple[Any, ...]],
+    vocabularies: tuple[Vocabulary, Vocabulary],
+    languages: Mapping[str, Any] | None = None,
+    **architecture: Any,
+) -> SourceModel:
+    """Reads what the models of all kinds have in common.
+
+    `allowed` are options of config.json and what they may be, `languages` fields of `Imported` and
+    `architecture` of `ModelConfig`.
+    """
     path = os.path.join(folder, CONFIG)
-    options = read_json(path)
-    if (kind := options.get("model_type")) != "marian":
-        raise ValueError(
-            f"{path}: the model is of the type {kind!r:.40}; only Marian models are imported, such "
-            "as Helsinki-NLP/opus-mt-en-de."
-        )
-    check_options(path, {"scale_embedding": False} | options, ALLOWED)
+    options, generation = read_json(path), read_generation(folder)
+    check_options(path, {"scale_embedding": False} | options, allowed)
     # The other heads would have the same shapes.
     heads = options.get("encoder_attention_heads")
     check_options(path, options, {"decoder_attention_heads": (heads,)})
-    generation = options
-    if os.path.exists(place := os.path.join(folder, GENERATION)):
-        generation = read_json(place)
-    source, target = _read_vocabularies(folder, options, generation)
-    weights, tensors = _read_weights(folder)
+    weights, shards, tensors = _read_weights(folder)
+    for stack in ("encoder", "decoder"):
+        for name in ("weight", "weights"):  # sines, which are computed
+            tensors.pop(f"model.{stack}.embed_positions.{name}", None)
+    source, target = vocabularies
     return SourceModel(
         weights=weights,
-        imported=_read_search(folder, options, generation),
+        shards=shards,
+        imported=_read_search(folder, kind, options, generation, languages or {}),
         config=make_config(
             path,
             num_layers=options.get("encoder_layers"),
@@ -99,6 +115,7 @@ def read_hugging_face(folder: str) -> SourceModel:
             activation=read_activation(path, options, "activation_function"),
             max_length=options.get("max_position_embeddings"),
             epsilon=1e-5,
+            **architecture,
         ),
         tensors=tensors,
         name_tensor=name_tensor,
@@ -111,10 +128,18 @@ def read_hugging_face(folder: str) -> SourceModel:
     )
 
 
+def read_generation(folder: str) -> dict[str, Any]:
+    """Reads the options of the search: of generation_config.json, or else of config.json."""
+    paths = [os.path.join(folder, name) for name in (GENERATION, CONFIG)]
+    return read_json(next(filter(os.path.exists, paths), paths[1]))
+
+
 def name_tensor(stack: str, layer: int, part: str, sublayer: str, weight: str) -> str:
     """Returns the name of a tensor; see `SourceModel`."""
     base = f"model.{stack}.layers.{layer}."
-    if sublayer == "norm":
+    if part == "final":
+        base = f"model.{stack}.layer_norm"
+    elif sublayer == "norm":
         base += f"{ATTENTION[part]}_layer_norm" if part in ATTENTION else "final_layer_norm"
     elif part in ATTENTION:
         base += f"{ATTENTION[part]}.{SUBLAYERS[sublayer]}"
@@ -124,23 +149,33 @@ def name_tensor(stack: str, layer: int, part: str, sublayer: str, weight: str) -
 
 
 def _read_weights(folder):
-    """Returns the path of the weights and the tensors that transformers reads of it."""
-    paths = [os.path.join(folder, name) for name in WEIGHTS]
+    """Returns the path of the weights, that of each file, and the tensors that transformers reads.
+
+    Large models are in several files, which an index names.
+    """
+    paths = [os.path.join(folder, name + end) for name in WEIGHTS for end in ("", INDEX)]
     path = next(filter(os.path.exists, paths), None)
     if path is None:
         raise ValueError(
             f"{folder} has neither {' nor '.join(WEIGHTS)}: load the model with transformers, and "
-            'call save_pretrained(FOLDER, max_shard_size="100GB").'
+            "call save_pretrained(FOLDER)."
         )
-    tensors = read_tensors(path)
-    for stack in ("encoder", "decoder"):
-        tensors.pop(f"model.{stack}.embed_positions.weight", None)  # sines, which are computed
+    shards = [path]
+    if path.endswith(INDEX):
+        places = read_json(path)["weight_map"]
+        shards = find_files(path, sorted({*places.values()}))
+    tensors = {}
+    for shard in shards:
+        tensors |= read_tensors(shard)
+    if path.endswith(INDEX) and tensors.keys() != places.keys():
+        names = ", ".join(sorted(tensors.keys() ^ places.keys())[:3])
+        raise ValueError(f"{path} and its files differ in {names}: copy all of them again.")
     if {ENCODER, DECODER, HEAD} <= tensors.keys():
         tensors.pop(SHARED, None)
-    return path, tensors
+    return path, shards, tensors
 
 
-def _read_search(folder, options, generation):
+def _read_search(folder, kind, options, generation, languages):
     """What the run says of its origin, with the search of the model's configuration."""
     longest = generation.get("max_new_tokens")
     if longest is None:
@@ -148,17 +183,18 @@ def _read_search(folder, options, generation):
         longest = longest and longest - 1  # without the decoder's first
     penalty = generation.get("length_penalty")
     return Imported(
-        kind="Marian (Hugging Face)",
+        kind=f"{kind} (Hugging Face)",
         licence=read_licence(folder),
         beam_size=generation.get("num_beams") or 1,
         length_penalty=1.0 if penalty is None else penalty,
         max_output_length=longest,
+        **languages,
     )
 
 
 def _list_notes(options, generation):
     """Notes on the options of the search that are ignored; config.json has other options too."""
-    others = [] if generation is options else sorted(generation.keys() - KNOWN)
+    others = [] if generation == options else sorted(generation.keys() - KNOWN)
     notes = list_ignored(generation, dict.fromkeys(others, ()) | NEUTRAL)
     if any(len(words) != 1 for words in _list_suppressed(generation)):
         notes.append("bad_words_ids of several tokens are ignored.")
@@ -179,13 +215,13 @@ def _read_vocabularies(folder, options, generation):
     unk, pad, end = (find_piece(paths[0], pieces, x) for x in ("<unk>", "<pad>", "</s>"))
     added = _read_added(folder, pieces)
     pieces, size = [*pieces, *added], options.get("vocab_size")
-    padding = _count_padding(size, pieces)
+    padding = count_padding(size, pieces)
     source = Vocabulary(pieces, pad, unk, pad, end, frozenset(), models[0], added, padding)
     is_joint = not os.path.exists(paths[1])
     if not is_joint:
         pieces, added = read_vocabulary(paths[1]), ()
         unk = find_piece(paths[1], pieces, "<unk>")
-        padding = _count_padding(options.get("decoder_vocab_size") or size, pieces)
+        padding = count_padding(options.get("decoder_vocab_size") or size, pieces)
     config = os.path.join(folder, CONFIG)
     pad, start, end = (_read_id(config, options | generation, x, len(pieces)) for x in IDS)
     bad = frozenset(word[0] for word in _list_suppressed(generation) if len(word) == 1)
@@ -215,7 +251,7 @@ def _read_added(folder, pieces):
     return tuple(added[id] for id in sorted(added))
 
 
-def _count_padding(size, pieces):
+def count_padding(size: int | None, pieces: list[str]) -> int:
     """The number of rows that fill up a matrix, such as to a multiple of 8."""
     return max(0, (size or 0) - len(pieces))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import re
 import sys
@@ -20,20 +21,25 @@ from keras_transformer.tools.importers.hugging_face import (
     GENERATION,
     TOKENIZER,
     WEIGHTS,
-    read_hugging_face,
+    read_marian_folder,
 )
+from keras_transformer.tools.importers.m2m100 import PIECES, SPECIAL_TOKENS, read_m2m100
 from keras_transformer.tools.importers.marian import read_marian
 from keras_transformer.tools.importers.opennmt_tf import DESCRIPTION, read_opennmt_tf
 from keras_transformer.tools.importers.source_model import SourceModel, list_files
 from keras_transformer.tools.importers.vocabularies import Rewritten, rewrite
 from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
-from keras_transformer.utils import Path, creating, describe_corruption, digest
+from keras_transformer.utils import Path, creating, describe_corruption, digest, read_json
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
 
+READERS = {"marian": read_marian_folder, "m2m_100": read_m2m100}  # by the type of the model
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_FILES = (CONFIG, GENERATION, *WEIGHTS, TOKENIZER, ADDED, "*.spm", "*vocab.json", "README.md")
+HUB_FILES = (
+    *(CONFIG, GENERATION, *WEIGHTS, "*.index.json", "model-*.safetensors", "pytorch_model-*.bin"),
+    *(TOKENIZER, ADDED, SPECIAL_TOKENS, PIECES, "*.spm", "*vocab.json", "README.md"),
+)
 MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
 SHOWN_TAGS = 5  # of those of a multilingual model
 
@@ -77,8 +83,8 @@ def import_model(
         imported = dataclasses.replace(
             model.imported,
             source=_name(path),
-            sha256=digest(model.weights),
-            language_tags=model.source.tags,
+            sha256=_digest_all(model.shards or [model.weights]),
+            language_tags=model.source.tags or model.imported.language_tags,
         )
         config = _make_config(model, imported, source, target)
         translator = _make_translator(model, config, source, target)
@@ -102,7 +108,7 @@ def read_source(
         )
     try:
         if CONFIG in names:
-            return read_hugging_face(folder)
+            return _read_hugging_face(folder)
         if any(name.endswith(".npz") for name in names):
             return read_marian(folder)
         if DESCRIPTION in names:
@@ -117,6 +123,17 @@ def read_source(
         f"OPUS-MT have, nor {DESCRIPTION}, as those of OpenNMT-tf have: give the folder of such a "
         "model."
     )
+
+
+def _read_hugging_face(folder):
+    """Reads a folder with config.json by the type of the model."""
+    path = os.path.join(folder, CONFIG)
+    if (kind := read_json(path).get("model_type")) not in READERS:
+        raise ValueError(
+            f"{path}: the model is of the type {kind!r:.40}; only {' and '.join(READERS)} are "
+            "imported, such as Helsinki-NLP/opus-mt-en-de and facebook/m2m100_418M."
+        )
+    return READERS[kind](folder)
 
 
 # --- folders, zips, the Hub ---
@@ -175,6 +192,12 @@ def _download(name):
     except Exception as error:  # of the network, of the Hub, of the disk
         reason = " ".join(str(error).split()).rstrip(".")[:200]
         raise ValueError(f"{name} cannot be downloaded from the Hub ({reason}).") from None
+
+
+def _digest_all(paths):
+    """The fingerprint of a file, or that of the fingerprints of several."""
+    digests = [digest(path) for path in paths]
+    return digests[0] if not digests[1:] else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _name(path):

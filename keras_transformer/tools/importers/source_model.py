@@ -23,7 +23,7 @@ class SourceModel:
     """A model of another system.
 
     Attributes:
-        weights: Path of the file with its tensors.
+        weights: Path of the file with its tensors, or of their index.
         imported: What made it, its licence, and the search that its configuration asks for.
         config: Its architecture; the tensors decide which embeddings are shared.
         tensors: Its tensors by their names.
@@ -37,6 +37,7 @@ class SourceModel:
         bias: Name of the softmax bias, if there is one.
         source, target: The vocabularies.
         source_end: Whether sources end with END.
+        shards: Paths of the files that the index names.
         notes: What is done otherwise than its files say, one sentence each.
     """
 
@@ -51,6 +52,7 @@ class SourceModel:
     source: Vocabulary
     target: Vocabulary
     source_end: bool = True
+    shards: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 

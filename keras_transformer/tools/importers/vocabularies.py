@@ -36,6 +36,8 @@ class Vocabulary:
         suppressed: Ids that are never generated, besides pad and start.
         model: The serialized SentencePiece model.
         added: Those of the pieces that are found in texts before these are segmented.
+        languages: Those of the pieces that choose a language, and others that no text is split
+            into and that have no text.
         padding: Number of rows without a piece, which come last.
         plain: Whether language tags and unknown tokens are what the SentencePiece model makes of
             them, not what Marian's tools do.
@@ -49,6 +51,7 @@ class Vocabulary:
     suppressed: frozenset[int]
     model: bytes
     added: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
     padding: int = 0
     plain: bool = False
 
@@ -129,6 +132,8 @@ def _rewrite_side(side, proto, extra):
     _check_whole(whole, side, proto)
 
     def describe(piece):
+        if piece in side.languages:
+            return piece, 0.0, kinds.CONTROL
         if piece in whole:
             return f"▁{piece}", 0.0, kinds.USER_DEFINED
         if piece in SPECIAL:  # such as an <s> that the model does not begin with
