@@ -235,6 +235,25 @@ def _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixe
     return tokens, tf.where(never, 0, outputs.lengths), outputs.log_prob
 
 
+def begin_with(step: Step, state: State, tokens: Tensor) -> tuple[Step, State]:
+    """Returns a step and a state with which every row begins with a given token.
+
+    The `tokens`, int32 `(B,)`, have the probability 1; those that follow depend on them.
+    """
+
+    def begin(ids, position, state):
+        inner, tokens = state
+        logits, inner = step(ids, position, inner)
+
+        def require():
+            required = tf.equal(tokens[:, tf.newaxis], tf.range(logits.shape[-1]))
+            return tf.where(required, tf.zeros([], logits.dtype), tf.cast(NEVER, logits.dtype))
+
+        return tf.cond(tf.equal(position, 0), require, lambda: logits), (inner, tokens)
+
+    return begin, (state, tokens)
+
+
 def read_logits(logits: Tensor) -> Tensor:
     """Returns the logits of a step as float32 `(B, V)`."""
     logits = tf.cast(logits, tf.float32)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import resolve_search
+from keras_transformer.presets.languages import find_languages
 from keras_transformer.presets.options import PRECISIONS, check_value
 from keras_transformer.runs.run import (
     CONFIG,
@@ -84,6 +85,7 @@ class Opened:
     Attributes:
         run: The `Run`; None for an export.
         search: The `SearchConfig`.
+        languages: `Languages` of a model of several, or None.
         card: Dict that describes the model, as the model card of an export does.
     """
 
@@ -93,6 +95,8 @@ class Opened:
         options: Mapping[str, Any] | None = None,
         precision: str | None = None,
         allow_ops: Collection[str] = (),
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> None:
         if precision is not None:
             check_value("precision", precision, PRECISIONS)
@@ -113,6 +117,8 @@ class Opened:
                 )
             own = find_exported_search(path, options.get("beam_size", 1))
         self.search = resolve_search(None, options, own)
+        given = source_language, target_language
+        self.languages = find_languages(self.card.get("imported"), *given)
 
     @functools.cached_property
     def model(self) -> Any:
@@ -141,7 +147,7 @@ class Opened:
         translator = Translator(model, *tokenizers, source_end=source_end, card=self.card)
         precision = choose_precision(self._precision, model.dtype_policy.name)
         translator = translator.in_precision(precision)
-        translator.default_search = self.search
+        translator.default_search, translator.languages = self.search, self.languages
         return translator
 
     @property

@@ -12,11 +12,13 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import ranking_score
 from keras_transformer.decoding.beam import search as search_tokens
-from keras_transformer.decoding.sampling import sample
+from keras_transformer.decoding.sampling import begin_with, sample
 from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import GREEDY, SearchConfig
+from keras_transformer.presets.languages import Languages
+from keras_transformer.presets.options import LANGUAGE_ORDERS
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
+from keras_transformer.tokenizers.tokenizer import SPACE, Tokenizer, check_tokenizer
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
 from keras_transformer.utils import SearchOutputs, Tensor
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
+# The ids of the tokens that choose the languages of a source and of its translation: PAD for none.
+LANGUAGES = tf.TensorSpec([None, 2], tf.int32, "languages")
 # Minimum rows of a slice of a batch: with fewer, reading the weights costs more than another core
 # saves.
 MIN_SLICE_ROWS = 12
@@ -36,7 +40,7 @@ class TextModel(tf.Module):
 
     model: "Transformer"
     card: dict[str, Any]  # what an export's model card says of the training
-    source_prefix: int | None = None  # the id of a token that is put before every source
+    languages: Languages | None = None  # of a model of several
     run_eagerly = False  # without graphs: for a few sentences, tracing takes longer than decoding
     # Whether XLA compiles greedy and beam search of `translate`: for each of a few shapes, which
     # takes seconds. None: on a GPU, where they then take a tenth of the time.
@@ -90,34 +94,56 @@ class TextModel(tf.Module):
         """The function as a graph, traced once; for `run_eagerly`, the function itself."""
         if not self.run_eagerly:
             return self._graphs(function, inputs, **options)
-        return lambda *values: function(
-            *map(tf.convert_to_tensor, values, [spec.dtype for spec in inputs]), **options
-        )
+
+        def run(*values):
+            named = {
+                spec.name: tf.convert_to_tensor(value, spec.dtype)
+                for spec, value in zip(inputs, values, strict=True)
+            }
+            return function(**named, **options)
+
+        return run
+
+    @property
+    def num_forced(self) -> int:
+        """The number of tokens that targets begin with: 1, that of their language, or 0."""
+        return int(self.languages is not None and self.languages.is_forced)
+
+    @functools.cached_property
+    def language_ids(self) -> dict[str, int]:
+        """The ids of the tokens of languages, by their codes; the same on both sides."""
+        pieces = self.source_tokenizer.pieces(tf.range(self.source_tokenizer.vocabulary_size))
+        ids = {piece.decode().removeprefix(SPACE): id for id, piece in enumerate(pieces.numpy())}
+        tokens = self.languages.tokens if self.languages else {}
+        return {code: ids[token] for code, token in tokens.items()}
 
     def truncate_and_pad(
-        self, ids: tf.RaggedTensor, end: bool = True, prefix: int | None = None
+        self, ids: tf.RaggedTensor, end: bool = True, languages: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Ragged ids to `(B, T)`, truncated and padded; and which rows were empty.
 
         END is appended; without `end` only to empty rows, so that there is something to attend to.
-        The id `prefix` is put before the others.
+        The tokens of `languages`, see `LANGUAGES`, come before a source, or after END.
         """
         empty = tf.equal(ids.row_lengths(), 0)
-        if prefix is not None:
-            prefixes = tf.fill([ids.nrows(), 1], tf.cast(prefix, ids.dtype))
-            prefixes = tf.ragged.boolean_mask(prefixes, ~empty[:, tf.newaxis])
-            ids = tf.concat([prefixes, ids], axis=1)
-        ids = tf.cast(ids[:, : self.model.max_length - 1], tf.int32)
+        ids = tf.cast(ids, tf.int32)
+        limit, first, last = self.model.max_length - 1, [], []
+        if languages is not None:
+            present = tf.not_equal(languages[:, :1], PAD) & ~empty[:, tf.newaxis]
+            tokens = [tf.ragged.boolean_mask(languages[:, :1], present)]
+            is_last = self.languages and self.languages.order == LANGUAGE_ORDERS[2]
+            first, last = ([], tokens) if is_last else (tokens, [])
+            limit -= is_last
+        ids = tf.concat([*first, ids], axis=1)[:, :limit]
         ends = tf.fill([ids.nrows(), 1], END)
         if not end:
             ends = tf.ragged.boolean_mask(ends, empty[:, tf.newaxis])
-        ids = tf.concat([ids, ends], axis=1)
-        return ids.to_tensor(PAD), empty
+        return tf.concat([ids, ends, *last], axis=1).to_tensor(PAD), empty
 
-    def read_source(self, text: Tensor) -> tuple[Tensor, Tensor]:
+    def read_source(self, text: Tensor, languages: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
         ids = self.source_tokenizer(make_valid(tf.ensure_shape(text, [None])))
-        return self.truncate_and_pad(ids, self.source_end, self.source_prefix)
+        return self.truncate_and_pad(ids, self.source_end, languages)
 
     def best(self, text: Tensor, **rows: Tensor) -> dict[str, Tensor]:
         """The best translations, `{"text": (B,), "log_prob": (B,)}`: what `serve` computes."""
@@ -127,16 +153,14 @@ class TextModel(tf.Module):
     def translate_batch(
         self,
         text: Tensor,
-        seeds: Tensor | None = None,
-        prefix: Tensor | None = None,
         search: SearchConfig = GREEDY,
         xla: bool = False,
-        **sampling: Tensor,
+        languages: Tensor | None = None,
+        **rows: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Texts, log-probabilities and scores `(B, N)` for text `(B,)`; see `translate_ids`."""
-        rows = {"seeds": seeds, "prefix": prefix} | sampling
-        rows = {name: tensor for name, tensor in rows.items() if tensor is not None}
-        return self.translate_ids(*self.read_source(text), search, xla, **rows)[1:]
+        source, empty = self.read_source(text, languages)
+        return self.translate_ids(source, empty, search, xla, languages, **rows)[1:]
 
     def translate_ids(
         self,
@@ -144,34 +168,43 @@ class TextModel(tf.Module):
         empty: Tensor,
         search: SearchConfig = GREEDY,
         xla: bool = False,
+        languages: Tensor | None = None,
         **rows: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Translates what `read_source` returns: source ids `(B, S)`, and which rows are empty.
 
         `rows` are tensors `(B, …)` named `prefix` and `seeds`, see `decoding.search`; or, to sample
-        with other values in each row, all of `seeds`, `temperature`, `top_k` and `top_p`.
+        with other values in each row, all of `seeds`, `temperature`, `top_k` and `top_p`. Targets
+        of `languages`, see `LANGUAGES`, begin with a token that costs no probability.
 
         Returns:
-            Tokens `(B, N, T)`; and texts, log-probabilities and scores, see `Hypothesis`, each
-            `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
+            Tokens `(B, N, T)`, without that one; and texts, log-probabilities and scores, see
+            `Hypothesis`, each `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
         """
 
-        def search_rows(source, prefix=None, seeds=None, **sampling):
+        def search_rows(source, prefix=None, seeds=None, languages=None, **sampling):
             longest, count = self.length_limit(search), tf.shape(source)[0]
+            step = self.model.make_step("xla" if xla else "graph")
+            state = self.model.initial_state(source, longest if xla else None)
+            if self.num_forced:
+                step, state = begin_with(step, state, languages[:, 1])
+                if prefix is not None:
+                    prefix = tf.pad(prefix, [[0, 0], [1, 0]], constant_values=PAD)
             if xla:
-                step, state = self.model.make_step("xla"), self.model.initial_state(source, longest)
                 return search_tokens(step, state, count, longest, search, prefix, seeds, True)
             if self.length_ratio is not None:
                 tokens = self.length_ratio * tf.cast(tf.shape(source)[1], tf.float32)
                 longest = tf.minimum(longest, 10 + tf.cast(tf.math.ceil(tokens), tf.int32))
-            arguments = self.model.make_step(), self.model.initial_state(source), count, longest
+            arguments = step, state, count, longest
             if sampling:
                 outputs = sample(*arguments, seed=seeds, prefix=prefix, **sampling)
                 return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
             return search_tokens(*arguments, search, prefix, seeds)
 
+        rows |= {"languages": languages} if self.num_forced else {}
         search_all = search_by_xla if xla else search_in_slices
         tokens, lengths, log_prob = search_all(search_rows, {"source": source} | rows)
+        tokens = tokens[..., self.num_forced :]
         score = log_prob
         if search.beam_size > 1:
             score = ranking_score(log_prob, lengths, search.length_penalty, search.length_norm)
@@ -188,10 +221,13 @@ class TextModel(tf.Module):
         texts = tf.where(empty | (log_prob == LEAST_LOG_PROB), "", texts)
         return tokens, texts, log_prob, score
 
-    def score_batch(self, text: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def score_batch(
+        self, text: Tensor, target: Tensor, languages: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Natural-log probabilities `(B,)` of target ids `(B, T)`, END included; and lengths."""
-        source, empty = self.read_source(text)
-        logits = self.model.suppress(self.model((source, decoder_input(target))))
+        source, empty = self.read_source(text, languages)
+        logits = self.model((source, self.decoder_input(target, languages)))
+        logits = self.model.suppress(logits[:, self.num_forced :])
         gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
         values = tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
@@ -199,39 +235,60 @@ class TextModel(tf.Module):
         return tf.where(nonempty, values, 0.0), tf.where(nonempty, lengths, 0)
 
     def align_batch(
-        self, text: Tensor, target: Tensor, layers: Sequence[int], heads: Sequence[int]
+        self,
+        text: Tensor,
+        target: Tensor,
+        layers: Sequence[int],
+        heads: Sequence[int],
+        languages: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Source ids `(B, S)`, and which position each target token attends to most `(B, T)`.
+        """Source ids `(B, S)`, and which of them each target token attends to most `(B, T)`.
 
-        END is excluded with the padding: heads attend to it when a token has no counterpart.
+        END and tokens of languages become PAD, and are not counted: heads attend to them when a
+        token has no counterpart.
         Positions at END, at padding, and in rows without a source token are meaningless.
         """
-        source, _ = self.read_source(text)
-        mean = attention_to_source(self.model, source, target, layers, heads)
+        source, _ = self.read_source(text, languages)
+        mean = self.attention_to_source(source, target, layers, heads, languages)
         readable = tf.not_equal(source, PAD) & tf.not_equal(source, END)
+        if languages is not None:
+            readable &= tf.not_equal(source, languages[:, :1])
         mean = tf.where(readable[:, tf.newaxis], mean, -1.0)
-        return source, tf.argmax(mean, axis=-1, output_type=tf.int32)
+        chosen = tf.argmax(mean, axis=-1, output_type=tf.int32)
+        # Counted without the token of a language before it.
+        number = tf.cumsum(tf.cast(readable, tf.int32), axis=1) - 1
+        return tf.where(readable, source, PAD), tf.gather(number, chosen, batch_dims=1)
+
+    def decoder_input(self, target: Tensor, languages: Tensor | None = None) -> Tensor:
+        """START, the token of the language, if targets have one, and all but the last of `(B, T)`.
+
+        The first `num_forced` positions predict nothing of the target.
+        """
+        if self.num_forced:
+            target = tf.concat([languages[:, 1:], target], axis=1)
+        return decoder_input(target)
+
+    def attention_to_source(
+        self,
+        source: Tensor,
+        target: Tensor,
+        layers: Sequence[int],
+        heads: Sequence[int],
+        languages: Tensor | None = None,
+    ) -> Tensor:
+        """The cross-attention `(B, T, S)` of target tokens while they are predicted.
+
+        It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids
+        are int32 `(B, S)` and `(B, T)`, padded.
+        """
+        inputs = self.decoder_input(target, languages)
+        _, scores = self.model((source, inputs), return_attention_scores=True)
+        chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
+        return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])[:, self.num_forced :]
 
     def length_limit(self, search: SearchConfig) -> int:
         """Maximum number of tokens of a translation that is searched for like this."""
         return min(search.max_output_length or self.max_output_length, self.max_output_length)
-
-
-def attention_to_source(
-    model: "Transformer",
-    source: Tensor,
-    target: Tensor,
-    layers: Sequence[int],
-    heads: Sequence[int],
-) -> Tensor:
-    """The cross-attention `(B, T, S)` of target tokens while they are predicted.
-
-    It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids are
-    int32 `(B, S)` and `(B, T)`, padded.
-    """
-    _, scores = model((source, decoder_input(target)), return_attention_scores=True)
-    chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
-    return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])
 
 
 def decoder_input(target: Tensor) -> Tensor:
@@ -246,11 +303,14 @@ def make_valid(text: Tensor) -> Tensor:
 
 
 def _compile(function, inputs, **options):
+    def by_name(*tensors):
+        named = {spec.name: tensor for spec, tensor in zip(inputs, tensors, strict=True)}
+        return function(**named, **options)
+
     # Nothing here needs autograph, which takes a third of the time of tracing.
-    function = functools.partial(function, **options)
-    function = tf.function(function, input_signature=inputs, autograph=False)
-    function.get_concrete_function()  # traced before threads share it
-    return function
+    graph = tf.function(by_name, input_signature=inputs, autograph=False)
+    graph.get_concrete_function()  # traced before threads share it
+    return graph
 
 
 def search_by_xla(

@@ -15,7 +15,8 @@ import tensorflow as tf
 from keras_transformer.kernels.tensorflow.machine import has_gpu, inter_op_threads
 from keras_transformer.layers.composite import change_precision
 from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
-from keras_transformer.special_ids import END, PAD
+from keras_transformer.presets.languages import Language, find_languages
+from keras_transformer.special_ids import PAD
 from keras_transformer.translation.sentences import (
     Hypothesis,
     as_bytes,
@@ -24,13 +25,13 @@ from keras_transformer.translation.sentences import (
     in_batches,
     sample_seeds,
 )
-from keras_transformer.translation.text_model import TEXT, TextModel, make_valid
+from keras_transformer.translation.text_model import LANGUAGES, TEXT, TextModel, make_valid
 from keras_transformer.utils import Texts
 
 T = TypeVar("T")
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
-TARGET = tf.TensorSpec([None, None], tf.int32, "target")
+TARGET, PREFIX = (tf.TensorSpec([None, None], tf.int32, name) for name in ("target", "prefix"))
 
 
 class Translator(TextModel):
@@ -54,6 +55,7 @@ class Translator(TextModel):
     Attributes:
         default_search: `SearchConfig` of calls without search options: greedy search, or that of an
             imported model.
+        languages: `Languages` of a model that translates between several, or None.
         jit_compile: Whether XLA compiles greedy and beam search of `translate`: bool, or None for
             on a GPU only. Compiling takes seconds for each of a few shapes.
 
@@ -74,7 +76,8 @@ class Translator(TextModel):
         # Keras pickles the model as a `.keras` file; graphs are traced again.
         tokenizers = self.source_tokenizer, self.target_tokenizer
         arguments = self.model, *tokenizers, self.max_output_length, self.source_end, self.card
-        return type(self), arguments, {"default_search": self.default_search}
+        state = {"default_search": self.default_search, "languages": self.languages}
+        return type(self), arguments, state
 
     def __call__(
         self,
@@ -83,6 +86,8 @@ class Translator(TextModel):
         batch_size: int = 256,
         search: SearchConfig | None = None,
         prefixes: Any = None,
+        source_language: Language = None,
+        target_language: Language = None,
         **options: Any,
     ) -> Any:
         """Translates text of any kind.
@@ -93,6 +98,7 @@ class Translator(TextModel):
             batch_size, search, **options: See `translate`; in a graph, all texts are one batch.
             prefixes: What the translations begin with: a string, strings, or a string tensor of
                 the same shape. In a graph, a prefix that is too long is truncated.
+            source_language, target_language: See `translate`; for a tensor, one for all texts.
 
         Returns:
             For a string, a string; for several, a list of strings; for a tensor, a string tensor of
@@ -102,12 +108,13 @@ class Translator(TextModel):
             ValueError: See `translate`; or if a tensor is not a string tensor of rank 0 or 1.
         """
         search = resolve_search(search, options, self.default_search)
+        languages = {"source_language": source_language, "target_language": target_language}
         if tf.is_tensor(texts):
-            return self._translate_tensor(texts, batch_size, search, prefixes)
+            return self._translate_tensor(texts, batch_size, search, prefixes, languages)
         if not isinstance(texts, (str, bytes)):
-            return self.translate(texts, batch_size, search, prefixes)
+            return self.translate(texts, batch_size, search, prefixes, **languages)
         prefixes = [prefixes] if isinstance(prefixes, (str, bytes)) else prefixes
-        return self.translate([texts], batch_size, search, prefixes)[0]
+        return self.translate([texts], batch_size, search, prefixes, **languages)[0]
 
     def in_precision(self, policy: str) -> "Translator":
         """The same translator with another dtype policy.
@@ -126,7 +133,7 @@ class Translator(TextModel):
         tokenizers = self.source_tokenizer, self.target_tokenizer
         limits = self.max_output_length, self.source_end
         translator = Translator(twin, *tokenizers, *limits, self.card)
-        translator.default_search = self.default_search
+        translator.default_search, translator.languages = self.default_search, self.languages
         return translator
 
     def translate(
@@ -136,6 +143,8 @@ class Translator(TextModel):
         search: SearchConfig | None = None,
         prefixes: Texts | None = None,
         first: int = 0,
+        source_language: Language = None,
+        target_language: Language = None,
         **options: Any,
     ) -> list[str]:
         """Translates a list of sentences.
@@ -148,6 +157,8 @@ class Translator(TextModel):
                 on the seed and its index, not on `batch_size`.
             prefixes: Strings, one for each text, that the translations begin with.
             first: Index of the first text if `texts` are a slice of a longer list.
+            source_language, target_language: Codes of languages, such as `"de"`: one for all
+                texts, or a list with one for each. By default those of `languages`.
             **options: Fields of `SearchConfig`, such as `beam_size=5`, instead of `search`.
 
         Returns:
@@ -163,8 +174,8 @@ class Translator(TextModel):
         >>> translator.translate(["samedi 9 mai 1998"], beam_size=5)
         ['1998-05-09']
         """
-        n_best = self.translate_n_best(texts, batch_size, search, prefixes, 1, first, **options)
-        return [hypotheses[0].text for hypotheses in n_best]
+        arguments = texts, batch_size, search, prefixes, 1, first, source_language, target_language
+        return [hypotheses[0].text for hypotheses in self.translate_n_best(*arguments, **options)]
 
     def translate_n_best(
         self,
@@ -174,12 +185,15 @@ class Translator(TextModel):
         prefixes: Texts | None = None,
         n_best: int | None = None,
         first: int = 0,
+        source_language: Language = None,
+        target_language: Language = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """Finds several translations of each sentence of a list.
 
         Args:
-            texts, batch_size, search, prefixes, first, **options: See `translate`.
+            texts, batch_size, search, prefixes, first, source_language, target_language, **options:
+                See `translate`.
             n_best: Number of translations of each text; by default the beam size. When sampling,
                 the k-th sample equals the first sample of the seed `search.seed + k`.
 
@@ -203,7 +217,9 @@ class Translator(TextModel):
         if prefixes is not None:
             limit = self.length_limit(search)
             prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
-        inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
+        languages = self.language_rows(rows, source_language, target_language)
+        given = ((PREFIX, prefixes), (LANGUAGES, languages))
+        inputs = (TEXT, SEEDS, *(spec for spec, values in given if values is not None))
         xla = has_gpu() if self.jit_compile is None else self.jit_compile
         # XLA needs a fixed maximum, and would draw other random numbers.
         xla = xla and not (self.run_eagerly or search.sample or self.length_ratio)
@@ -215,6 +231,8 @@ class Translator(TextModel):
             batch = [[rows[i] for i in numbers], seeds[chosen]]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
+            if languages is not None:
+                batch.append(languages[numbers])
             outputs = (tensor.numpy() for tensor in translate_batch(*batch))
             return [
                 [
@@ -230,7 +248,12 @@ class Translator(TextModel):
         return [list(itertools.chain(*found[i : i + draws]))[:n_best] for i in starts]
 
     def score(
-        self, sources: Texts, targets: Texts, batch_size: int = 64
+        self,
+        sources: Texts,
+        targets: Texts,
+        batch_size: int = 64,
+        source_language: Language = None,
+        target_language: Language = None,
     ) -> list[tuple[float, int]]:
         """Computes how probable given translations are.
 
@@ -238,6 +261,7 @@ class Translator(TextModel):
             sources: Strings; truncated as in `translate`.
             targets: As many strings, the translations.
             batch_size: Number of pairs scored at once.
+            source_language, target_language: See `translate`.
 
         Returns:
             For each pair (log_prob, number of tokens), END included in both: natural logarithm,
@@ -250,11 +274,15 @@ class Translator(TextModel):
         """
         rows = as_bytes(sources)
         ids = self.read_targets("target", targets, len(rows), end=True)
-        score_batch = self.compiled(self.score_batch, (TEXT, TARGET))
+        languages = self.language_rows(rows, source_language, target_language)
+        inputs = (TEXT, TARGET) if languages is None else (TEXT, TARGET, LANGUAGES)
+        score_batch = self.compiled(self.score_batch, inputs)
 
         def run(chosen):
-            target = tf.gather(ids, chosen).to_tensor(PAD)
-            values, counts = score_batch([rows[i] for i in chosen], target)
+            batch = [[rows[i] for i in chosen], tf.gather(ids, chosen).to_tensor(PAD)]
+            if languages is not None:
+                batch.append(languages[chosen])
+            values, counts = score_batch(*batch)
             return list(zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True))
 
         return in_threads(run, ids.row_lengths().numpy(), batch_size)
@@ -266,11 +294,13 @@ class Translator(TextModel):
         layers: Iterable[int] | None = None,
         heads: Iterable[int] | None = None,
         batch_size: int = 64,
+        source_language: Language = None,
+        target_language: Language = None,
     ) -> list[tuple[list[str], list[str], list[int]]]:
         """Finds the source token that each target token attends to most.
 
         Args:
-            sources, targets, batch_size: See `score`.
+            sources, targets, batch_size, source_language, target_language: See `score`.
             layers: Numbers of the decoder layers, from 1, whose cross-attention is averaged. By
                 default the second-to-last, whose attention comes closest to alignments made by hand
                 (Garg et al., 2019, "Jointly Learning to Align and Translate with Transformer
@@ -295,16 +325,20 @@ class Translator(TextModel):
             "layers": layers or (self.default_layer,),
             "heads": heads or tuple(range(self.model.num_heads)),
         }
-        align_batch = self.compiled(self.align_batch, (TEXT, TARGET), **options)
+        languages = self.language_rows(rows, source_language, target_language)
+        inputs = (TEXT, TARGET) if languages is None else (TEXT, TARGET, LANGUAGES)
+        align_batch = self.compiled(self.align_batch, inputs, **options)
 
         def pieces(tokenizer, ids):
             return [[x.decode("utf-8") for x in row] for row in tokenizer.pieces(ids).to_list()]
 
         def run(chosen):
             target = tf.gather(ids, chosen)
-            source, positions = align_batch([rows[i] for i in chosen], target.to_tensor(PAD))
-            # Without END.
-            source = tf.ragged.boolean_mask(source, (source != PAD) & (source != END))
+            batch = [[rows[i] for i in chosen], target.to_tensor(PAD)]
+            if languages is not None:
+                batch.append(languages[chosen])
+            source, positions = align_batch(*batch)
+            source = tf.ragged.boolean_mask(source, source != PAD)
             sources = pieces(self.source_tokenizer, source)
             targets = pieces(self.target_tokenizer, target[:, :-1])
             return [
@@ -313,6 +347,27 @@ class Translator(TextModel):
             ]
 
         return in_threads(run, ids.row_lengths().numpy() - 1, batch_size)
+
+    def language_rows(
+        self, texts: Sequence[bytes], source: Language, target: Language
+    ) -> np.ndarray | None:
+        """The ids of the tokens of the languages of texts, see `LANGUAGES`, if the model has any.
+
+        Raises:
+            ValueError: If a language is missing or unknown, or the model has none.
+        """
+        languages = self.languages
+        if languages is None:
+            find_languages(None, source, target)
+            return None
+        if languages.sides == ("target",) and not (source or target or languages.target):
+            tags = tuple(token.encode() for token in languages.tokens.values())
+            starts = (text.lstrip() for text in texts)
+            if all(start.startswith(tags) for start in starts if start):
+                return np.full([len(texts), 2], PAD, np.int32)  # the texts choose it themselves
+        pairs = languages.pairs(source, target, len(texts))
+        ids = [(self.language_ids[pair[0]], self.language_ids[pair[-1]]) for pair in pairs]
+        return np.array(ids, np.int32).reshape(-1, 2)
 
     def read_targets(
         self,
@@ -340,7 +395,7 @@ class Translator(TextModel):
                 )
         return ids
 
-    def _translate_tensor(self, text, batch_size, search, prefix):
+    def _translate_tensor(self, text, batch_size, search, prefix, languages):
         """Translates a string tensor `()` or `(B,)`, eagerly or as part of a graph."""
         if text.dtype != tf.string or text.shape.rank not in (0, 1):
             raise ValueError(
@@ -355,7 +410,7 @@ class Translator(TextModel):
         rows, prefixes = (x if x is None else tf.reshape(x, [-1]) for x in (text, prefix))
         if tf.executing_eagerly():
             given = None if prefixes is None else prefixes.numpy().tolist()
-            found = self.translate(rows.numpy().tolist(), batch_size, search, given)
+            found = self.translate(rows.numpy().tolist(), batch_size, search, given, **languages)
             found = tf.constant(found, tf.string, [len(found)])
         else:
             seeds = (search.seed << 32) + tf.range(tf.size(rows, tf.int64))
@@ -365,7 +420,12 @@ class Translator(TextModel):
                 with tf.control_dependencies([check]):
                     prefixes = tf.identity(prefixes)
                 prefixes = self.target_tokenizer(make_valid(prefixes)).to_tensor(PAD)
-            found = self.translate_batch(rows, seeds, prefixes, search)[0][:, 0]
+            inputs = {"seeds": seeds, "prefix": prefixes}
+            if self.languages is not None:
+                codes = languages.values()
+                inputs["languages"] = tf.tile(self.language_rows([b""], *codes), [tf.size(rows), 1])
+            inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+            found = self.translate_batch(rows, search, **inputs)[0][:, 0]
         return tf.reshape(found, tf.shape(text))
 
 
