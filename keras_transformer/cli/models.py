@@ -4,7 +4,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from keras_transformer.cli.text import Ops, Precision, open_run, set_threads
+from keras_transformer.cli.text import (
+    Ops,
+    Precision,
+    SourceLanguage,
+    TargetLanguage,
+    open_run,
+    set_threads,
+)
 from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
@@ -107,13 +114,15 @@ def attention(
     ] = "cross",
     layers: Annotated[tuple[int, ...], "layers to draw, from 1; default: all"] = (),
     heads: Annotated[tuple[int, ...], "heads to draw, from 1; default: all"] = (),
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     precision: Precision = None,
 ) -> None:
     """Draw the attention weights of a translation: rows are queries, columns are keys."""
     from keras_transformer.tools.plots import check_output, save_attention_plot
 
     check_output(output)  # before TensorFlow is imported
-    opened = open_run(path, precision)
+    opened = open_run(path, precision, source_language, target_language)
     set_threads(opened)
     print(save_attention_plot(opened, text, output, target, kind, layers, heads))
 
@@ -134,6 +143,8 @@ def explore(
     /,
     port: Annotated[int, "port to listen on; 0: any free port"] = 0,
     no_browser: Annotated[bool, "print the address only, without opening a browser"] = False,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
 ) -> None:
     """Open a local web page that shows how a model translates a sentence.
 
@@ -146,7 +157,7 @@ def explore(
     from keras_transformer.tools.explorer.server import ExploredRun, ExplorerServer, listen
 
     with listen(port) as listening:
-        opened = open_run(path)
+        opened = open_run(path, None, source_language, target_language)
         set_threads(opened)
         explorer = ExplorerServer(ExploredRun(opened), listening)
         print(explorer.address, flush=True)

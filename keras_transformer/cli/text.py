@@ -28,6 +28,10 @@ Precision = Annotated[
     "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
     "unset, that of the training, or float32 if that is as fast",
 ]
+SourceLanguage = Annotated[
+    str | None, "language of all sources, of a model that translates between several"
+]
+TargetLanguage = Annotated[str | None, "language of all translations, likewise"]
 Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
@@ -46,6 +50,8 @@ def translate(
     output_field: Annotated[
         str | None, "new member with the translation; default: translation"
     ] = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     precision: Precision = None,
     resume: Annotated[
         str | None, "output file to complete, with the same input and options, or to create"
@@ -70,7 +76,8 @@ def translate(
     """
     from keras_transformer.runs.opening import Opened, SentenceTranslator
 
-    opened = Opened(path, options, precision, allow_ops)
+    languages = source_language, target_language
+    opened = Opened(path, options, precision, allow_ops, *languages)
     check_n_best(n_best, opened.search)
     rows = make_rows(format, field, output_field, n_best)
     lines = _open_stdin()
@@ -158,6 +165,8 @@ def evaluate(
     n_bootstrap: Annotated[int, "bootstrap samples for 95 % intervals; 0: none"] = 1000,
     worst: Annotated[int, "wrong translations to print, worst first"] = 0,
     json: Annotated[bool, "print the scores as one JSON object"] = False,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     precision: Precision = None,
     allow_ops: Ops = (),
     *,
@@ -174,7 +183,9 @@ def evaluate(
 
     paths = [path] if compare is None else [path, compare]
     systems = [
-        read_lines(one) if os.path.isfile(one) else Opened(one, options, precision, allow_ops)
+        read_lines(one)
+        if os.path.isfile(one)
+        else Opened(one, options, precision, allow_ops, source_language, target_language)
         for one in paths
     ]
     models = [system for system in systems if isinstance(system, Opened)]
@@ -263,6 +274,8 @@ def score(
     /,
     source: Source,
     target: Target = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     precision: Precision = None,
     allow_ops: Ops = (),
 ) -> None:
@@ -275,7 +288,7 @@ def score(
 
     check_stdout()
     sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
-    opened = Opened(path, precision=precision, allow_ops=allow_ops)
+    opened = Opened(path, None, precision, allow_ops, source_language, target_language)
     set_threads(opened)
     for log_prob, tokens in opened.model.score(sources, targets):
         print(f"{log_prob:.6f}\t{tokens}")
@@ -293,13 +306,15 @@ def align(
     ] = (),
     heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),
     tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     precision: Precision = None,
 ) -> None:
     """Print word alignments from cross-attention, as pairs source-target of positions from 0."""
     from keras_transformer.data.text_files import read_pairs
 
     check_stdout()
-    opened = open_run(path, precision)
+    opened = open_run(path, precision, source_language, target_language)
     sources, targets, _ = zip(*read_pairs(source, target, TARGET), strict=True)
     set_threads(opened)
     for pieces, target_pieces, positions in opened.model.align(
@@ -309,11 +324,16 @@ def align(
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
 
 
-def open_run(path: str, precision: str | None = None) -> "Opened":
+def open_run(
+    path: str,
+    precision: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> "Opened":
     """Opens a run for what needs its layers."""
     from keras_transformer.runs.opening import Opened
 
-    opened = Opened(path, precision=precision)
+    opened = Opened(path, None, precision, (), source_language, target_language)
     if opened.run is None:
         raise ValueError(f"{path} is a SavedModel: give the run directory it was exported from.")
     return opened

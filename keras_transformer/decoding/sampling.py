@@ -249,7 +249,8 @@ def begin_with(step: Step, state: State, tokens: Tensor) -> tuple[Step, State]:
             required = tf.equal(tokens[:, tf.newaxis], tf.range(logits.shape[-1]))
             return tf.where(required, tf.zeros([], logits.dtype), tf.cast(NEVER, logits.dtype))
 
-        return tf.cond(tf.equal(position, 0), require, lambda: logits), (inner, tokens)
+        logits = tf.switch_case(tf.minimum(position, 1), [require, lambda: logits])
+        return logits, (inner, tokens)
 
     return begin, (state, tokens)
 

@@ -352,7 +352,10 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
-    prefix_token: str | None = option(None, "token put before every source, such as >>fra<<")
+    source_language: str | None = option(
+        None, "language of all sources, of a model of several; none: each request has its own"
+    )
+    target_language: str | None = option(None, "language of all translations, likewise")
 
     def __post_init__(self) -> None:
         check_fields(self)

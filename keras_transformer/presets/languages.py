@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from keras_transformer.presets.options import LANGUAGE_ORDERS, Imported
@@ -89,6 +89,38 @@ class Languages:
 
     def _some(self):
         return ", ".join(list(self.tokens)[:SHOWN])
+
+
+def fix_languages(
+    languages: Languages | None, source: str | None, target: str | None
+) -> Languages | None:
+    """Returns the languages with others to translate between, where these are given."""
+    if languages is None:
+        return find_languages(None, source, target)
+    source, target = source or languages.source, target or languages.target
+    return dataclasses.replace(languages, source=source, target=target)
+
+
+def find_exported_languages(
+    card: Mapping[str, Any], source: str | None = None, target: str | None = None
+) -> Languages | None:
+    """Returns the languages of an export by its card, between which each request chooses.
+
+    Raises:
+        ValueError: If one is given that the export fixes, or has not.
+    """
+    if (part := card.get("languages")) is None:
+        return find_languages(None, source, target)
+    fixed = {side: part.get(f"{side}_language") for side in SIDES}
+    for side, code in zip(SIDES, (source, target), strict=True):
+        if code and fixed[side] and code != fixed[side]:
+            raise ValueError(
+                f"The export has the {side}_language {fixed[side]!r}, received {code!r:.40}: leave "
+                "it out, or give the run directory."
+            )
+    order = LANGUAGE_ORDERS["source_language" in part]
+    codes = (source or fixed["source"], target or fixed["target"])
+    return Languages({code: code for code in part["codes"]}, order, *codes)
 
 
 def find_languages(

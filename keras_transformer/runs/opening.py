@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.presets import resolve_search
-from keras_transformer.presets.languages import find_languages
+from keras_transformer.presets.languages import find_exported_languages, find_languages
 from keras_transformer.presets.options import PRECISIONS, check_value
 from keras_transformer.runs.run import (
     CONFIG,
@@ -30,7 +30,6 @@ from keras_transformer.serving.versions import (
     versions,
 )
 from keras_transformer.tokenizers import saved
-from keras_transformer.translation.sentences import as_bytes
 from keras_transformer.utils import Path, check_files, describe_corruption, read_json
 
 if TYPE_CHECKING:
@@ -118,7 +117,10 @@ class Opened:
             own = find_exported_search(path, options.get("beam_size", 1))
         self.search = resolve_search(None, options, own)
         given = source_language, target_language
-        self.languages = find_languages(self.card.get("imported"), *given)
+        if self.run is not None:
+            self.languages = find_languages(self.card.get("imported"), *given)
+        else:
+            self.languages = find_exported_languages(self.card, *given)
 
     @functools.cached_property
     def model(self) -> Any:
@@ -126,7 +128,7 @@ class Opened:
         if self.run is None:
             from keras_transformer.serving.exported_translator import ExportedTranslator
 
-            return ExportedTranslator(self.path, self._allow_ops)
+            return ExportedTranslator(self.path, self._allow_ops, self.languages)
         import keras
 
         from keras_transformer.kernels.tensorflow.machine import choose_precision
@@ -178,6 +180,8 @@ class SentenceTranslator:
     """
 
     def __init__(self, opened: Opened, n_best: int | None = None, prefixes: bool = False) -> None:
+        if opened.languages and (opened.languages.is_forced or opened.run is None):
+            opened.languages.pairs(None, None, 0)  # raises if one is missing
         self._model: Any = opened.model
         self._search = opened.search
         self._runs_here = opened.run is not None
@@ -186,17 +190,10 @@ class SentenceTranslator:
         self._method: Callable[..., list[Any]] = self._model.translate
         if n_best is not None:
             self._method = functools.partial(self._model.translate_n_best, n_best=n_best)
-        # Sources of a multilingual model begin with one, unless an export puts one there.
-        tags = opened.card.get("imported", {}).get("language_tags", ())
-        is_tagged = opened.card.get("prefix_token")
-        self._tags = () if is_tagged else tuple(str(tag).encode() for tag in tags)
         self.count = 0
 
     def __call__(self, texts: Any, prefixes: Any = None, first: int = 0) -> list[Any]:
         self.count += len(texts)
-        starts = (text.lstrip() for text in (as_bytes(texts) if self._tags else ()))
-        if not all(start.startswith(self._tags) for start in starts if start):
-            _warn_of_missing_tag(self._tags)
         if self._runs_here:
             self._model.run_eagerly = self.count <= EAGER_SENTENCES
         return self._method(texts, search=self._search, prefixes=prefixes, first=first)
@@ -214,15 +211,6 @@ def _find_version(path):
             f"{path} is neither a run directory, with {MODEL}, nor a SavedModel, with "
             "saved_model.pb in it or in its highest version."
         ) from None
-
-
-@functools.cache  # once per process
-def _warn_of_missing_tag(tags):
-    print(
-        f"warning: a source has no language tag, such as {tags[0].decode()}: the model does not "
-        "know which language to translate into",
-        file=sys.stderr,
-    )
 
 
 # --- inspection, before anything is loaded ---

@@ -9,6 +9,12 @@ from typing import Any
 
 from keras_transformer.kernels import available_cores
 from keras_transformer.presets import SearchConfig, resolve_search
+from keras_transformer.presets.languages import (
+    Language,
+    Languages,
+    find_exported_languages,
+    find_languages,
+)
 from keras_transformer.serving.server_process import ServerProcess, one_line
 from keras_transformer.serving.structure import inspect_version
 from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
@@ -34,7 +40,12 @@ class ExportedTranslator:
     `check_structure`.
     """
 
-    def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        allow_ops: Collection[str] = (),
+        languages: Languages | None = None,
+    ) -> None:
         self.directory = version_dir(os.fspath(path))
         self._threads = available_cores()
         self._texts = 0  # so far
@@ -42,6 +53,7 @@ class ExportedTranslator:
         self._close: Callable[[], object] = lambda: None
         self.signatures = inspect_version(self.directory, allow_ops)
         self.card = read_card(self.directory)
+        self.languages = languages or find_exported_languages(self.card)
 
     def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
         """Returns the name of the signature for a search; raises an error if there is none."""
@@ -75,6 +87,8 @@ class ExportedTranslator:
         prefixes: None = None,
         n_best: int | None = None,
         first: int = 0,
+        source_language: Language = None,
+        target_language: Language = None,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """Does what `Translator.translate_n_best` does, likewise."""
@@ -86,6 +100,10 @@ class ExportedTranslator:
         texts = as_bytes(texts)
         rows = [row for row in texts for _ in range(draws)]
         inputs: dict[str, list[Any]] = {"text": rows}
+        for key, codes in self._list_languages(
+            source_language, target_language, len(texts)
+        ).items():
+            inputs[key] = [code for code in codes for _ in range(draws)]
         if search.sample:
             inputs["seed"] = sample_seeds(search, first, len(texts), draws)
             inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
@@ -101,14 +119,30 @@ class ExportedTranslator:
         ]
 
     def score(
-        self, sources: Texts, targets: Texts, batch_size: int = 64
+        self,
+        sources: Texts,
+        targets: Texts,
+        batch_size: int = 64,
+        source_language: Language = None,
+        target_language: Language = None,
     ) -> list[tuple[float, int]]:
         """Does what `Translator.score` does, except that long targets are truncated too."""
         self._check_signature("score")
         inputs = {"source": as_bytes(sources), "target": as_bytes(targets)}
         check_count("target", inputs["target"], len(inputs["source"]))
+        inputs |= self._list_languages(source_language, target_language, len(inputs["source"]))
         answers = self._ask("score", inputs, batch_size)
         return [(answer["log_prob"], answer["tokens"]) for answer in answers]
+
+    def _list_languages(self, source, target, count):
+        """The inputs for the languages of `count` texts."""
+        if self.languages is None:
+            find_languages(None, source, target)
+            return {}
+        pairs = self.languages.pairs(source, target, count)
+        names = [f"{side}_language" for side in self.languages.sides]
+        columns = dict(zip(names, zip(*pairs, strict=True), strict=True)) if pairs else {}
+        return {key: list(columns.get(key, ())) for key in self.card["languages"]["inputs"]}
 
     def _refuse(self, what):
         raise ValueError(

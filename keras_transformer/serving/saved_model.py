@@ -26,6 +26,7 @@ from keras_transformer.serving.server_process import (
 from keras_transformer.serving.structure import inspect_version
 from keras_transformer.serving.trial import (
     ADVERSARIAL_INPUTS,
+    UNKNOWN_LANGUAGE,
     Answer,
     Finding,
     check,
@@ -37,6 +38,8 @@ from keras_transformer.serving.versions import (
     PLACEHOLDERS,
     SIGNATURES,
     describe,
+    example_languages,
+    inputs_of,
     make_inputs,
     version_dir,
     versions,
@@ -93,10 +96,14 @@ def export(
     with _creating_version(base, version) as (temporary, target), exact_float32():
         _save(module, functions, temporary)
         run = functools.partial(run_signature, functions)
-        write_warm_up(temporary, _warm_up_requests(functions, pairs))
+        card = describe(getattr(module, "translator", translator), run, functions, config, pairs)
+        write_warm_up(temporary, _warm_up_requests(functions, pairs, card))
         # Last: it holds the checksums of all others.
-        write_card(temporary, describe(translator, run, functions, config, pairs))
-        requests = [(name, make_inputs(name, ADVERSARIAL_INPUTS)) for name in functions]
+        write_card(temporary, card)
+        codes = example_languages(card, UNKNOWN_LANGUAGE)
+        requests = [
+            (name, make_inputs(name, ADVERSARIAL_INPUTS, languages=codes)) for name in functions
+        ]
         answers = [Answer(*one, run(*one)) for one in requests]
         # A caller's own module may compute anything that a server can.
         findings = check(temporary, answers, CORE_OPS)
@@ -167,14 +174,14 @@ def _save(module, functions, directory):
     tf.saved_model.save(module, directory, signatures=signatures, options=options)
 
 
-def _warm_up_requests(functions, pairs):
+def _warm_up_requests(functions, pairs, card):
     """Requests with one row and with 32, to every signature that a server may batch."""
-    requests = []
+    requests, languages = [], example_languages(card)
     sources, targets = zip(*pairs, strict=True) if pairs else (PLACEHOLDERS,) * 2
     for name in functions:
         for rows in (1, 32) if SIGNATURES[name].batchable else ():
-            inputs = make_inputs(name, sources[:rows], targets[:rows])
-            specs = SIGNATURES[name].inputs
+            inputs = make_inputs(name, sources[:rows], targets[:rows], languages)
+            specs = inputs_of(name, languages)
             tensors = {key: tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()}
             requests.append((name, tensors))
     return requests

@@ -11,13 +11,23 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.versions import DEFAULT, SIGNATURES, check_names
+from keras_transformer.presets.languages import fix_languages
+from keras_transformer.serving.versions import (
+    DEFAULT,
+    LANGUAGE_INPUTS,
+    SIGNATURES,
+    check_names,
+    describe_languages,
+    inputs_of,
+)
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.keras_workarounds import check_weights
-from keras_transformer.translation.text_model import attention_to_source, make_valid
+from keras_transformer.translation.sentences import LEAST_LOG_PROB
+from keras_transformer.translation.text_model import make_valid
 from keras_transformer.translation.translator import Translator
 
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
+RANKED = ("log_prob", "score")  # outputs
 MIN_TEMPERATURE = 0.01  # below, the most probable token wins in any case
 
 
@@ -82,7 +92,7 @@ class ServedTranslator(tf.Module):
     """
 
     functions: dict[str, Any]
-    _translator: Translator
+    translator: Translator
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
         super().__init__(name="served_translator")
@@ -92,21 +102,24 @@ class ServedTranslator(tf.Module):
         tokenizers = translator.source_tokenizer, translator.target_tokenizer
         self.tokenizers = list(tokenizers)
         self.weights = StoredWeights(translator.model, config.precision)
-        if config.max_output_length is not None or config.prefix_token is not None:
-            longest = config.max_output_length or translator.max_output_length
-            limits = longest, translator.source_end
-            translator = Translator(translator.model, *tokenizers, *limits)
-        if config.prefix_token is not None:
-            translator.source_prefix = _find_token(tokenizers[0], config.prefix_token)
+        longest = config.max_output_length or translator.max_output_length
+        languages = fix_languages(
+            translator.languages, config.source_language, config.target_language
+        )
+        limits = longest, translator.source_end
+        translator = Translator(translator.model, *tokenizers, *limits, translator.card)
+        translator.languages = languages
         self._config = config
         # Not as attributes of a tf.Module, which would be saved as well.
-        self.__dict__["_translator"] = translator
+        self.__dict__["translator"] = translator
         names = check_names(config.signatures)
         self.__dict__["functions"] = {name: self._function(name) for name in names}
 
     def _function(self, name):
         """The tf.function of a signature."""
-        inputs, outputs, _ = SIGNATURES[name]
+        outputs = SIGNATURES[name].outputs
+        languages = describe_languages(self.translator).get("languages", {}).get("inputs", ())
+        inputs = inputs_of(name, languages)
         specs = [tf.TensorSpec(shape, dtype, key) for key, (shape, dtype) in inputs.items()]
         compute = getattr(self, f"_{name}")
 
@@ -118,9 +131,13 @@ class ServedTranslator(tf.Module):
             ]
             # The computation waits for the check; otherwise it might raise another error first.
             with tf.control_dependencies(_check_rows(inputs, tensors)):
-                tensors = [tf.identity(tensor) for tensor in tensors]
+                values = dict(zip(inputs, map(tf.identity, tensors), strict=True))
+            codes = {key: values.pop(key) for key in languages}
+            ids, unknown = self._find_languages(codes, tf.shape(tensors[0])[0])
             with self.weights.in_use():
-                results = compute(*tensors)
+                results = compute(**values, languages=ids)
+            if codes:
+                results = {key: _blank(key, value, unknown) for key, value in results.items()}
             return {
                 key: tf.ensure_shape(results[key], shape, name=key)
                 for key, (shape, _) in outputs.items()
@@ -128,37 +145,54 @@ class ServedTranslator(tf.Module):
 
         return tf.function(serve, input_signature=specs, autograph=False)
 
-    def _serving_default(self, text):
-        return self._translator.best(text)
+    def _find_languages(self, codes, rows):
+        """The tokens of the languages of each row, see `LANGUAGES`, and which rows lack one."""
+        if (languages := self.translator.languages) is None:
+            return None, None
+        known, columns = self.translator.language_ids, []
+        for side in languages.sides:
+            if code := getattr(languages, side):
+                columns.append(tf.fill([rows], known[code]))
+                continue
+            found = tf.equal(codes[f"{side}_language"][:, tf.newaxis], [*known])
+            # PAD, no token, where none is found.
+            ids = tf.constant([*known.values()], tf.int32)
+            columns.append(tf.reduce_sum(tf.where(found, ids, PAD), axis=1))
+        ids = tf.stack([columns[0], columns[-1]], axis=1)
+        return ids, ~tf.reduce_all(tf.not_equal(ids, PAD), axis=1)
 
-    def _beam(self, text):
-        answer = self._translator.translate_batch(text, search=self._config.search)
+    def _serving_default(self, text, languages):
+        return self.translator.best(text, languages=languages)
+
+    def _beam(self, text, languages):
+        answer = self.translator.translate_batch(text, self._config.search, languages=languages)
         return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
-    def _sample(self, text, temperature, top_k, top_p, seed):
+    def _sample(self, text, temperature, top_k, top_p, seed, languages):
         temperature = _finite(temperature, 1.0)
-        return self._translator.best(
+        return self.translator.best(
             text,
             temperature=tf.clip_by_value(temperature, MIN_TEMPERATURE, 1 / MIN_TEMPERATURE),
             top_k=tf.maximum(top_k, 0),
             top_p=tf.clip_by_value(_finite(top_p, 1.0), 0.0, 1.0),
             seeds=seed,
+            languages=languages,
         )
 
-    def _score(self, source, target):
-        translator = self._translator
+    def _score(self, source, target, languages):
+        translator = self.translator
         target = translator.target_tokenizer(make_valid(target))
-        log_prob, tokens = translator.score_batch(source, translator.truncate_and_pad(target)[0])
+        ids, _ = translator.truncate_and_pad(target)
+        log_prob, tokens = translator.score_batch(source, ids, languages)
         return {"log_prob": log_prob, "tokens": tokens}
 
-    def _attention(self, text):
-        translator = self._translator
-        model = translator.model
-        source, empty = translator.read_source(text)
-        tokens, texts, _, _ = translator.translate_ids(source, empty)
+    def _attention(self, text, languages):
+        translator = self.translator
+        source, empty = translator.read_source(text, languages)
+        tokens, texts, _, _ = translator.translate_ids(source, empty, languages=languages)
         tokens = tokens[:, 0]
-        layers, heads = (translator.default_layer,), range(model.num_heads)
-        attention = attention_to_source(model, source, tokens, layers, heads)
+        layers, heads = (translator.default_layer,), range(translator.model.num_heads)
+        attention = translator.attention_to_source(source, tokens, layers, heads, languages)
         filled = tf.logical_not(empty)[:, tf.newaxis]  # an empty row has no tokens
         in_source, in_target = (tf.not_equal(ids, PAD) & filled for ids in (source, tokens))
         cells = in_target[:, :, tf.newaxis] & in_source[:, tf.newaxis]
@@ -169,28 +203,24 @@ class ServedTranslator(tf.Module):
             "attention": tf.where(cells, attention, 0.0),
         }
 
-    def _tokens(self, ids):
-        translator = self._translator
+    def _tokens(self, ids, languages):
+        translator = self.translator
         is_known = (ids >= 0) & (ids < translator.model.source_vocabulary_size)
         ids = tf.where(is_known, ids, UNK)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
         ids = tf.ragged.boolean_mask(ids, tf.logical_not(marks))
-        settings = translator.source_end, translator.source_prefix
-        source, empty = translator.truncate_and_pad(ids, *settings)
-        tokens, _, log_prob, _ = translator.translate_ids(source, empty)
+        source, empty = translator.truncate_and_pad(ids, translator.source_end, languages)
+        tokens, _, log_prob, _ = translator.translate_ids(source, empty, languages=languages)
         tokens = tokens[:, 0]
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)
         return {"ids": tokens, "log_prob": log_prob[:, 0]}
 
 
-def _find_token(tokenizer, token):
-    """Returns the id of one token of the source vocabulary."""
-    ids = tokenizer([token]).to_list()[0]
-    if len(ids) != 1 or ids[0] <= END:
-        raise ValueError(
-            f"prefix_token must be one token of the source vocabulary, received {token!r}."
-        )
-    return ids[0]
+def _blank(name, values, rows):
+    """An output with the values of no translation in some rows, bool `(B,)`."""
+    blank = "" if values.dtype == tf.string else LEAST_LOG_PROB if name in RANKED else 0
+    rows = tf.reshape(rows, [-1] + [1] * (values.shape.rank - 1))
+    return tf.where(rows, tf.cast(blank, values.dtype) if blank != "" else "", values)
 
 
 def _check_rows(names, tensors):
@@ -226,7 +256,7 @@ def run_signature(
     functions: dict[str, Any], name: str, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Runs a signature in memory, on nested lists: {name of an output: nested lists}."""
-    specs = SIGNATURES[name].inputs
+    specs = inputs_of(name, [key for key in LANGUAGE_INPUTS if key in inputs])
     tensors = [tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()]
     return {key: to_lists(value.numpy()) for key, value in functions[name](*tensors).items()}
 

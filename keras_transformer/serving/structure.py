@@ -17,7 +17,15 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from keras_transformer.serving.versions import CARD, DEFAULT, GRAPH, SIGNATURES, read_card
+from keras_transformer.serving.versions import (
+    CARD,
+    DEFAULT,
+    GRAPH,
+    LANGUAGE_INPUTS,
+    SIGNATURES,
+    inputs_of,
+    read_card,
+)
 from keras_transformer.utils import Path, check_files, read_bytes
 
 # Of that file, in which an export of all signatures has five to ten million bytes.
@@ -47,9 +55,9 @@ OURS = frozenset(
     RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceJoin Relu Relu6 Reshape ReverseV2 Round
     Rsqrt Select SelectV2 Selu SentencepieceDetokenizeOp SentencepieceIdToStringOp SentencepieceOp
     SentencepieceTokenizeOp Shape Sigmoid Sin Size Softmax Softplus Softsign Split Sqrt Square
-    Squeeze StatefulPartitionedCall StatelessRandomGetKeyCounter StatelessRandomUniformV2
-    StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice StringJoin
-    StringLower Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve
+    Squeeze StatefulPartitionedCall StatelessCase StatelessRandomGetKeyCounter
+    StatelessRandomUniformV2 StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient
+    StridedSlice StringJoin StringLower Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve
     TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose UnicodeTranscode
     VarHandleOp Where While ZerosLike
     """.split()
@@ -173,8 +181,9 @@ def _signature_problems(meta_graph):
             yield f"The signature {name!r} is none of {', '.join(SIGNATURES)}."
             continue
         signature = meta_graph.signature_def[name]
+        languages = [key for key in LANGUAGE_INPUTS if key in signature.inputs]
         for kind, tensors, specs in (
-            ("inputs", signature.inputs, SIGNATURES[name].inputs),
+            ("inputs", signature.inputs, inputs_of(name, languages)),
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
             found = {

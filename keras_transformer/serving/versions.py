@@ -15,7 +15,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import keras_transformer
@@ -39,6 +39,7 @@ PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields
     "precision": {"computation": str},
     "recipe": {"bleu_tokenize": str},
     "imported": {"language_tags": list},
+    "languages": {"inputs": list, "codes": list},
     "vocabulary": {"source": dict, "target": dict},
     "signatures": {},
     "versions": {},
@@ -120,6 +121,18 @@ SIGNATURES = {
 }
 
 
+def inputs_of(name: str, languages: Iterable[str] = ()) -> Tensors:
+    """The inputs of a signature: those of an export of several languages are `LANGUAGE_INPUTS` too.
+
+    `languages` are the names of those that are not fixed. Each row has a code, such as `"de"`; one
+    that is unknown gives that row no translation, and the least log-probability.
+    """
+    return SIGNATURES[name].inputs | dict.fromkeys(languages, _TEXT)
+
+
+LANGUAGE_INPUTS = ("source_language", "target_language")
+
+
 def check_names(names: Iterable[str]) -> tuple[str, ...]:
     """Puts names of signatures into their usual order, `serving_default` among them."""
     names = (names,) if isinstance(names, str) else names
@@ -129,14 +142,34 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in SIGNATURES if name in names or name == DEFAULT)
 
 
+def describe_languages(translator: Any) -> dict[str, Any]:
+    """Makes the part `languages` of a card: all codes, the inputs that choose one, the fixed ones.
+
+    A translator of one pair of languages has no such part.
+    """
+    if (languages := getattr(translator, "languages", None)) is None:
+        return {}
+    fixed = {f"{side}_language": getattr(languages, side) for side in languages.sides}
+    inputs = [name for name, code in fixed.items() if code is None]
+    return {"languages": {"codes": [*languages.tokens], "inputs": inputs, **fixed}}
+
+
+def example_languages(card: Mapping[str, Any], *others: str) -> dict[str, list[str]]:
+    """Some codes for each input of an export's languages, and `others`; see `make_inputs`."""
+    part = card.get("languages", {"inputs": [], "codes": []})
+    return {name: [*part["codes"][:1], *part["codes"][-1:], *others] for name in part["inputs"]}
+
+
 def make_inputs(
     name: str,
     texts: Sequence[str | bytes],
     targets: Sequence[str | bytes] | None = None,
+    languages: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Any]]:
     """A request to a signature: {name of an input: list}, texts and usual values for the others.
 
-    Without `targets`, the texts are their own.
+    Without `targets`, the texts are their own. `languages` are some codes for each input that an
+    export has for them.
     """
     rows = len(texts)
     # Any ids will do, including unknown ones.
@@ -151,7 +184,9 @@ def make_inputs(
         "seed": list(range(rows)),
         "ids": ids,
     }
-    return {key: values[key] for key in SIGNATURES[name].inputs}
+    for key, codes in (languages or {}).items():
+        values[key] = [codes[row % len(codes)] for row in range(rows)]
+    return {key: values[key] for key in inputs_of(name, languages or ())}
 
 
 def versions(base: Path) -> dict[int, str]:
@@ -233,19 +268,22 @@ def describe(
 def _describe_signatures(translator, run, names, config, pairs):
     """Inputs, outputs and an example of each signature."""
     sources, targets = zip(*pairs[:3], strict=True) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
-    described = {}
+    described, languages = {}, example_languages(describe_languages(translator))
     for name in names:
         signature = SIGNATURES[name]
         # Tables grow with the square of the length: a few words, or characters, are enough.
         texts = sources if signature.batchable else [" ".join(sources[0].split()[:3])[:36]]
-        inputs = make_inputs(name, texts, targets)
+        inputs = make_inputs(name, texts, targets, languages)
         if name == "tokens":
             inputs["ids"] = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
         outputs = run(name, inputs)
         described[name] = {
             **{
                 kind: {key: {"dtype": dtype, "shape": shape} for key, (shape, dtype) in of.items()}
-                for kind, of in (("inputs", signature.inputs), ("outputs", signature.outputs))
+                for kind, of in (
+                    ("inputs", inputs_of(name, languages)),
+                    ("outputs", signature.outputs),
+                )
             },
             "batchable": signature.batchable,
             "example": {"inputs": inputs, "outputs": outputs},
@@ -280,7 +318,7 @@ def _describe_model(translator, config):
         "architecture": architecture,
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
-        "prefix_token": config.prefix_token,
+        **describe_languages(translator),
         "max_output_length": config.max_output_length,
         "vocabulary": vocabulary,
         **translator.card,

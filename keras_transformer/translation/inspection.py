@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD
-from keras_transformer.translation.sentences import AttentionMaps, TokenStep
+from keras_transformer.translation.sentences import AttentionMaps, TokenStep, as_bytes
 from keras_transformer.translation.text_model import decoder_input
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Tensor
@@ -23,6 +23,8 @@ def attention_maps(
     translator: Translator,
     source: str | bytes,
     target: str | bytes | Sequence[int] | Tensor | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> AttentionMaps:
     """Computes all attention weights of one pair.
 
@@ -31,9 +33,10 @@ def attention_maps(
         source: Text.
         target: Its translation: text, or ids as a search returns them; by default the translator's
             own, by greedy search.
+        source_language, target_language: See `Translator.translate`.
 
     Returns:
-        `AttentionMaps`.
+        `AttentionMaps`, with the tokens of the languages.
 
     Raises:
         ValueError: If the target is too long for the model, or has an invalid id.
@@ -43,7 +46,10 @@ def attention_maps(
     >>> maps = attention_maps(translator, "samedi 9 mai 1998")
     >>> figure = plot_attention(maps.scores["cross"], *maps.labels("cross"))
     """
-    source_ids, target_ids = _read(translator, source, target)
+    source_ids, target_ids, first = _read(
+        translator, source, target, source_language, target_language
+    )
+    target_ids = tf.concat([first, target_ids], axis=1)
     _, scores = all_attention(translator.model, source_ids, target_ids)
     return AttentionMaps(
         _pieces(translator.source_tokenizer, source_ids[0]),
@@ -57,11 +63,13 @@ def token_probabilities(
     source: str | bytes,
     target: str | bytes | Sequence[int] | Tensor | None = None,
     number: int = 5,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> list[TokenStep]:
     """Finds the most probable tokens at each step of a translation.
 
     Args:
-        translator, source, target: See `attention_maps`.
+        translator, source, target, source_language, target_language: See `attention_maps`.
         number: How many of the most probable tokens.
 
     Returns:
@@ -78,9 +86,12 @@ def token_probabilities(
     size = translator.model.target_vocabulary_size
     if not 1 <= number <= size:
         raise ValueError(f"number must be from 1 to {size}, the vocabulary, received {number}.")
-    source_ids, target_ids = _read(translator, source, target)
-    logits, _ = all_attention(translator.model, source_ids, target_ids)
-    taken, ids, best = rank_tokens(logits, target_ids, number)
+    source_ids, target_ids, first = _read(
+        translator, source, target, source_language, target_language
+    )
+    inputs = tf.concat([first, target_ids], axis=1)
+    logits, _ = all_attention(translator.model, source_ids, inputs)
+    taken, ids, best = rank_tokens(logits[:, first.shape[1] :], target_ids, number)
     tokenizer = translator.target_tokenizer
     pieces = np.reshape(_pieces(tokenizer, tf.reshape(ids[0], [-1])), ids.shape[1:]).tolist()
     rows = zip(
@@ -128,13 +139,19 @@ def rank_tokens(
     return tf.gather(log_probs, target, batch_dims=2), ids, best
 
 
-def _read(translator, source, target):
-    """Ids `(1, S)` and `(1, T)`: END is appended to text; ids end at their END, if any."""
-    source_ids, empty = translator.read_source([source])
+def _read(translator, source, target, *codes):
+    """Ids `(1, S)` and `(1, T)`: END is appended to text; ids end at their END, if any.
+
+    And `(1, 0)` or `(1, 1)`, the token of a language that the target begins with.
+    """
+    languages = translator.language_rows(as_bytes([source]), *codes)
+    first = tf.zeros([1, 0], tf.int32) if not translator.num_forced else languages[:, 1:]
+    source_ids, empty = translator.read_source([source], languages)
     if target is None:
-        target = translator.translate_ids(source_ids, empty)[0][0, 0]
+        target = translator.translate_ids(source_ids, empty, languages=languages)[0][0, 0]
     if isinstance(target, (str, bytes)):
-        return source_ids, translator.read_targets("target", [target], 1, end=True).to_tensor()
+        ids = translator.read_targets("target", [target], 1, end=True).to_tensor()
+        return source_ids, ids, first
     ids = np.asarray(target)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"Expected a text or the ids of one, received {target!r}.")
@@ -145,7 +162,7 @@ def _read(translator, source, target):
         raise ValueError(
             f"Expected 1 to {longest} ids of a vocabulary of {size}, received {ids.tolist()}."
         )
-    return source_ids, tf.constant([ids], tf.int32)
+    return source_ids, tf.constant([ids], tf.int32), first
 
 
 def _pieces(tokenizer, ids):

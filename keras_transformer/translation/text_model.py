@@ -112,7 +112,8 @@ class TextModel(tf.Module):
     @functools.cached_property
     def language_ids(self) -> dict[str, int]:
         """The ids of the tokens of languages, by their codes; the same on both sides."""
-        pieces = self.source_tokenizer.pieces(tf.range(self.source_tokenizer.vocabulary_size))
+        with tf.init_scope():
+            pieces = self.source_tokenizer.pieces(tf.range(self.source_tokenizer.vocabulary_size))
         ids = {piece.decode().removeprefix(SPACE): id for id, piece in enumerate(pieces.numpy())}
         tokens = self.languages.tokens if self.languages else {}
         return {code: ids[token] for code, token in tokens.items()}
