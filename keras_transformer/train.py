@@ -30,6 +30,7 @@ from keras_transformer.training.losses import (
 )
 from keras_transformer.training.optimizer import EMAAdam, WarmupInverseSqrt
 from keras_transformer.transformer import Transformer
+from keras_transformer.translation.text_model import begin_with_languages
 from keras_transformer.utils import Path, counted
 
 
@@ -161,7 +162,8 @@ def _make_training_dataset(config, data):
     )
     if data.corpora:
         return make_dataset(corpus=data.corpora, **options)
-    return make_dataset(data.pairs, *data.tokenizers, **options)
+    tokenizers = begin_with_languages(data.tokenizers, config.find_languages())
+    return make_dataset(data.pairs, *tokenizers, **options)
 
 
 def _make_model(config, data, strategy, is_begun):

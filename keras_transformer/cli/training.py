@@ -146,15 +146,20 @@ def import_(
     /,
     num_heads: Annotated[int | None, "heads, for models outside of OpenNMT-tf's catalog"] = None,
     activation: Annotated[str | None, "their activation, relu or silu; if unset: relu"] = None,
+    source_language: Annotated[
+        str | None, "language that a model of several translates from by default"
+    ] = None,
+    target_language: Annotated[str | None, "language that it translates into by default"] = None,
 ) -> None:
-    """Import a model of OPUS-MT (Marian) or of OpenNMT-tf as a run that all commands take.
+    """Import a model of OPUS-MT (Marian), M2M100, NLLB or OpenNMT-tf as a run for all commands.
 
     Nothing in its files is executed. Its beam size and length penalty become the defaults of
     translate, evaluate and export.
     """
     from keras_transformer.tools.importers.importing import import_model
 
-    print(import_model(path, output, num_heads, activation))
+    languages = source_language, target_language
+    print(import_model(path, output, num_heads, activation, *languages))
 
 
 def average(

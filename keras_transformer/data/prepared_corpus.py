@@ -30,6 +30,7 @@ from keras_transformer.data.text_files import (
     sample_rows,
 )
 from keras_transformer.presets import PrepareConfig
+from keras_transformer.presets.languages import Languages
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.utils import Path, counted, creating, describe_corruption, read_json
@@ -156,8 +157,13 @@ def describe_file(path: Path, name: str) -> dict[str, int]:
 # Writing.
 
 
-def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = None) -> None:
-    """Writes a prepared corpus; see `keras_transformer.prepare`."""
+def prepare_corpus(
+    config: PrepareConfig,
+    output: Path,
+    processes: int | None = None,
+    languages: Languages | None = None,
+) -> None:
+    """Writes a prepared corpus, with the tokens of languages; see `keras_transformer.prepare`."""
     parallel = ParallelText(config.train_source, config.train_target)
     text = TrainingText(parallel, config.valid_fraction, config.seed)
     valid = text.valid
@@ -171,7 +177,7 @@ def prepare_corpus(config: PrepareConfig, output: Path, processes: int | None = 
         writer = CorpusWriter(folder, options, {"train": train, "valid": fingerprint(valid)})
         models = _make_vocabularies(config, text)
         writer.add_texts(models, valid)
-        targets = _write_shards(writer, models, text, config, processes)
+        targets = _write_shards(writer, models, text, config, processes, languages)
         writer.manifest["lost"] = lost = saved.describe_lost(models[1], targets)
         writer.finish(is_sampled=config.subword_sampling > 0)
     if lost:
@@ -195,7 +201,7 @@ def _make_vocabularies(config, text):
     return learn_vocabularies(read, config, config.joint_vocabulary)
 
 
-def _write_shards(writer, models, text, config, processes):
+def _write_shards(writer, models, text, config, processes, languages):
     """Tokenizes and writes the pairs; returns up to 10,000 targets, evenly spaced."""
     targets: list[str] = []
 
@@ -205,7 +211,11 @@ def _write_shards(writer, models, text, config, processes):
 
     blocks = map(collect_targets, text.blocks())
     repeated = (block for block in blocks for _ in range(config.samples))
-    encoders = [saved.make_encoder(model, config.subword_sampling) for model in models]
+    firsts = saved.find_beginnings(models[0], languages)
+    encoders = [
+        saved.make_encoder(model, config.subword_sampling, first)
+        for model, first in zip(models, firsts, strict=True)
+    ]
     dtype = np.min_scalar_type(max(size for _, size in encoders) - 1)
 
     def encode(block):

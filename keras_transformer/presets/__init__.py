@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from keras_transformer.presets.languages import Languages, find_languages
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
@@ -140,6 +141,10 @@ class TrainConfig:
     )
 
     # Not options of the command line; the latter was one of earlier versions.
+    source_language: str | None = option(
+        None, "language of the sources, of a model that translates between several"
+    )
+    target_language: str | None = option(None, "language of the translations, likewise")
     imported: Imported | None = option(None, "origin", section="imported model", hidden=True)
     subword_sampling: float = option(0.0, "alpha of subword sampling in training", hidden=True)
 
@@ -179,6 +184,10 @@ class TrainConfig:
             raise ValueError(
                 "--freeze source-embeddings would also freeze the softmax: share_embeddings=all."
             )
+
+    def find_languages(self) -> Languages | None:
+        """Returns the languages of a model that translates between several, else None."""
+        return find_languages(self.imported, self.source_language, self.target_language)
 
     @property
     def is_imported(self) -> bool:
@@ -235,6 +244,8 @@ class PrepareConfig:
     lowercase: bool = _copy_train_field("lowercase")
     nfkc: bool = _copy_train_field("nfkc")
     joint_vocabulary: bool = option(True, "one for both sides; share_embeddings=all needs it")
+    source_language: str | None = _copy_train_field("source_language")
+    target_language: str | None = _copy_train_field("target_language")
     subword_sampling: float = option(0.0, "BPE-dropout, or alpha of unigram sampling", SHARE)
     samples: int = option(1, "times to write each pair, each time with new segmentations", COUNT)
     seed: int = option(1, "seed of the sample and of the held-out pairs", SEED)

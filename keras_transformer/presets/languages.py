@@ -46,6 +46,13 @@ class Languages:
         """Whether the target begins with the token of its language."""
         return len(self.sides) == 2
 
+    @property
+    def beginnings(self) -> tuple[list[str], list[str]]:
+        """The codes of the tokens that a source and a target begin with in training."""
+        if not self.is_forced:
+            return [self.target] if self.target else [], []
+        return [str(self.source)], [str(self.target)]
+
     def pairs(self, source: Language, target: Language, count: int) -> list[tuple[str, ...]]:
         """Returns the codes of the sides of each of `count` texts; None stands for the fixed ones.
 
@@ -96,7 +103,8 @@ def fix_languages(
 ) -> Languages | None:
     """Returns the languages with others to translate between, where these are given."""
     if languages is None:
-        return find_languages(None, source, target)
+        check_no_languages(source, target)
+        return None
     source, target = source or languages.source, target or languages.target
     return dataclasses.replace(languages, source=source, target=target)
 
@@ -110,7 +118,8 @@ def find_exported_languages(
         ValueError: If one is given that the export fixes, or has not.
     """
     if (part := card.get("languages")) is None:
-        return find_languages(None, source, target)
+        check_no_languages(source, target)
+        return None
     fixed = {side: part.get(f"{side}_language") for side in SIDES}
     for side, code in zip(SIDES, (source, target), strict=True):
         if code and fixed[side] and code != fixed[side]:
@@ -124,19 +133,24 @@ def find_exported_languages(
 
 
 def find_languages(
-    imported: Imported | dict[str, Any] | None, source: str | None = None, target: str | None = None
+    imported: Imported | None, source: str | None = None, target: str | None = None
 ) -> Languages | None:
-    """Returns the languages of an imported model, as `Imported` or its dict in a model card.
+    """Returns the languages of an imported model; None if it has none.
 
     `source` and `target` are the codes of those that it translates between.
     """
-    if isinstance(imported, Imported):
-        imported = dataclasses.asdict(imported)
-    tags = (imported or {}).get("language_tags") or ()
-    if not tags:
-        if given := source or target:
-            raise ValueError(f"The model has no languages to choose from, received {given!r:.40}.")
+    tags = imported.language_tags if imported else ()
+    if not imported or not tags:
+        check_no_languages(source, target)
         return None
-    order = (imported or {}).get("language_order", LANGUAGE_ORDERS[0])
-    tokens = {tag.strip("_<>"): tag for tag in tags}
-    return Languages(tokens, order, source, target)
+    return Languages(
+        {tag.strip("_<>"): tag for tag in tags}, imported.language_order, source, target
+    )
+
+
+def check_no_languages(source: Language, target: Language) -> None:
+    """Raises if a language is given to a model that has none to choose from."""
+    if given := source or target:
+        raise ValueError(
+            f"The model has no languages to choose from, received {given!r:.40}: leave it out."
+        )

@@ -12,8 +12,8 @@ import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.presets import resolve_search
-from keras_transformer.presets.languages import find_exported_languages, find_languages
+from keras_transformer.presets import TrainConfig, resolve_search
+from keras_transformer.presets.languages import find_exported_languages, fix_languages
 from keras_transformer.presets.options import PRECISIONS, check_value
 from keras_transformer.runs.run import (
     CONFIG,
@@ -118,7 +118,8 @@ class Opened:
         self.search = resolve_search(None, options, own)
         given = source_language, target_language
         if self.run is not None:
-            self.languages = find_languages(self.card.get("imported"), *given)
+            config = run.read_config() if run.has(CONFIG) else TrainConfig()
+            self.languages = fix_languages(config.find_languages(), *given)
         else:
             self.languages = find_exported_languages(self.card, *given)
 

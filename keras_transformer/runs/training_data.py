@@ -26,7 +26,8 @@ from keras_transformer.data.text_files import (
     sample_rows,
 )
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
-from keras_transformer.presets.options import check_vocabularies
+from keras_transformer.presets.languages import find_languages
+from keras_transformer.presets.options import LANGUAGE_ORDERS, check_vocabularies
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.run import (
     CONFIG,
@@ -98,6 +99,7 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
         for side in config.pretrained:
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
     _check_texts(config)
+    _check_languages(config)
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics
 
@@ -149,6 +151,25 @@ def _check_texts(config: TrainConfig) -> None:
                     f"{path} is too large to be read into memory: prepare it with "
                     "keras-transformer prepare, and give the result by --corpus."
                 )
+
+
+def _check_languages(config: TrainConfig) -> None:
+    """Raises if the languages of a model of several are missing, or those of a corpus."""
+    languages = config.find_languages()
+    if languages is None or not languages.is_forced:  # sources may have their tokens already
+        return
+    if languages.order == LANGUAGE_ORDERS[2]:
+        raise ValueError(
+            "Models whose sources end with the token of their language cannot be trained: use one "
+            "whose tokenizer has legacy_behaviour false."
+        )
+    languages.pairs(None, None, 0)
+    for path, _ in parse_corpora(config.corpus):
+        if not read_manifest(path)["options"].get("target_language"):
+            raise ValueError(
+                f"{path} was prepared without languages: prepare it with --source-language and "
+                "--target-language."
+            )
 
 
 def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
@@ -351,7 +372,12 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
     ParallelText(config.train_source, config.train_target, "--train-target")
     if config.valid_source is not None:
         ParallelText(config.valid_source, config.valid_target, "--valid-target")
-    prepare_corpus(config, output, processes)
+    origin = config.vocabularies and Run(config.vocabularies)
+    imported = origin.read_config().imported if origin and origin.has(CONFIG) else None
+    languages = find_languages(imported, config.source_language, config.target_language)
+    if languages is not None and languages.is_forced:
+        languages.pairs(None, None, 0)
+    prepare_corpus(config, output, processes, languages)
 
 
 def _find_vocabulary_options(config):

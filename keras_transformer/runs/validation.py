@@ -10,11 +10,13 @@ import keras
 from keras_transformer.data.dataset import make_dataset
 from keras_transformer.data.pairs import read_sides
 from keras_transformer.presets import SearchConfig, TrainConfig, resolve_search
+from keras_transformer.presets.languages import Languages
 from keras_transformer.runs.run import SCORES, Run
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, is_chief
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.translation.corpus_scores import corpus_scores
+from keras_transformer.translation.text_model import begin_with_languages
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Pairs
 
@@ -115,6 +117,7 @@ class TranslationScores(keras.callbacks.Callback):
         self.bleu_tokenize = bleu_tokenize
         self.batch_size = batch_size
         self.source_end = source_end
+        self.languages: Languages | None = None
         self._translator: Translator | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -130,6 +133,7 @@ class TranslationScores(keras.callbacks.Callback):
         if self._translator is None or self._translator.model is not model:
             self._translator = Translator(model, *self.tokenizers, source_end=self.source_end)
             self._translator.length_ratio = 2 * self._length_ratio()
+            self._translator.languages = self.languages
         outputs = self._translator.translate(self.sources, self.batch_size, self.search)
         scores = corpus_scores(outputs, self.targets, self.bleu_tokenize)
         return {"val_bleu": scores["bleu"], "val_chrf": scores["chrf"]}
@@ -153,9 +157,10 @@ class RunValidation:
     def __init__(
         self, config: TrainConfig, pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer]
     ) -> None:
+        languages = config.find_languages()
         self.dataset = make_dataset(
             pairs,
-            *tokenizers,
+            *begin_with_languages(tokenizers, languages),
             config.tokens_per_batch,
             config.model.max_length,
             shuffle=False,
@@ -171,6 +176,7 @@ class RunValidation:
                 beam_size=config.validation_beam_size,
                 source_end=config.source_end,
             )
+            self._translation.languages = languages
             self.callbacks.append(self._translation)
 
     def __call__(self, model: "Transformer") -> dict[str, float]:

@@ -12,8 +12,8 @@ from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.presets.languages import (
     Language,
     Languages,
+    check_no_languages,
     find_exported_languages,
-    find_languages,
 )
 from keras_transformer.serving.server_process import ServerProcess, one_line
 from keras_transformer.serving.structure import inspect_version
@@ -137,7 +137,7 @@ class ExportedTranslator:
     def _list_languages(self, source, target, count):
         """The inputs for the languages of `count` texts."""
         if self.languages is None:
-            find_languages(None, source, target)
+            check_no_languages(source, target)
             return {}
         pairs = self.languages.pairs(source, target, count)
         names = [f"{side}_language" for side in self.languages.sides]

@@ -57,9 +57,9 @@ OURS = frozenset(
     SentencepieceTokenizeOp Shape Sigmoid Sin Size Softmax Softplus Softsign Split Sqrt Square
     Squeeze StatefulPartitionedCall StatelessCase StatelessRandomGetKeyCounter
     StatelessRandomUniformV2 StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient
-    StridedSlice StringJoin StringLower Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve
-    TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose UnicodeTranscode
-    VarHandleOp Where While ZerosLike
+    StridedSlice StringJoin StringLower Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem
+    TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose
+    UnicodeTranscode VarHandleOp Where While ZerosLike
     """.split()
 )
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from keras_transformer.presets.languages import Languages
 from keras_transformer.special_ids import UNK
 from keras_transformer.utils import Path, counted, read_bytes
 
@@ -108,8 +109,32 @@ def open_model(model: bytes, path: Path | None = None) -> "Saved":
         raise ValueError(f"{path}: {error}" if path else str(error)) from error
 
 
+def find_language_ids(model: bytes, languages: Languages) -> dict[str, int]:
+    """Returns the ids of the tokens of languages in a SentencePiece model, by their codes."""
+    import sentencepiece
+
+    from keras_transformer.tokenizers.tokenizer import SPACE
+
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = {}
+    for code, token in languages.tokens.items():
+        # One that is found in texts stands with the space before it.
+        found = [processor.piece_to_id(piece) for piece in (token, SPACE + token)]
+        ids[code] = max(found)  # that of an unknown piece is the least
+    return ids
+
+
+def find_beginnings(model: bytes, languages: Languages | None) -> tuple[list[int], list[int]]:
+    """Returns the ids that sources and targets of a training begin with; see `Languages`."""
+    if languages is None:
+        return [], []
+    ids = find_language_ids(model, languages)
+    source, target = ([ids[code] for code in codes] for codes in languages.beginnings)
+    return source, target
+
+
 def make_encoder(
-    model: bytes, subword_sampling: float = 0.0
+    model: bytes, subword_sampling: float = 0.0, first: Sequence[int] = ()
 ) -> tuple[Callable[[Sequence[bytes]], EncodedLines], int]:
     """Returns a function from lines to ids, for whole corpora, and the size of the vocabulary.
 
@@ -120,14 +145,14 @@ def make_encoder(
 
     With `subword_sampling`, segmentations are sampled: it is the probability that BPE-dropout skips
     a merge, or the exponent of the probabilities of a unigram model. The samples differ each time:
-    a seed of sentencepiece holds in one process only.
+    a seed of sentencepiece holds in one process only. All lines begin with the ids `first`.
     """
     if not subword_sampling and model_type(model) in ("unigram", "wordpiece"):
         tokenizer = open_model(model)
 
         def encode_as_served(lines):
             ragged = tokenizer(lines)
-            return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
+            return _begin(ragged.flat_values.numpy(), ragged.row_lengths().numpy(), first)
 
         return encode_as_served, tokenizer.vocabulary_size
     import numpy as np
@@ -139,9 +164,18 @@ def make_encoder(
     def encode(lines):
         rows = processor.encode(lines, num_threads=1, **(sampling if subword_sampling else {}))
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
+        return _begin(ids, lengths, first)
 
     return encode, processor.vocab_size()
+
+
+def _begin(ids, lengths, first):
+    """Puts ids before the ids of each line."""
+    import numpy as np
+
+    starts = np.repeat(np.cumsum(lengths) - lengths, len(first))
+    return np.insert(ids, starts, np.tile(first, len(lengths))), lengths + len(first)
 
 
 def describe_lost(model: bytes, lines: Sequence[str]) -> str:

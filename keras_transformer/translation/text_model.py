@@ -18,7 +18,8 @@ from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.presets.languages import Languages
 from keras_transformer.presets.options import LANGUAGE_ORDERS
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.tokenizer import SPACE, Tokenizer, check_tokenizer
+from keras_transformer.tokenizers.saved import find_beginnings, find_language_ids
+from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
 from keras_transformer.utils import SearchOutputs, Tensor
 
@@ -112,11 +113,8 @@ class TextModel(tf.Module):
     @functools.cached_property
     def language_ids(self) -> dict[str, int]:
         """The ids of the tokens of languages, by their codes; the same on both sides."""
-        with tf.init_scope():
-            pieces = self.source_tokenizer.pieces(tf.range(self.source_tokenizer.vocabulary_size))
-        ids = {piece.decode().removeprefix(SPACE): id for id, piece in enumerate(pieces.numpy())}
-        tokens = self.languages.tokens if self.languages else {}
-        return {code: ids[token] for code, token in tokens.items()}
+        model: Any = self.source_tokenizer
+        return find_language_ids(model.model, self.languages) if self.languages else {}
 
     def truncate_and_pad(
         self, ids: tf.RaggedTensor, end: bool = True, languages: Tensor | None = None
@@ -128,18 +126,17 @@ class TextModel(tf.Module):
         """
         empty = tf.equal(ids.row_lengths(), 0)
         ids = tf.cast(ids, tf.int32)
-        limit, first, last = self.model.max_length - 1, [], []
-        if languages is not None:
+        limit, tokens, is_last = self.model.max_length - 1, [], False
+        if self.languages is not None and languages is not None:
             present = tf.not_equal(languages[:, :1], PAD) & ~empty[:, tf.newaxis]
             tokens = [tf.ragged.boolean_mask(languages[:, :1], present)]
-            is_last = self.languages and self.languages.order == LANGUAGE_ORDERS[2]
-            first, last = ([], tokens) if is_last else (tokens, [])
-            limit -= is_last
-        ids = tf.concat([*first, ids], axis=1)[:, :limit]
+            is_last = self.languages.order == LANGUAGE_ORDERS[2]
+        ids = ids[:, : limit - 1] if is_last else tf.concat([*tokens, ids], axis=1)[:, :limit]
         ends = tf.fill([ids.nrows(), 1], END)
         if not end:
             ends = tf.ragged.boolean_mask(ends, empty[:, tf.newaxis])
-        return tf.concat([ids, ends, *last], axis=1).to_tensor(PAD), empty
+        parts = [ids, ends, *(tokens if is_last else ())]
+        return tf.concat(parts, axis=1).to_tensor(PAD), empty
 
     def read_source(self, text: Tensor, languages: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
@@ -265,7 +262,7 @@ class TextModel(tf.Module):
 
         The first `num_forced` positions predict nothing of the target.
         """
-        if self.num_forced:
+        if languages is not None and self.num_forced:
             target = tf.concat([languages[:, 1:], target], axis=1)
         return decoder_input(target)
 
@@ -290,6 +287,25 @@ class TextModel(tf.Module):
     def length_limit(self, search: SearchConfig) -> int:
         """Maximum number of tokens of a translation that is searched for like this."""
         return min(search.max_output_length or self.max_output_length, self.max_output_length)
+
+
+def begin_with_languages(
+    tokenizers: Sequence[Tokenizer], languages: Languages | None
+) -> tuple[Any, Any]:
+    """Returns functions from texts to ids, with the tokens of the languages, for a training."""
+    source, target = tokenizers
+    if languages is None:
+        return source, target
+    model: Any = source
+
+    def begin(tokenizer, first):
+        def tokenize(texts, end=False):
+            return tf.concat([tf.tile([first], [len(texts), 1]), tokenizer(texts, end)], axis=1)
+
+        return tokenize if first else tokenizer
+
+    first, second = find_beginnings(model.model, languages)
+    return begin(source, first), begin(target, second)
 
 
 def decoder_input(target: Tensor) -> Tensor:

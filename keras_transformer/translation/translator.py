@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_transformer.kernels.tensorflow.machine import has_gpu, inter_op_threads
 from keras_transformer.layers.composite import change_precision
 from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
-from keras_transformer.presets.languages import Language, find_languages
+from keras_transformer.presets.languages import Language, check_no_languages
 from keras_transformer.special_ids import PAD
 from keras_transformer.translation.sentences import (
     Hypothesis,
@@ -108,7 +108,10 @@ class Translator(TextModel):
             ValueError: See `translate`; or if a tensor is not a string tensor of rank 0 or 1.
         """
         search = resolve_search(search, options, self.default_search)
-        languages = {"source_language": source_language, "target_language": target_language}
+        languages: dict[str, Any] = {
+            "source_language": source_language,
+            "target_language": target_language,
+        }
         if tf.is_tensor(texts):
             return self._translate_tensor(texts, batch_size, search, prefixes, languages)
         if not isinstance(texts, (str, bytes)):
@@ -358,7 +361,7 @@ class Translator(TextModel):
         """
         languages = self.languages
         if languages is None:
-            find_languages(None, source, target)
+            check_no_languages(source, target)
             return None
         if languages.sides == ("target",) and not (source or target or languages.target):
             tags = tuple(token.encode() for token in languages.tokens.values())

@@ -25,7 +25,7 @@ from werkzeug.wrappers import Request, Response
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.opening import Opened
 from keras_transformer.special_ids import PAD
-from keras_transformer.translation.sentences import KINDS, LEAST_LOG_PROB
+from keras_transformer.translation.sentences import KINDS, LEAST_LOG_PROB, as_bytes
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")  # of this machine, in a browser's requests
@@ -224,8 +224,8 @@ class ExploredRun:
         """
         import tensorflow as tf
 
-        from keras_transformer.translation.text_model import TEXT
-        from keras_transformer.translation.translator import TARGET
+        from keras_transformer.translation.text_model import LANGUAGES, TEXT
+        from keras_transformer.translation.translator import PREFIX
 
         text, prefix = _read_text(request), request.get("prefix", [])
         size = self._translator.model.target_vocabulary_size
@@ -235,12 +235,12 @@ class ExploredRun:
             raise BadRequest(f"prefix must be a list of ids from 0 to {size - 1}.")
         k = min(int(_read_number(request, "k", 10, 1, MAX_BEST)), size)
         ids = [i for i in prefix if i != PAD][: self._translator.max_output_length]
-        inputs = TEXT, TARGET, tf.TensorSpec([], tf.int32)
+        inputs = TEXT, PREFIX, tf.TensorSpec([], tf.int32, "k"), LANGUAGES
         function = self._translator.compiled(_inspect, inputs, translator=self._translator)
-        found = function(tf.constant([text]), tf.constant([ids], tf.int32), tf.constant(k))
+        found = function([text], [ids], k, self._language_rows([text]))
         is_empty, found = bool(found.pop("empty")), {x: found[x].numpy() for x in found}
         if is_empty:
-            empty: dict[str, Any] = {"source": [], "steps": []}
+            empty: dict[str, Any] = {"source": [], "forced": [], "steps": []}
             return {"text": "", "log_prob": 0.0, "attention": dict.fromkeys(KINDS, [])} | empty
         steps = []
         for number in range(len(found["target"])):
@@ -255,6 +255,7 @@ class ExploredRun:
             "text": _decode(found["text"]),
             "log_prob": float(found["log_prob"]),
             "source": [_decode(token) for token in found["source"]],
+            "forced": [_decode(token) for token in found["forced"]],
             "steps": steps,
             "attention": {kind: maps.tolist() for kind, maps in attention.items()},
         }
@@ -270,34 +271,49 @@ class ExploredRun:
         """Samples translations of `text` with a `temperature` and a `seed`."""
         import tensorflow as tf
 
-        from keras_transformer.translation.text_model import TEXT
+        from keras_transformer.translation.text_model import LANGUAGES, TEXT
         from keras_transformer.translation.translator import SEEDS
 
         text = _read_text(request)
         temperature = _read_number(request, "temperature", 1.0, 0.01, 100.0)
         seed = int(_read_number(request, "seed", 1, 0, 2**53))
-        inputs = TEXT, SEEDS, tf.TensorSpec([None], tf.float32)
+        inputs = TEXT, SEEDS, tf.TensorSpec([None], tf.float32, "temperature"), LANGUAGES
         function = self._translator.compiled(_draw, inputs, translator=self._translator)
         seeds = tf.constant([seed + draw for draw in range(SAMPLES)], tf.int64)
-        found = function([text] * SAMPLES, seeds, [temperature] * SAMPLES)
+        texts = [text] * SAMPLES
+        found = function(texts, seeds, [temperature] * SAMPLES, self._language_rows(texts))
         rows = zip(found["text"].numpy(), found["log_prob"].numpy(), strict=True)
         return {"translations": [{"text": _decode(x), "log_prob": float(y)} for x, y in rows]}
 
+    def _language_rows(self, texts):
+        """The tokens of the languages, see `LANGUAGES`; PAD for a model without."""
+        rows = self._translator.language_rows(as_bytes(texts), None, None)
+        return np.full([len(texts), 2], PAD, np.int32) if rows is None else rows
 
-def _inspect(text, prefix, k, translator):
+
+def _inspect(text, prefix, k, languages, translator):
     """Translates one text: tokens (S,) and (T,), the best (T, k), and attention; all at once."""
+    import tensorflow as tf
+
     from keras_transformer.translation.inspection import all_attention, rank_tokens
 
-    source, empty = translator.read_source(text)
-    tokens, texts, log_prob, _ = translator.translate_ids(source, empty, prefix=prefix)
+    source, empty = translator.read_source(text, languages)
+    tokens, texts, log_prob, _ = translator.translate_ids(
+        source, empty, languages=languages, prefix=prefix
+    )
     tokens, to_pieces = tokens[:, 0], translator.target_tokenizer.pieces
-    logits, attention = all_attention(translator.model, source, tokens)
-    log_probs, best_ids, best_log_probs = rank_tokens(logits, tokens, k)
+    # The token of a language is input, and nothing that the model has chosen.
+    first = translator.num_forced
+    inputs = tf.concat([languages[:, 1 : 1 + first], tokens], axis=1)
+    logits, attention = all_attention(translator.model, source, inputs)
+    attention |= {kind: attention[kind][..., first:, :] for kind in ("decoder", "cross")}
+    log_probs, best_ids, best_log_probs = rank_tokens(logits[:, first:], tokens, k)
     found = {
         "empty": empty,
         "text": texts[:, 0],
         "log_prob": log_prob[:, 0],
         "source": translator.source_tokenizer.pieces(source),
+        "forced": to_pieces(languages[:, 1 : 1 + first]),
         "target": to_pieces(tokens),
         "ids": tokens,
         "log_probs": log_probs,
@@ -308,11 +324,11 @@ def _inspect(text, prefix, k, translator):
     return {name: value[0] for name, value in (found | attention).items()}
 
 
-def _draw(text, seeds, temperature, translator):
+def _draw(text, seeds, temperature, languages, translator):
     import tensorflow as tf
 
     every = {"top_k": tf.zeros_like(seeds, tf.int32), "top_p": tf.ones_like(temperature)}
-    return translator.best(text, seeds=seeds, temperature=temperature, **every)
+    return translator.best(text, languages=languages, seeds=seeds, temperature=temperature, **every)
 
 
 def _describe_token(token, number, log_prob):

@@ -41,13 +41,18 @@ HUB_FILES = (
     *(TOKENIZER, ADDED, SPECIAL_TOKENS, PIECES, "*.spm", "*vocab.json", "README.md"),
 )
 MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
-SHOWN_TAGS = 5  # of those of a multilingual model
+SHOWN_CODES = 5  # of those of a multilingual model
 
 
 def import_model(
-    path: Path, output: Path, num_heads: int | None = None, activation: str | None = None
+    path: Path,
+    output: Path,
+    num_heads: int | None = None,
+    activation: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> Run:
-    """Imports a model of OPUS-MT (Marian) or of OpenNMT-tf as a run directory.
+    """Imports a model of OPUS-MT (Marian), M2M100, NLLB or OpenNMT-tf as a run directory.
 
     Every command and function that takes a run takes the new one. All its tensors must be known,
     of the right shape and finite. No code in the files is executed.
@@ -60,6 +65,8 @@ def import_model(
         output: The directory to create.
         num_heads: Number of heads of a model of OpenNMT-tf that is not in its catalog.
         activation: Its activation, `"relu"` or `"silu"`.
+        source_language, target_language: Languages that a model of several translates between by
+            default, such as `"en"` and `"de"`.
 
     Returns:
         `Run`.
@@ -87,6 +94,10 @@ def import_model(
             language_tags=model.source.tags or model.imported.language_tags,
         )
         config = _make_config(model, imported, source, target)
+        config = dataclasses.replace(
+            config, source_language=source_language, target_language=target_language
+        )
+        config.find_languages()  # raises if one is unknown
         translator = _make_translator(model, config, source, target)
     with creating(output) as temporary:
         new = Run(temporary)
@@ -251,7 +262,9 @@ def _report(config, num_source_ids, num_target_ids, notes):
         f"{num_target_ids:,} ids; default search: beam {imported.beam_size}, length penalty "
         f"{imported.length_penalty:g}",
     ]
-    if tags := imported.language_tags:
-        shown = ", ".join(tags[:SHOWN_TAGS]) + ", …" * (len(tags) > SHOWN_TAGS)
-        lines.append(f"begin each source with one of {len(tags):,} language tags: {shown}")
+    if languages := config.find_languages():
+        codes = [*languages.tokens]
+        shown = ", ".join(codes[:SHOWN_CODES]) + ", …" * (len(codes) > SHOWN_CODES)
+        options = " and ".join(f"--{side}-language" for side in languages.sides)
+        lines.append(f"{len(codes):,} languages, which {options} choose: {shown}")
     print(*lines, *(f"note: {note}" for note in notes), sep="\n", file=sys.stderr)

@@ -64,7 +64,7 @@ def read_m2m100(folder: str) -> SourceModel:
     is_last = kind == NLLB and tokenizer.get("legacy_behaviour")
     return read_folder(
         folder,
-        kind.removesuffix("Tokenizer"),
+        "NLLB" if kind == NLLB else "M2M100",
         ALLOWED,
         (vocabulary, vocabulary),
         {"language_tags": languages, "language_order": LANGUAGE_ORDERS[2 if is_last else 1]},

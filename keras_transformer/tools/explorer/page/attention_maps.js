@@ -26,10 +26,11 @@ export class AttentionMaps {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
-  show({ source, steps, attention }) {
+  show({ source, forced, steps, attention }) {
     const target = steps.map((step) => step.token);
-    const inputs = [START, ...target.slice(0, -1)];
-    this.tokens = { cross: [target, source], encoder: [source, source], decoder: [inputs, inputs] };
+    const keys = [START, ...forced, ...target.slice(0, -1)];
+    const inputs = keys.slice(forced.length); // a language's token, or START, and those after it
+    this.tokens = { cross: [target, source], encoder: [source, source], decoder: [inputs, keys] };
     this.attention = attention;
     this.selected = null;
     const layers = attention.cross.length;
