@@ -24,6 +24,7 @@ import grpc  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc  # noqa: E402
 
+LEAST_LOG_PROB = -1e9  # of a text without a translation
 LARGEST_MESSAGE = 64 << 20  # bytes; gRPC's own limit is 4 MiB
 # By itself gRPC sends everything to the first address that answers.
 TAKE_TURNS = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
@@ -71,8 +72,13 @@ class GrpcClient:
     def __exit__(self, *_):
         self._channel.close()
 
-    def translate(self, texts):
+    def translate(self, texts, source_language=None, target_language=None):
         """Translates a list of strings, or of bytes, in one request.
+
+        Args:
+            texts: Of any number.
+            source_language, target_language: Codes, such as "de", for a model that translates
+                between several languages and has these inputs.
 
         Returns:
             List of strings.
@@ -80,7 +86,13 @@ class GrpcClient:
         if not texts:
             return []
         rows = [text.encode(errors="replace") if isinstance(text, str) else text for text in texts]
-        found = self.predict({"text": rows}).get("text")
+        codes = {"source_language": source_language, "target_language": target_language}
+        codes = {name: code for name, code in codes.items() if code is not None}
+        reply = self.predict({"text": rows} | {name: [codes[name]] * len(rows) for name in codes})
+        found = reply.get("text")
+        if codes and LEAST_LOG_PROB in reply.get("log_prob", ()):
+            languages = " or ".join(codes.values())
+            raise ClientError(f"{self.model} at {self.address} knows no language {languages}.")
         if found is None or found.dtype != object or found.shape != (len(rows),):
             received = "none" if found is None else f"{found.dtype} {list(found.shape)}"
             raise ClientError(
@@ -151,6 +163,8 @@ def main():
     parser.add_argument("--model", required=True, help="its name on the server")
     parser.add_argument("--version", type=int, help="a number; by default the server chooses")
     parser.add_argument("--label", help="such as stable, instead of a number")
+    parser.add_argument("--source-language", help="of a model of several, such as en")
+    parser.add_argument("--target-language", help="to translate into, such as de")
     parser.add_argument(
         "--batch-size", type=int, default=32, help="lines in a request; config/ allows up to 1024"
     )
@@ -171,7 +185,8 @@ def main():
             options.retries,
         ) as client:
             for batch in batches_of(sys.stdin.buffer, options.batch_size):
-                for text in client.translate(batch):
+                languages = options.source_language, options.target_language
+                for text in client.translate(batch, *languages):
                     line = " ".join(text.splitlines())  # in UTF-8, as the input
                     sys.stdout.buffer.write(f"{line}\n".encode(errors="replace"))
                 sys.stdout.buffer.flush()

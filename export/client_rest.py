@@ -24,6 +24,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+LEAST_LOG_PROB = -1e9  # of a text without a translation
 MAX_SHOWN = 200  # characters of an answer, in an error
 
 
@@ -59,15 +60,25 @@ class RestClient:
         self.timeout = timeout
         self.retries = retries
 
-    def translate(self, texts):
+    def translate(self, texts, source_language=None, target_language=None):
         """Translates a list of strings, or of bytes, in one request.
+
+        Args:
+            texts: Of any number.
+            source_language, target_language: Codes, such as "de", for a model that translates
+                between several languages and has these inputs.
 
         Returns:
             List of strings.
         """
         if not texts:
             return []
-        found = self.predict({"text": texts}).get("text")
+        codes = {"source_language": source_language, "target_language": target_language}
+        codes = {name: code for name, code in codes.items() if code is not None}
+        reply = self.predict({"text": texts} | {name: [codes[name]] * len(texts) for name in codes})
+        found = reply.get("text")
+        if codes and LEAST_LOG_PROB in reply.get("log_prob", ()):
+            raise ClientError(f"{self.url} knows no language {' or '.join(codes.values())}.")
         if not isinstance(found, list) or [type(x) for x in found] != [str] * len(texts):
             raise ClientError(
                 f"{self.url} is not a translator: expected {len(texts)} strings as its output "
@@ -216,6 +227,8 @@ def main():
     parser.add_argument("--model", required=True, help="its name on the server")
     parser.add_argument("--version", type=int, help="a number; by default the server chooses")
     parser.add_argument("--label", help="such as stable, instead of a number")
+    parser.add_argument("--source-language", help="of a model of several, such as en")
+    parser.add_argument("--target-language", help="to translate into, such as de")
     parser.add_argument(
         "--batch-size", type=int, default=32, help="lines in a request; config/ allows up to 1024"
     )
@@ -236,7 +249,8 @@ def main():
             options.retries,
         )
         for batch in batches_of(sys.stdin.buffer, options.batch_size):
-            for text in client.translate(batch):
+            languages = options.source_language, options.target_language
+            for text in client.translate(batch, *languages):
                 line = " ".join(text.splitlines())  # in UTF-8, as the input
                 sys.stdout.buffer.write(f"{line}\n".encode(errors="replace"))
             sys.stdout.buffer.flush()

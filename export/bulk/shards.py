@@ -33,7 +33,17 @@ OPTIONS, SHARDS, FINISHED, MESSAGES = "options.json", "shards", "finished", "mes
 TEMPORARY = "temporary"  # a fourth one, with files that are being written
 READ = "read.json"  # beside the shards of a file, once all are read: their checksums and the file's
 # What decides the output, beside the files of the model.
-DECISIVE = ("signature", "format", "field", "target_field", "output_field", "shard_rows")
+LANGUAGES = ("source_language", "target_language")  # inputs of an export of several
+DECISIVE = (
+    "signature",
+    "format",
+    "field",
+    "target_field",
+    "output_field",
+    "shard_rows",
+    *LANGUAGES,
+)
+LEAST_LOG_PROB = -1e9  # of a text without a translation
 SIGNATURES = ("serving_default", "beam", "score")
 UNREADABLE = (OSError, EOFError, ValueError, NotImplementedError, zlib.error, tf.errors.OpError)
 
@@ -55,6 +65,8 @@ class Options:
     batch_rows: int = 256
     batch_bytes: int = 1 << 16
     threads: int = 1
+    source_language: str | None = None
+    target_language: str | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -104,6 +116,8 @@ def parse_arguments(description: str, words: Sequence[str] | None = None) -> tup
     add("--batch-rows", type=int, default=256, help="maximum number of rows in a batch")
     add("--batch-bytes", type=int, default=1 << 16, help="maximum of rows x longest row in bytes")
     add("--threads", type=int, default=1, help="threads of each process")
+    for name in LANGUAGES:
+        add(f"--{name.replace('_', '-')}", help="code, for an export that has this input")
     known, rest = parser.parse_known_args(words)
     options = Options(**vars(known) | {"input": tuple(known.input)})
     for name in ("shard_rows", "batch_rows", "batch_bytes", "threads"):
@@ -360,6 +374,7 @@ class Model:
         except RuntimeError:  # TensorFlow has started in this process
             pass
         self._options = options
+        self._names = ("source", "target") if options.signature == "score" else ("text",)
         state = _read_json(options.state(OPTIONS))
         if state and state["model"] != _checksum_model(options.model):
             raise ValueError(
@@ -374,6 +389,17 @@ class Model:
                 "export the run again with it."
             )
         self._function = signatures[options.signature]
+        codes = {name: getattr(options, name) for name in LANGUAGES}
+        self._languages = {name: code for name, code in codes.items() if code is not None}
+        names = self._function.structured_input_signature[1].keys() & {*LANGUAGES}
+        if names != self._languages.keys():
+            raise ValueError(
+                f"{options.model} needs {' and '.join(sorted(names)) or 'no language'}, received "
+                f"{', '.join(self._languages) or 'none'}: give such options, or leave them out."
+            )
+        # One column of the answer is the log-probability.
+        if names and LEAST_LOG_PROB in self(*[[b"a"]] * len(self._names))[0]:
+            raise ValueError(f"{options.model} knows no {' or '.join(self._languages.values())}.")
 
     def __call__(self, *texts: Sequence[bytes]) -> list[tuple]:
         """Translates texts in batches of similar length.
@@ -384,7 +410,7 @@ class Model:
         Returns:
             For each text (translation, log_prob), with `score` (log_prob, number of tokens).
         """
-        names = ("source", "target") if self._options.signature == "score" else ("text",)
+        names = self._names
         outputs = ("log_prob", "tokens") if len(names) == 2 else ("text", "log_prob")
         rows = list(zip(*texts, strict=True))
         sizes = [sum(map(len, row)) for row in rows]
@@ -394,6 +420,7 @@ class Model:
                 name: tf.constant([rows[row][column] for row in batch], tf.string)
                 for column, name in enumerate(names)
             }
+            inputs |= {name: tf.fill([len(batch)], code) for name, code in self._languages.items()}
             answer = self._function(**inputs)
             columns = [answer[name].numpy() for name in outputs]
             if self._options.signature == "beam":  # the best of N
