@@ -5,11 +5,12 @@ is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
+from keras.src.saving import saving_lib
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.training.losses import explain_failure
@@ -48,6 +49,23 @@ def build_ahead(model: keras.Model, data_batch: Nested) -> None:
     """Builds layers, optimizer, loss and metrics for a batch, or its `element_spec`."""
     with model.distribute_strategy.scope():
         model._symbolic_build(data_batch=data_batch)
+
+
+# Saving.
+
+
+@contextlib.contextmanager
+def saving_to_disk() -> Iterator[None]:
+    """Context in which Keras writes weights to a file, not first to memory: three times their size.
+
+    Without psutil, it does so for large models anyway.
+    """
+    original = saving_lib.is_memory_sufficient
+    saving_lib.is_memory_sufficient = lambda model: False
+    try:
+        yield
+    finally:
+        saving_lib.is_memory_sufficient = original
 
 
 # Steps on replicas.

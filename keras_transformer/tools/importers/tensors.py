@@ -13,7 +13,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401 - by which NumPy knows bfloat16; TensorFlow needs it too
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors import safe_open
 
 from keras_transformer.utils import Path, describe_corruption
 
@@ -25,20 +25,43 @@ STORAGES = {  # of PyTorch
 }
 
 
-def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Reads a safetensors file, a state dict of PyTorch or an `.npz`, by its content."""
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Reads a safetensors file, a state dict of PyTorch or an `.npz`, by its content.
+
+    The tensors are arrays, or for safetensors what NumPy converts to arrays.
+    """
     with open(path, "rb") as file:
         start = file.read(len(LFS))
     if start == LFS:
         raise ValueError(f"{path} is a Git LFS pointer: fetch the file itself with git lfs pull.")
     try:
         if start[8:9] == b"{":  # first, as the size before it may be of any bytes
-            return load_file(path)
+            with safe_open(path, "numpy") as file:
+                return {name: _Stored(path, file, name) for name in file.keys()}  # noqa: SIM118
         if start.startswith(b"PK"):
             return _read_zip(path)
         return _read_torch_stream(path)
     except Exception as error:  # readers raise anything for a corrupted file
         raise ValueError(describe_corruption(path, error)) from None
+
+
+class _Stored:
+    """A tensor in a safetensors file, which is read each time that NumPy needs it.
+
+    So a large model is never in memory twice: what is mapped counts, too.
+    """
+
+    def __init__(self, path: Path, file: Any, name: str) -> None:
+        self._path, self._name = path, name
+        self.shape = tuple(file.get_slice(name).get_shape())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        try:
+            with safe_open(self._path, "numpy") as file:
+                array = file.get_tensor(self._name)
+        except Exception as error:  # it has changed
+            raise ValueError(describe_corruption(self._path, error)) from None
+        return array if dtype is None else array.astype(dtype, copy=False)
 
 
 def _read_zip(path):
