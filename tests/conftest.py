@@ -1,13 +1,24 @@
 """What several files of tests share."""
 
 import gc
+import os
 import sys
 
+import hypothesis
 import pytest
 from tensorflow.python.framework import ops
 
+from keras_transformer.train import train
 from tests.support.child_process import restore_signals
 from tests.support.command_line import run_process
+from tests.support.made_once import made_once
+from tests.support.reversed_text import config_of
+
+# The same examples each time, in CI; `HYPOTHESIS_PROFILE=ordeal`: new and many.
+common = dict(deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck))
+hypothesis.settings.register_profile("ci", derandomize=True, max_examples=20, **common)
+hypothesis.settings.register_profile("ordeal", max_examples=500, **common)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config):
@@ -57,6 +68,18 @@ def memory(request):
     gradients = ops.gradient_registry._registry
     for name in [name for name in gradients if name.startswith("CustomGradient-")]:
         del gradients[name]
+
+
+@pytest.fixture(scope="session")
+def trained_config(tmp_path_factory):
+    """The training of `trained_run`: three epochs on words in reverse order."""
+    return config_of(made_once(tmp_path_factory, "corpus", config_of), epochs=3)
+
+
+@pytest.fixture(scope="session")
+def trained_run(trained_config, tmp_path_factory):
+    """A run directory of `train`, the same for all tests: copy it before you change it."""
+    return made_once(tmp_path_factory, "run", lambda folder: train(trained_config, folder))
 
 
 @pytest.fixture(scope="session")
