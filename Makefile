@@ -16,7 +16,7 @@ BENCH ?=
 PYTHONS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'), \
     $(shell sed -n 's/.*Python :: \(3[.][0-9]*\)$$/\1/p' setup.cfg))
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow test-pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -93,8 +93,10 @@ word-vectors: .venv/installed-test
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist loadfile < /dev/null
 
-test-all: test
+test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow < /dev/null
+
+test-all: test test-slow
 
 # The numerical tests with the oneDNN setting that is not this machine's default, and one thread.
 test-numerical: .venv/installed-test
