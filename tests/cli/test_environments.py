@@ -16,6 +16,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import LIGHT
+from keras_transformer.runs import opening
 from keras_transformer.runs.run import Run
 from tests.support import child_process
 from tests.support.command_line import python, run, shell_environment
@@ -165,8 +166,9 @@ def test_who_is_hung_up_on_saves_and_ends(trained_run, tmp_path):
 # Translations.
 
 
-def test_translations_come_while_lines_are_awaited(random_run, tmp_path):
+def test_translations_come_while_lines_are_awaited(random_run, tmp_path, monkeypatch):
     """What was killed is resumed: the output of one that was never stopped."""
+    monkeypatch.setattr(opening, "EAGER_SENTENCES", 100)  # graphs would take longer to make
     lines = [b"abc\n", b"\n", b"hgf\n", b"b\n"]
     out, command = tmp_path / "out", ["translate", random_run]
     with started(*command, "--resume", out, stdin=subprocess.PIPE) as process:
