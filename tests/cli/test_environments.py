@@ -216,7 +216,7 @@ def test_every_command_takes_paths_that_look_like_patterns(trained_run, trained_
     And all work without stderr.
     """
     folder = tmp_path / "models [v2] *? \\ {a,b} [/b]"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     run = shutil.copytree(trained_run, folder / "run")
     for side in ("source", "target"):
         shutil.copy(getattr(trained_config, f"valid_{side}"), folder / side)
