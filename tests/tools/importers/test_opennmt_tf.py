@@ -95,7 +95,7 @@ def test_searches(imported):
 def test_pieces_in_text_and_its_search(imported):
     assert imported.name != "all" or silent_weights(imported.model, imported.inputs) == []
     pieces = imported.original.target.pieces
-    for piece, text in imported.answers["odd"].items():
+    for piece, text in imported.answers["odd"].items() if "▁a" in pieces else ():
         id = len(pieces) - 1 if piece == "<unk>" else pieces.index(piece)
         ids = imported.target_ids([pieces.index("▁a"), id])
         found = imported.translator.target_tokenizer.detokenize([ids]).numpy()
