@@ -51,7 +51,7 @@ def test_translations_are_equal(name, tmp_path):
         search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
         ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
         theirs = translate_with_ctranslate2(path, SOURCES, beam_size, MAX_LENGTH)
-        assert len({best.text for best in ours}) > 20  # not one answer to all
+        assert len({best.text for best in ours}) > 10  # not one answer to all
         same = 0
         for (text, a, _), (other, b) in zip(ours, theirs, strict=True):
             same += text == other

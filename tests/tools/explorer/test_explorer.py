@@ -265,7 +265,9 @@ def test_mistakes_of_the_command_come_before_tensorflow(tmp_path):
         assert sentence.startswith("keras-transformer: ") and message in sentence, sentence
     assert run("explore", RUN, "--port", "-1").returncode == 2
     result = run("explore", EXPORT)
-    assert result.returncode == 2 and b"is a SavedModel, which does not return" in result.stderr
+    assert result.returncode == 2 and b"is a SavedModel: give the run" in result.stderr
+    with pytest.raises(ValueError, match="is a SavedModel, which does not return all attention"):
+        ExploredRun(Opened(EXPORT))
 
 
 def test_the_command_prints_the_address_and_ends_when_interrupted():
