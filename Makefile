@@ -106,10 +106,7 @@ test-numerical: .venv/installed-test
 # PARITY=--write replaces the stored ones.
 parity: .venv/installed-parity
 	$(BIN)/python -m tests.support.parity $(PARITY)
-	$(BIN)/python -m tests.support.parity_marian make tests/fixtures/marian $(PARITY)
-	rm -rf /tmp/marian /tmp/marian-runs
-	$(BIN)/python -m tests.support.parity_marian make /tmp/marian
-	$(BIN)/python -m tests.support.parity_marian compare /tmp/marian
+	$(BIN)/python -m tests.support.parity_marian $(PARITY)
 
 # The same for OpenNMT-tf, in its own environment.
 parity-opennmt: .venv-opennmt/installed
