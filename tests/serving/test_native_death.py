@@ -6,7 +6,7 @@ from keras_transformer.serving import server_process
 from keras_transformer.serving.exported_translator import ExportedTranslator
 from keras_transformer.serving.saved_model import load_saved_model
 from tests.support.paths import ROOT
-from tests.support.trials.doing import sound
+from tests.support.sealing import sound
 
 DYING = ROOT / "tests" / "support" / "dying.py"
 
