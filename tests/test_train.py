@@ -14,7 +14,7 @@ from keras_transformer.runs import training_data
 from keras_transformer.runs.averaging import average
 from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import DATA, Run
-from keras_transformer.runs.run_callbacks import summarize_training
+from keras_transformer.runs.run_callbacks import RunCheckpoint, summarize_training
 from keras_transformer.runs.training_data import (
     check_training,
     open_data,
@@ -94,12 +94,11 @@ def rich_config(trained_config):
         epochs=4,
         steps_per_epoch=9,
         accumulation_steps=2,
-        parallel_microbatches=2,
+        parallel_microbatches=1,
         cooldown_steps=18,
         clip_norm=1.0,
         weight_decay=0.01,
         ema=0.8,
-        rdrop=1.0,
         validate_by="bleu",
         keep_checkpoints=2,
     )
@@ -113,7 +112,7 @@ def rich(rich_config, tmp_path_factory):
 
 def test_options_reach_compile(rich_config):
     model = kt.Transformer(30, 30, 1, 16, 2, 32)
-    _compile_model(model, rich_config, total_steps=36)
+    _compile_model(model, dataclasses.replace(rich_config, rdrop=1.0), total_steps=36)
     assert (model.rdrop, model.clip_norm, model.accumulation_steps) == (1.0, 1.0, 2)
     optimizer = model.optimizer
     assert (optimizer.weight_decay, optimizer.get_config()["ema_momentum"]) == (0.01, 0.8)
@@ -217,8 +216,13 @@ def test_training_ends_when_patience_does(trained_config, tmp_path, capsys):
     assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
     said = "run was stopped by --patience 2 after epoch 3 of 9: to continue, --resume with a larger"
     assert said in capsys.readouterr().err
-    patient = dataclasses.replace(stubborn, patience=3)
-    assert len(train(patient, tmp_path / "run", resume=True)["loss"]) == 1
+    dataset = kt.make_dataset([("ba", "ba")], *saved.load(tmp_path / "run"), 256, 32)
+    for patience in (2, 3):
+        config = dataclasses.replace(stubborn, patience=patience)
+        checkpoint = RunCheckpoint(Run(tmp_path / "run"), dataset, config)
+        checkpoint.open()
+        assert checkpoint.position.ended is (patience == 2)
+        checkpoint.close()
 
 
 # What leaves nothing.
@@ -408,7 +412,7 @@ def test_the_summary_of_a_training(pieces, tmp_path):
     assert rows["output"] == "runs/new"
 
 
-def test_wordpiece_is_trained_resumed_started_from_averaged_and_prepared(pieces, tmp_path):
+def test_wordpiece_is_trained_resumed_started_from_and_prepared(pieces, tmp_path):
     """The file of the vocabulary may be gone by then."""
     output = tmp_path / "run"
     train(pieces, output)
@@ -425,8 +429,6 @@ def test_wordpiece_is_trained_resumed_started_from_averaged_and_prepared(pieces,
     recipe = translator.card["recipe"]
     assert "source_vocabulary" not in recipe and recipe["model_type"] == "wordpiece"
 
-    average(output, tmp_path / "mean", 1, "last")
-    assert saved.read(tmp_path / "mean") == saved.read(output)
     gone = dataclasses.replace(pieces, source_vocabulary=str(tmp_path / "gone.txt"), epochs=2)
     Run(output).write_config(gone)
     again = open_data(gone, check_training(gone, output, resume=True), resume=True)

@@ -163,20 +163,19 @@ def test_again_and_again_and_after_the_end(whole, tmp_path):
         assert bool(resumed[1].updates) is (seed == 8)
 
 
-def test_several_epochs_a_pass_and_several_steps_a_call(tmp_path):
-    """Keras makes a new iterator when it has counted the batches of a pass, some epochs."""
-    count = len(dataset_of(corpus()[0], seed=5))
-    part = next(number for number in range(2, count + 1) if not count % number)
-    assert 6 < count
-    for number, (options, update) in enumerate(
-        (
-            ({"steps_per_epoch": part, "epochs": count // part + 2}, 6),
-            ({"executed": 4}, 3),
-        )
-    ):
-        paths = [tmp_path / f"{kind} {number}" for kind in ("whole", "one")]
-        assert fit(paths[1], 0, [Interrupting(update)], 2, **options)[1] is None
-        assert_same(fit(paths[1], 2, every=2, **options), fit(paths[0], 0, **options))
+@pytest.mark.parametrize("way", ["several epochs a pass", "several steps a call"])
+def test_other_ways_to_fit(tmp_path, way):
+    options, update = dict(executed=4, epochs=2, validation_data=None), 2
+    if way == "several epochs a pass":
+        # Keras makes a new iterator when it has counted the batches of a pass, some epochs.
+        count = len(dataset_of(corpus()[0], seed=5))
+        part = next(number for number in range(2, count + 1) if not count % number)
+        epochs, update = count // part + 2, 6
+        assert update < count
+        options = dict(steps_per_epoch=part, epochs=epochs, validation_data=None)
+    assert fit(tmp_path / "one", 0, [Interrupting(update)], 2, **options)[1] is None
+    resumed = fit(tmp_path / "one", 2, every=2, **options)
+    assert_same(resumed, fit(tmp_path / "whole", 0, **options))
 
 
 def test_callbacks_go_on_where_they_were(tmp_path):

@@ -7,7 +7,6 @@ what they return, as JSON.
 """
 
 import contextlib
-import io
 import json
 import os
 import pathlib
@@ -21,8 +20,7 @@ import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
 from keras_transformer.runs.training_state import read_variables  # noqa: E402
-from keras_transformer.train import train  # noqa: E402
-from tests.support.reversed_text import config_of, write_corpus  # noqa: E402
+from tests.support.reversed_text import write_corpus  # noqa: E402
 from tests.support.two_masks import TwoMasks  # noqa: E402
 
 ADAM = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
@@ -167,15 +165,6 @@ def averages(strategy):
 # Runs.
 
 
-def train_run(strategy, folder):
-    """What `train` prints, and its history, on these replicas."""
-    replicas, said = strategy.num_replicas_in_sync, io.StringIO()
-    options = dict(strategy="mirrored", logical_devices=replicas, steps_per_epoch=2, epochs=1)
-    with contextlib.redirect_stderr(said):
-        history = train(config_of(pathlib.Path(folder), **options), f"{folder}/run")
-    return said.getvalue(), history
-
-
 class Interrupting(keras.callbacks.Callback):
     """Ends a training as a kill would."""
 
@@ -233,7 +222,7 @@ def graphs(strategy):
     return test_memory.graphs() - before
 
 
-TASKS = {task.__name__: task for task in (compare, canary, train_run, resume, graphs)}
+TASKS = {task.__name__: task for task in (compare, canary, resume, graphs)}
 
 if __name__ == "__main__":
     devices = kt.make_strategy("mirrored", logical_devices=int(sys.argv[1]))

@@ -105,9 +105,9 @@ def assert_same(some, others, tolerance=1e-5):
 
 
 @given(
-    rows=st.integers(1, 6),
-    steps=st.integers(1, 3),
-    parallel=st.integers(1, 3),
+    rows=st.sampled_from([1, 4, 6]),
+    steps=st.sampled_from([1, 2, 3]),
+    parallel=st.sampled_from([1, 2]),
     matrix=st.sampled_from(["shared", "own", "computed"]),
     weights=st.sampled_from([None, (6,), (6, 9)]),
     dtype=st.sampled_from(["int64", "float32"]),
@@ -159,15 +159,13 @@ def test_fused_loss_of_a_transformer_with_a_penalty(precision, sharing, norm):
 
 
 def test_slices_in_graphs():
-    """With dropout, several steps a call, and by XLA, whose slices have fixed shapes."""
-    x, y = batch()
-    model = compiled(kt.Transformer(20, 20, 1, 16, 2, 32, 0.5), parallel=2, accumulation_steps=3)
-    assert np.isfinite(model.fit(x, y, batch_size=7, epochs=2, verbose=0).history["loss"]).all()
+    """Several steps a call, and by XLA, whose slices have fixed shapes."""
+    (_, x), y = batch()
     found = []
     for options in ({}, {"steps_per_execution": 2}, {"jit_compile": True}):
         keras.utils.set_random_seed(2)
         model = compiled(Small(), accumulation_steps=3, **{"jit_compile": False} | options)
-        history = model.fit(x[1], y, batch_size=3, shuffle=False, verbose=0).history  # 3, 3, 1
+        history = model.fit(x, y, batch_size=3, shuffle=False, verbose=0).history  # 3, 3, 1
         found.append(({k: v[0] for k, v in history.items()}, {}, model.get_weights()))
     assert_same(found[1], found[0])
     assert_same(found[2], found[0])

@@ -18,11 +18,10 @@ def make_model():
     return kt.Transformer(30, 30, share_embeddings="none", **sizes)
 
 
-def fit(strategy=None, parallel=1, **options):
+def fit(strategy=None, **options):
     with (strategy or tf.distribute.get_strategy()).scope():
         model = make_model()
         model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False, **options)
-    model.parallel_microbatches = parallel
     model.fit((IDS, IDS), IDS, validation_data=((IDS, IDS), IDS), verbose=0)
 
 
@@ -48,7 +47,7 @@ def differentiate():
 def fit_in_half_precision():
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        fit(clip_norm=1.0, accumulation_steps=2, parallel=2)
+        fit(clip_norm=1.0, accumulation_steps=2)
     finally:
         keras.config.set_dtype_policy("float32")
 
@@ -60,9 +59,7 @@ def graphs():
 
 
 @pytest.mark.parametrize(
-    "use",
-    [fit_in_half_precision, lambda: fit(fused_loss=False), predict, differentiate],
-    ids=["fused", "logits", "predict", "function"],
+    "use", [fit_in_half_precision, predict, differentiate], ids=["fit", "predict", "function"]
 )
 def test_no_graph_outlives_its_model(use):
     """On replicas: `test_distribution.py`."""
