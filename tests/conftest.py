@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import sys
 
 import hypothesis
@@ -10,7 +11,7 @@ from tensorflow.python.framework import ops
 
 from keras_transformer.train import train
 from tests.support.child_process import restore_signals
-from tests.support.command_line import run_process
+from tests.support.command_line import run
 from tests.support.made_once import made_once
 from tests.support.reversed_text import config_of
 
@@ -84,26 +85,26 @@ def trained_run(trained_config, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def reverse_run(tmp_path_factory):
-    """A tiny training by the command line, from a table of a word and its translation."""
-    folder = tmp_path_factory.mktemp("cli")
-    rows = [f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")]
-    (folder / "pairs.tsv").write_text("".join(rows * 5))
-    sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
-    result = run_process(
-        *[
-            "train",
-            "--preset",
-            "tiny",
-            *sizes,
-            "--output",
-            folder / "run",
-            "--epochs",
-            "2",
-            "--plot",
-        ],
-        *["--steps-per-epoch", "5"],
-        *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
-        *["--vocabulary-size", "280", "--tokens-per-batch", "128"],
-    )
-    assert result.returncode == 0, result.stderr.decode()
-    return folder, result
+    """A tiny training by the command line, from a table of a word and its translation.
+
+    A folder with `pairs.tsv` and `run`, a copy for each process; and what the command said.
+    """
+
+    def write_pairs(folder):
+        pairs = [
+            f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")
+        ]
+        (folder / "pairs.tsv").write_text("".join(pairs * 5))
+
+    def train_on_pairs(output):
+        options = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16 --plot "
+        options += "--epochs 2 --steps-per-epoch 5 --vocabulary-size 280 --tokens-per-batch 128"
+        texts = ["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"]
+        result = run("train", "--preset", "tiny", "--output", output, *options.split(), *texts)
+        assert result.returncode == 0, result.stderr.decode()
+        (folder / "said").write_bytes(result.stderr)
+
+    folder = made_once(tmp_path_factory, "reversed", write_pairs)
+    made_once(tmp_path_factory, "reversed/run", train_on_pairs)
+    copy = shutil.copytree(folder, tmp_path_factory.mktemp("cli") / "copy")
+    return copy, (copy / "said").read_bytes()

@@ -2,14 +2,15 @@
 
 import json
 import os
-import pickle
 import resource
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_transformer.runs.checkpoints import (
     LOCK,
@@ -28,9 +29,11 @@ def arrays_of(number):
     random = np.random.default_rng(number)
     return {
         "model/0/kernel": random.normal(size=(5, 3)).astype("float32"),
-        "model/1/seed": random.integers(99, size=2).astype("uint32"),
+        "model/1/half": np.linspace(-3, 3, 7).astype(ml_dtypes.bfloat16),
+        "model/2/seed": random.integers(99, size=2).astype("uint32"),
         "optimizer/0/iterations": np.asarray(number),
         "metrics/0/count": np.zeros((0,)),
+        "metrics/1/flag": np.array(True),
     }
 
 
@@ -53,7 +56,7 @@ def assert_point(found, number):
     state, arrays = found
     assert state == {"number": number}
     for name, array in arrays_of(number).items():
-        assert arrays[name].dtype == array.dtype
+        assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(arrays[name], array)
 
 
@@ -68,76 +71,42 @@ def test_the_newest_point_is_used_and_what_no_point_needs_is_gone(folder, capsys
     assert {entry.name for entry in folder.iterdir()} == names
 
 
-def test_types_that_numpy_does_not_have(tmp_path):
-    import ml_dtypes
-
-    array = np.linspace(-3, 3, 7).astype(ml_dtypes.bfloat16)
-    write_arrays(tmp_path / "x", {"a": array, "b": np.array(True)})
-    arrays = load_file(tmp_path / "x")
-    np.testing.assert_array_equal(arrays["a"], array)
-    assert arrays["b"].dtype == bool and arrays["b"].shape == ()
-
-
 # Damage.
 
 
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[-64:] = bytes(255 - byte for byte in data[-64:])
-    path.write_bytes(data)
-
-
-def pickled(path):
-    path.write_bytes(pickle.dumps(arrays_of(2)))
-
-
-DAMAGES = [truncate, empty, flip, pickled, os.remove]
-
-
-@pytest.mark.parametrize("name", [NEWER, "2.weights"])
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_named_and_the_point_before_is_used(folder, capsys, damage, name):
-    damage(folder / name)
-    assert_point(opened(folder), 1)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"warning: {folder / name}") and "the checkpoint before it" in line
-
-
-def test_after_damage_training_goes_on_from_the_older_point(folder, capsys):
-    flip(folder / NEWER)
-    points = Checkpoints(folder, OWNED)
-    points.latest()
-    points.write("000001-00000000", {"number": 2}, arrays_of(2))
-    capsys.readouterr()
-    assert_point(opened(folder), 2)
-    assert capsys.readouterr().err == ""
-    flip(folder / NEWER)
-    assert_point(opened(folder), 1)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_where_no_point_is_whole_one_sentence_says_so(folder, damage):
-    damage(folder / NEWER)
-    damage(folder / OLDER)
-    with pytest.raises(ValueError, match="No checkpoint is valid") as caught:
-        opened(folder)
-    assert OLDER in str(caught.value) and NEWER in str(caught.value)
+@given(
+    name=st.sampled_from([NEWER, "2.weights", OLDER, "1.weights"]),
+    share=st.floats(0, 1, exclude_max=True),
+    kind=st.sampled_from(["flip", "cut", "remove"]),
+)
+def test_a_damaged_file_is_named_and_the_point_before_is_used(folder, capsys, name, share, kind):
+    path, whole = folder / name, (folder / name).read_bytes()
+    place = int(share * len(whole))
+    flipped = whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]
+    path.unlink() if kind == "remove" else path.write_bytes(
+        flipped if kind == "flip" else whole[:place]
+    )
+    assert_point(opened(folder), 1 if name in (NEWER, "2.weights") else 2)
+    said = capsys.readouterr().err
+    if name in (NEWER, "2.weights"):
+        assert said.count("\n") == 1 and said.startswith(f"warning: {path}")
+        assert "the checkpoint before it" in said
+        older = folder / (OLDER if name == NEWER else "1.weights")
+        content = older.read_bytes()
+        older.write_bytes(content[:-1])
+        with pytest.raises(ValueError, match="No checkpoint is valid") as caught:
+            opened(folder)
+        assert str(older) in str(caught.value) and str(path) in str(caught.value)
+        older.write_bytes(content)
+    else:
+        assert not said
+    path.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
     "damage, message",
     [
         (os.remove, "is missing, although"),
-        (empty, "is corrupted"),
-        (truncate, "is corrupted"),
         (lambda path: path.write_text("[]"), "is corrupted"),
         (lambda path: path.write_text(path.read_text().replace("1", "3")), "is corrupted"),
     ],
@@ -148,19 +117,39 @@ def test_what_names_the_points_must_be_whole(folder, damage, message):
         opened(folder)
 
 
+def test_after_damage_training_goes_on_from_the_older_point(folder, capsys):
+    points = Checkpoints(folder, OWNED)
+    (folder / NEWER).write_bytes(b"")
+    points.latest()
+    points.write("000001-00000000", {"number": 2}, arrays_of(2))
+    capsys.readouterr()
+    assert_point(opened(folder), 2)
+    assert capsys.readouterr().err == ""
+    (folder / NEWER).write_bytes(b"")
+    assert_point(opened(folder), 1)
+
+
+def test_points_of_what_has_diverged_are_dropped(tmp_path):
+    points = Checkpoints(tmp_path)
+    for steps in (3, 4):
+        points.write(f"000000-0000000{steps}", {"applied": steps}, arrays_of(steps))
+    points.drop(4)
+    assert opened(tmp_path)[0] == {"applied": 3}
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+
+
 # Whatever the moment of a kill.
 
 
-def test_nothing_was_saved_yet(tmp_path):
+def test_a_kill_before_the_first_point(tmp_path):
     assert opened(tmp_path / "none") is None
     Checkpoints(tmp_path).begin()
     assert opened(tmp_path) is None
-
-
-def test_a_kill_before_the_first_point_is_named(tmp_path):
-    Checkpoints(tmp_path).begin()
     write_arrays(tmp_path / OLDER, arrays_of(1))
     assert opened(tmp_path) is None
+    with pytest.raises(ValueError, match="resume.json is missing, although"):
+        os.remove(tmp_path / STATE)
+        opened(tmp_path)
 
 
 def test_what_killed_processes_left_is_removed(folder):
@@ -174,7 +163,7 @@ def test_what_killed_processes_left_is_removed(folder):
     assert {entry.name for entry in folder.iterdir()} == before | {"notes.txt"}
 
 
-@pytest.mark.parametrize("limit, file", [(0, "safetens"), (150, "safetens"), (2000, "json")])
+@pytest.mark.parametrize("limit, file", [(150, "safetens"), (2000, "json")])
 def test_a_full_disk_loses_nothing(folder, capsys, limit, file):
     """Python turns the limit of a file's size into the error that a full disk is."""
     points = Checkpoints(folder, OWNED)
@@ -219,17 +208,13 @@ def test_the_second_training_is_refused_until_the_first_is_killed(tmp_path):
     points.lock()
     points.lock()  # a notebook, after an interruption
     points.release()
-
-
-def test_a_name_that_is_a_file(tmp_path):
-    (tmp_path / "points").write_text("")
-    with pytest.raises(ValueError, match="points cannot be written"):
-        Checkpoints(tmp_path / "points").lock()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file cannot be written"):
+        Checkpoints(tmp_path / "file").lock()
 
 
 def test_numbers_of_numpy_in_a_state(tmp_path):
     points = Checkpoints(tmp_path)
-    points.begin()
     points.write("000000-00000001", {"best": np.float32(0.5), "at": (1, 2)}, {})
     points.amend(finished=True)
     assert opened(tmp_path)[0] == {"best": 0.5, "at": [1, 2], "finished": True}
