@@ -251,12 +251,9 @@ def compare(folder, output, patience=1.0, searches=SEARCHES):
     figures["logits"] = float(np.abs(logits[..., kept] - expected).max())
     for name in searches:
         options = SEARCHES[name]
-        state = model.initial_state(padded)
+        arguments = model.make_step(), model.initial_state(padded), len(lines), LONGEST
         tokens, lengths, log_prob = kt.search(
-            model.make_step(),
-            state,
-            len(lines),
-            LONGEST,
+            *arguments,
             beam_size=options["num_beams"],
             length_penalty=options.get("length_penalty", 1.0),
             length_norm="length",
@@ -267,10 +264,9 @@ def compare(folder, output, patience=1.0, searches=SEARCHES):
         figures[name] = _count_equal(found, expected)
         theirs = [[ours[1][id] for id in row] for row in expected]
         scores = _log_probs(model, padded, theirs)
-        sizes = [len(row) for row in theirs]
         alpha = options.get("length_penalty", 1.0)
         better = np.array(log_prob)[:, 0] / np.array(lengths)[:, 0] ** alpha
-        worse = better < scores / np.array(sizes) ** alpha - 1e-4
+        worse = better < scores / np.array([*map(len, theirs)]) ** alpha - 1e-4
         figures[f"{name} worse"] = int(worse.sum())
     return figures
 
