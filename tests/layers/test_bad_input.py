@@ -121,7 +121,7 @@ CALLS = {
     ),
     "three tensors": (
         lambda: run("Transformer", (SOURCE, TARGET, TARGET)),
-        "must be a pair .* received 3 of them",
+        "must be a pair .* received 3 tensors",
     ),
     "one source for several targets": (
         lambda: run("Transformer", (SOURCE[:1], TARGET)),
