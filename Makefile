@@ -106,11 +106,10 @@ test-numerical: .venv/installed-test
 # PARITY=--write replaces the stored ones.
 parity: .venv/installed-parity
 	$(BIN)/python -m tests.support.parity $(PARITY)
-	$(BIN)/python -m tests.support.parity_marian $(PARITY)
 
 # The same for OpenNMT-tf, in its own environment.
 parity-opennmt: .venv-opennmt/installed
-	.venv-opennmt/bin/python -m tests.support.parity_opennmt tests/fixtures/opennmt $(PARITY)
+	.venv-opennmt/bin/python -m tests.support.parity_opennmt $(PARITY)
 
 # Downloads a model of OPUS-MT, imports it, and compares 200 translations with transformers'.
 NAME ?= opus-mt-en-de

@@ -1,10 +1,12 @@
 """Closed streams, lost readers, signals, other programs' settings, odd paths: all works.
 
-These tests need processes. What they print, and when, is as a user sees it.
+Most of these tests need processes. What they print, and when, is as a user sees it.
 """
 
+import io
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -16,6 +18,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import LIGHT
+from keras_transformer.cli import main
 from keras_transformer.runs import opening
 from keras_transformer.runs.run import Run
 from tests.support import child_process
@@ -36,32 +39,6 @@ def shell(redirection, *command, **options):
     """Runs a command as a shell does that closes or redirects its streams."""
     command = ["bash", "-c", f'exec "$@" {redirection}', "bash", *map(str, command)]
     return child_process.run(command, cwd=ROOT, env=shell_environment(), **options)
-
-
-# Several commands in one process, which loads TensorFlow once: into a file, how each ended.
-SEVERAL = """
-import json, sys, traceback
-commands, name = json.loads(sys.argv[1]), sys.argv[2]
-sys.argv = ["keras-transformer"]
-from keras_transformer.cli.main import main
-ends = []
-for command in commands:
-    sys.argv = ["keras-transformer", *command]
-    try:
-        main()
-        ends.append(0)
-    except SystemExit as end:
-        ends.append(end.code or 0)
-    except BaseException:
-        ends.append(traceback.format_exc())
-with open(name, "w") as file:
-    json.dump(ends, file)
-"""
-
-
-def several(commands, ends):
-    lines = json.dumps([list(map(str, command)) for command in commands])
-    return sys.executable, "-c", SEVERAL, lines, ends
 
 
 # Streams.
@@ -91,17 +68,19 @@ def test_a_lost_reader_does_not_change_the_status():
     assert (result.returncode, result.stderr) == (1, b"y\n")
 
 
-def test_what_needs_a_stream_that_is_closed_says_so(trained_run, tmp_path):
+def test_what_needs_a_stream_that_is_closed_says_so(trained_run, tmp_path, monkeypatch, capsys):
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
-    pairs = [trained_run, "--source", tmp_path / "pairs.tsv"]
-    commands = [["config"], *([name, *pairs] for name in ("evaluate", "score", "align"))]
-    commands.append(["translate", trained_run])
-    for closed, name, chosen in ((">&-", "stdout", commands), ("<&-", "stdin", commands[-1:])):
-        program = several(chosen, tmp_path / name)
-        errors = shell(closed, *program, stderr=subprocess.PIPE).stderr.decode().splitlines()
-        assert json.loads((tmp_path / name).read_text()) == [2] * len(chosen)
-        assert len(errors) == len(chosen)
-        assert all(x.startswith(f"keras-transformer: {name} is closed: ") for x in errors)
+    pairs, translate = ["--source", tmp_path / "pairs.tsv"], ["translate", trained_run]
+    commands = [["config"], translate]
+    commands += [[name, trained_run, *pairs] for name in ("evaluate", "score", "align")]
+    for stream, words in [*(("stdout", words) for words in commands), ("stdin", translate)]:
+        with monkeypatch.context() as patch, pytest.raises(SystemExit, match="2"):
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+            patch.setattr(sys, stream, None)
+            main.run([*map(str, words)])
+        assert capsys.readouterr().err.startswith(f"keras-transformer: {stream} is closed: ")
+    result = shell(">&-", *PROGRAM, "config", stderr=subprocess.PIPE)
+    assert result.returncode == 2 and b"stdout is closed: " in result.stderr
 
 
 def test_a_full_disk_is_one_sentence():
@@ -117,7 +96,7 @@ def test_a_full_disk_is_one_sentence():
 def test_a_training_is_that_of_a_script_whatever_is_around_it(
     trained_run, trained_config, tmp_path
 ):
-    """Nobody reads its progress: `train … 2>&1 | head -3`.
+    """Nobody reads its progress; who is hung up on saves and ends, as by SIGTERM.
 
     Other programs' settings are not inherited, neither precision nor backend; TF_USE_LEGACY_KERAS
     is for those who have tf_keras.
@@ -126,32 +105,17 @@ def test_a_training_is_that_of_a_script_whatever_is_around_it(
     (tmp_path / "keras.json").write_text(json.dumps(settings | {"epsilon": 0.1}))
     others = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
     words = "train", "--config", trained_run / "config.yaml", "--output", tmp_path / "run"
-    streams = PIPES | {"stdin": None, "stderr": subprocess.STDOUT}
-    with started(*words, env=shell_environment() | others, **streams) as process:
-        for _ in range(3):
-            assert process.stdout.readline()
-        process.stdout.close()
-        assert process.wait() == 0
-    histories = [Run(path).read_history() for path in (tmp_path / "run", trained_run)]
-    assert len(histories[0]) == len(histories[1]) == 3
-    for found, expected in zip(*histories, strict=True):
-        assert found["target_tokens"] == expected["target_tokens"]
-        for name in ("loss", "val_loss"):
-            assert found[name] == pytest.approx(expected[name], rel=0.01)
-    assert kt.load(tmp_path / "run").model.dtype_policy.name == "float32"
-    assert json.loads((tmp_path / "keras.json").read_text())["floatx"] == "float16"
-
-
-def test_who_is_hung_up_on_saves_and_ends(trained_run, tmp_path):
-    """As by SIGTERM, with the status of SIGHUP; the terminal is gone with it."""
-    words = "train", "--config", trained_run / "config.yaml", "--output", tmp_path / "run"
     options = "--epochs", "100000", "--log-every", "0.1"
-    with started(*words, *options, **PIPES) as process:
+    with started(*words, *options, **PIPES | {"env": shell_environment() | others}) as process:
         printed = b""
         while b"\nepoch 1 of" not in printed:
             printed += process.stderr.readline()
             assert process.poll() is None
         process.stderr.close()
+        history = tmp_path / "run" / "history.csv"
+        while not history.exists() or history.read_text().count("\n") < 3:
+            assert process.poll() is None
+            time.sleep(0.05)
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGHUP)  # the shell's and the system's
         assert process.wait() == 128 + signal.SIGHUP
@@ -161,6 +125,13 @@ def test_who_is_hung_up_on_saves_and_ends(trained_run, tmp_path):
     assert b"built-in" not in printed and b"100,000 epochs" in printed
     points = json.loads((tmp_path / "run" / "checkpoints" / "resume.json").read_text())
     assert Run(tmp_path / "run").read_state()["epoch"] < 100000 and points["checkpoints"]
+    found, expected = (Run(path).read_history()[:2] for path in (tmp_path / "run", trained_run))
+    for one, other in zip(found, expected, strict=True):
+        assert one["target_tokens"] == other["target_tokens"]
+        for name in ("loss", "val_loss"):
+            assert one[name] == pytest.approx(other[name], rel=0.01)
+    assert kt.load(tmp_path / "run").model.dtype_policy.name == "float32"
+    assert json.loads((tmp_path / "keras.json").read_text())["floatx"] == "float16"
 
 
 # Translations.
@@ -201,46 +172,39 @@ def test_whoever_has_read_enough_of_the_translations_ends_them(trained_run):
         assert process.stderr.read() == b"", "nothing of TensorFlow either"
 
 
-def test_a_script_tokenizes_though_legacy_keras_is_asked_for():
-    code = "import os, keras_transformer as kt\n"
-    code += "tokenizer = kt.SubwordTokenizer.train(['ab'], model_type='char')\n"
-    code += "text = tokenizer.detokenize(tokenizer('ab')).numpy()\n"
-    code += "print(text, os.environ['TF_USE_LEGACY_KERAS'])"
-    assert python("-c", code, TF_USE_LEGACY_KERAS="1") == "b'ab' 1\n"
+def test_a_script_gets_tokenizers_though_legacy_keras_is_asked_for(tmp_path):
+    """Pickled, as those of `multiprocessing` are."""
+    made = (
+        kt.SubwordTokenizer.train(["ab"], model_type="char"),
+        kt.WordPieceTokenizer.train(["ab"], 8),
+    )
+    (tmp_path / "pickled").write_bytes(pickle.dumps(made))
+    code = "import os, pickle, sys\n"
+    code += "made = pickle.load(open(sys.argv[1], 'rb'))\n"
+    code += "found = [one.detokenize(one('ab')).numpy() for one in made]\n"
+    code += "print(found, os.environ['TF_USE_LEGACY_KERAS'])"
+    found = python("-W", "ignore", "-c", code, tmp_path / "pickled", TF_USE_LEGACY_KERAS="1")
+    assert found == "[b'ab', b'ab'] 1\n"
 
 
 @pytest.mark.slow
-def test_every_command_takes_paths_that_look_like_patterns(trained_run, trained_config, tmp_path):
+def test_runs_at_paths_that_look_like_patterns(trained_run, trained_config, tmp_path):
     """TensorFlow's reader of weights takes its prefix for one; so does rich `[v2]` for a style.
 
-    And all work without stderr.
+    Of commands that read runs and exports, see the other tests.
     """
     folder = tmp_path / "models [v2] *? \\ {a,b} [/b]"
     folder.mkdir(parents=True)
-    run = shutil.copytree(trained_run, folder / "run")
+    path = shutil.copytree(trained_run, folder / "run")
     for side in ("source", "target"):
-        shutil.copy(getattr(trained_config, f"valid_{side}"), folder / side)
-    text = ["--source", folder / "source", "--target", folder / "target"]
-    pairs = ["--train-source", text[1], "--train-target", text[3], "--vocabulary-size", "280"]
-    commands = [
-        ["train", "--output", run, "--resume", "--epochs", "4", "--plot"],
-        ["average", run, folder / "mean", "--number", "1"],
-        ["prepare", "--output", folder / "corpus", *pairs],
-        ["export", folder / "mean", folder / "models", "--signatures", "score"],
-        ["check", folder / "models"],
-        ["translate", folder / "models", "--resume", folder / "out [1]"],
-        *([name, run, *text] for name in ("evaluate", "score", "align")),
-        ["attention", run, "ba", "--output", folder / "map.png"],
-    ]
-    (tmp_path / "in").write_text("ba gu\n")
-    result = shell(
-        f"2>&- < {tmp_path}/in", *several(commands, tmp_path / "ends"), stdout=subprocess.PIPE
-    )
-    assert json.loads((tmp_path / "ends").read_text()) == [0] * len(commands)
-    printed = result.stdout.decode()
-    assert f"{folder}/models/1\n" in printed and "exact match: " in printed
-    for name in ("run/curves.png", "mean/model.keras", "corpus/manifest.json", "map.png"):
+        shutil.copy(getattr(trained_config, f"train_{side}"), folder / side)
+    pairs = ["--train-source", folder / "source", "--train-target", folder / "target"]
+    for words in (
+        ["train", "--output", path, "--resume", "--epochs", "4", "--plot"],
+        ["average", path, folder / "mean", "--number", "1"],
+        ["prepare", "--output", folder / "corpus", *pairs, "--vocabulary-size", "280"],
+    ):
+        assert run(*words).returncode == 0, words
+    for name in ("run/curves.png", "mean/model.keras", "corpus/manifest.json"):
         assert (folder / name).exists()
-    assert (folder / "out [1]").read_text().count("\n") == 1
-    assert list((run / "logs" / "train").glob("events*"))
-    assert sorted(os.listdir(folder / "models")) == ["1"]
+    assert list((path / "logs" / "train").glob("events*"))

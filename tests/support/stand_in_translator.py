@@ -87,36 +87,20 @@ def read_checked(self, text):
         return tf.identity(text)
 
 
-def step_on_gpu(self, ids):
-    with tf.device("/GPU:0"):
-        return StandIn.step(self, ids)
-
-
-def answer_with(text=lambda text: text, log_prob=lambda log_prob: log_prob):
-    return lambda self, *found: {"text": text(found[0]), "log_prob": log_prob(found[1])}
-
-
 CompiledByXla = twin(step=tf.function(StandIn.step, jit_compile=True))
 CallsPython = twin(
     read=lambda self, text: tf.ensure_shape(
         tf.numpy_function(lambda rows: rows, [text], tf.string), [None]
     )
 )
-OtherOps = twin(read=lambda self, text: tf_text.case_fold_utf8(text))
-OnGpu = twin(step=step_on_gpu)
-ReadsFile = twin(
-    read=lambda self, text: tf.strings.join(
-        [tf.strings.substr(tf.io.read_file("/etc/passwd"), 0, 0), text]
-    )
-)
 RaisesOnContent = twin(read=read_checked)
 OtherNames = twin(answer=lambda self, text, value: {"translation": text, "log_prob": value})
-OneOutput = twin(answer=lambda self, text, log_prob: {"text": text})
-Padded = twin(answer=answer_with(log_prob=lambda values: values[:, tf.newaxis]))
-DropsRows = twin(answer=answer_with(text=lambda text: text[:1]))
-Random = twin(answer=answer_with(log_prob=lambda x: x + tf.random.uniform(tf.shape(x))))
-NotANumber = twin(answer=answer_with(log_prob=lambda x: tf.math.log(-1.0 + 0.0 * x)))
-NotUtf8 = twin(answer=answer_with(text=lambda text: tf.strings.join([text, b"\xff"])))
+Random = twin(
+    answer=lambda self, text, value: {
+        "text": text,
+        "log_prob": value + tf.random.uniform(tf.shape(value)),
+    }
+)
 
 
 class HoldsKerasLayer(StandIn):
@@ -129,16 +113,3 @@ class HoldsKerasLayer(StandIn):
 
     def step(self, ids):
         return tf.nn.log_softmax(self.layer(ids))
-
-
-class HoldsKerasVariables(HoldsKerasLayer):
-    """The way to hold a Keras layer: out of TensorFlow's sight, and its variables in it. Sound."""
-
-    def __init__(self):
-        super().__init__()
-        layer, self.layer = self.layer, None
-        self.call_layer = lambda ids: layer(ids)
-        self.layer_variables = [variable.value for variable in layer.variables]
-
-    def step(self, ids):
-        return tf.nn.log_softmax(self.call_layer(ids))

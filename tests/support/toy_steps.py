@@ -128,22 +128,14 @@ def reference_greedy(log_probs, max_length, prefix=()):
     return total, tokens
 
 
-def references(
-    step,
-    max_length,
-    beam_size,
-    length_penalty,
-    prefix=None,
-    beam_patience=math.inf,
-    length_norm="gnmt",
-):
+def references(step, max_length, beam_size, length_penalty, prefix=None, **options):
     """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
         forced = () if prefix is None else prefix[row][prefix[row] != PAD]
         follow = functools.partial(step.log_probs, row)
-        how = max_length, beam_size, length_penalty, forced, beam_patience, length_norm
-        rows.append(reference_beam(follow, *how))
+        how = max_length, beam_size, length_penalty, forced
+        rows.append(reference_beam(follow, *how, **options))
         rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
     return rows
 

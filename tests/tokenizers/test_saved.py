@@ -1,4 +1,4 @@
-"""Saved vocabularies: whole corpora get the ids that are served; lost characters are counted."""
+"""Vocabularies in directories: whole corpora get the ids that are served; losses are counted."""
 
 import dataclasses
 import random
@@ -12,6 +12,7 @@ import keras_transformer as kt
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.run_callbacks import summarize_training
 from keras_transformer.runs.training_data import open_data
+from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.saved import MAX_LINES, describe_lost, make_encoder, model_type
 from tests.support.reversed_text import MODEL
 from tests.support.sample_text import BYTES, LINES, TEXTS
@@ -66,17 +67,25 @@ def test_ids_of_any_text_are_those_that_are_served(tokenizers, lines):
     assert lengths.tolist() == served.row_lengths().numpy().tolist()
 
 
+def test_vocabularies_of_a_directory(tokenizers, tmp_path):
+    words = tokenizers["wordpiece"]
+    saved.write(tmp_path, [words, tokenizers["bpe"]])
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["source.wordpiece", "target.spm"]
+    source, target = saved.load(tmp_path)
+    assert source(LINES).to_list() == words(LINES).to_list()
+    assert saved.read(tmp_path) == (source.model, target.model)
+    (tmp_path / "target.spm").unlink()
+    with pytest.raises(ValueError, match="has no vocabularies of source and target, such as sourc"):
+        saved.load(tmp_path)
+    saved.write(tmp_path, [source, source])
+    assert len(set(map(id, saved.load(tmp_path)))) == 1
+
+
 # Lines that a vocabulary cannot write.
 
 
 def learn(line, **options):
     return kt.SubwordTokenizer.train([line] * 20, **options).model
-
-
-def test_nothing_is_said_when_all_can_be_written():
-    model = learn("a b", model_type="char")
-    lines = ["sʰ 你好，", " a  b ", "a\u00a0b", "\u3000a\u2003b\t", "a\x00b\x07\r", "\ufeffa\u200d"]
-    assert describe_lost(model, lines) == describe_lost(model, []) == ""
 
 
 def test_the_lines_and_the_most_frequent_characters():
@@ -85,6 +94,10 @@ def test_the_lines_and_the_most_frequent_characters():
     lost = describe_lost(model, ["sʰ tʰ pʰ", "plain", "½ a"])
     assert lost == f"2 of 3 lines {LOST}'ʰ' 3, '½' 1){HELP}"
     assert "'ʰ' 1, '²' 1, '½' 1, '№' 1, '…' 1)" in describe_lost(model, ["ʰ²½№…"])
+    # Nothing is said when all can be written.
+    model = learn("a b", model_type="char")
+    lines = ["sʰ 你好，", " a  b ", "a\u00a0b", "\u3000a\u2003b\t", "a\x00b\x07\r", "\ufeffa\u200d"]
+    assert describe_lost(model, lines) == describe_lost(model, []) == ""
 
 
 def test_whatever_the_reason():

@@ -1,5 +1,7 @@
 """A tokenizer of one's own: the one that the guide shows, from batches to the export."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.command_line import run
 from tests.support.paths import ROOT
-from tests.support.toy_translator import random_translator
+from tests.support.toy_translator import random_translator, without_graphs
 
 WORDS = ["one", "two", "three", "four"]
 # What the example is made of, beside what an export always is.
@@ -41,12 +43,17 @@ def test_ours_and_the_example_are_tokenizers(own):
 
 
 def test_translates_aligns_and_is_exported(own, tmp_path):
+    """With targets that are not normalized, unlike those of a source; and without END."""
     texts = ["one two", "three three", "unknown four", ""]
-    translator = random_translator(own)
+    target = SubwordTokenizer.train(["½ m²", "№ 5"] * 20, 8, "word")
+    model = random_translator(own, target, seed=15).model
+    translator = kt.Translator(model, own, target, source_end=False)
     answers = translator.translate(texts)
     assert len(set(answers)) > 2 and answers[3] == ""
-    ((source, target, positions),) = translator.align(["one two"], ["two one"])
-    assert (source, target) == (["one", "two"], ["two", "one"]) and len(positions) == 2
+    written = "".join(answers)
+    assert unicodedata.normalize("NFKC", written) != written
+    ((source, pieces, positions),) = translator.align(["one two"], ["№ 5"])
+    assert (source, pieces) == (["one", "two"], ["▁№", "▁5"]) and len(positions) == 2
     config = kt.ExportConfig(signatures=("serving_default",))
     path = kt.export(translator, tmp_path / "words", config=config)
     with pytest.raises(ValueError, match="which exports of this package do not contain: if you"):
@@ -76,22 +83,18 @@ def test_ids_of_another_integer_type(own):
     assert (source.dtype, target_in.dtype, target_out.dtype) == (tf.int32,) * 3
     scores = []
     for tokenizer in (own, wide):
-        translator = kt.Translator(model, tokenizer, tokenizer)
-        translator.run_eagerly = True
+        translator = without_graphs(kt.Translator(model, tokenizer, tokenizer))
         scores.append(translator.score(["one"], ["two"]))
     np.testing.assert_allclose(*scores)
 
 
-@pytest.mark.parametrize(
-    "wrong, lacks",
-    [
+def test_what_is_no_tokenizer(own):
+    model = random_translator(own).model
+    for wrong, lacks in (
         ("abc", "a str, lacks vocabulary_size, __call__, detokenize, pieces: pass a Subword"),
         (SubwordTokenizer, "the class SubwordTokenizer, lacks vocabulary_size: pass a Subword"),
-    ],
-)
-def test_what_is_no_tokenizer(wrong, lacks, own):
-    model = random_translator(own).model
-    with pytest.raises(ValueError, match=f"The source tokenizer, {lacks}"):
-        kt.Translator(model, wrong, own)
-    with pytest.raises(ValueError, match=r"The target tokenizer, .* of kt\.Tokenizer\.$"):
-        kt.Translator(model, own, wrong)
+    ):
+        with pytest.raises(ValueError, match=f"The source tokenizer, {lacks}"):
+            kt.Translator(model, wrong, own)
+        with pytest.raises(ValueError, match=r"The target tokenizer, .* of kt\.Tokenizer\.$"):
+            kt.Translator(model, own, wrong)

@@ -61,12 +61,10 @@ def overlapping(figure):
     [
         (DATE, [*"▁1998-05-09", "</s>"], [4]),
         (WORDS, list("abcd"), []),
-        (WORDS, list("ab"), [3]),
         (MANY, MANY, [8]),
-        (["a"], ["b"], [8]),
         (WORDS, WORDS, [2, 3]),
     ],
-    ids=["a date", "a single map", "three", "a long sentence", "next to nothing", "layers"],
+    ids=["a date", "a single map", "a long sentence", "layers"],
 )
 def test_what_is_written_can_be_read(sources, targets, heads):
     figure, scores = draw(sources, targets, *heads)
@@ -97,14 +95,12 @@ def test_a_map_for_each_head_and_a_row_for_each_layer():
     assert [axis.get_ylabel() for axis in maps] == ["query", "", "query"]
     bar = figure.axes[-1]
     assert bar.get_ylabel() == "attention weight" and bar.get_ylim() == (0, 1)
-    _, scores = draw(list("abcde"), list("wxyz"), 2, 3)
-    maps = maps_of(kt.plot_attention(list(scores), list("abcde"), list("wxyz")))
+    maps = maps_of(draw(list("abcde"), list("wxyz"), 2, 3)[0])
     titles = [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2, 3)]
     assert [axis.get_title() for axis in maps] == titles
     tops = [axis.get_position().y1 for axis in maps]
     assert tops[0] == tops[2] > tops[3] == tops[5]
-    for heads in ((), (1,)):
-        assert maps_of(draw(list("ab"), list("cd"), *heads)[0])[0].get_title() == ""
+    assert maps_of(draw(list("ab"), list("cd"), 1)[0])[0].get_title() == ""
 
 
 def test_long_words_are_turned_and_shortened_and_labels_thinned():
@@ -114,13 +110,12 @@ def test_long_words_are_turned_and_shortened_and_labels_thinned():
     labels = draw(DATE, list("ab"))[0].axes[0].get_xticklabels()
     turned = [label.get_text() for label in labels if label.get_rotation() == 90]
     assert turned == ["</s>"]  # characters stay upright
-    for count, heads, step in ((60, (), 1), (200, (), 2), (60, (8,), 2)):
+    for count, step in ((60, 1), (200, 2)):
         tokens = [f"token {i}" for i in range(count)]
-        figure, _ = draw(tokens, tokens, *heads)
-        corner = figure.axes[4 if heads else 0]  # the lowest one of the first column
-        for labels in (corner.get_xticklabels(), corner.get_yticklabels()):
+        axis = draw(tokens, tokens)[0].axes[0]
+        for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
             assert [label.get_text() for label in labels] == tokens[::step]
-        assert corner.get_xticks().tolist() == list(range(0, count, step))
+        assert axis.get_xticks().tolist() == list(range(0, count, step))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +125,6 @@ def test_long_words_are_turned_and_shortened_and_labels_thinned():
         ((1, 2, 2, 2, 3), ("abc", "xy"), None, r"\(1, 2, 2, 2, 3\) do not fit 2 target and 3"),
         ((2, 0), ("", "xy"), None, r"\(2, 0\) do not fit 2 target and 0 source tokens"),
         ((2, 2, 3), ("abc", "xy"), ["one"], r"list of 2 titles, one per map, received \['one'\]"),
-        ((2, 3), ("abc", "xy"), "x", "Expected a list of 1 title, one per map, received 'x'"),
     ],
 )
 def test_maps_that_do_not_fit(shape, tokens, titles, sentence):
@@ -170,7 +164,6 @@ def test_alignment():
     [
         ([0, 1], r"shape \(2,\) does not fit 3 source and 1 target tokens: pass 1 position below"),
         ([3], r"does not fit 3 source and 1 target"),
-        ([-1], r"does not fit"),
         (np.ones((3, 1)), r"shape \(3, 1\) does not fit"),
         (np.full((1, 3), -2.0), "from 0 to 1"),
     ],
@@ -224,12 +217,9 @@ def test_a_row_for_each_step():
     assert [x.get_title(loc="left") for x in (first, axis)] == ["greedy", "$top_k$"]
     assert len(cells_of(first)[0]) == 2
     assert first.get_position().x1 < axis.get_position().x0
-    for steps in ([], {}, {"greedy": []}):
-        with pytest.raises(ValueError, match="Received no steps"):
-            kt.plot_token_probabilities(steps)
-
-
-def test_text_stands_out_from_its_cell():
+    with pytest.raises(ValueError, match="Received no steps"):
+        kt.plot_token_probabilities({"greedy": []})
+    # Text stands out from its cell.
     (axis,) = kt.plot_token_probabilities([step("a", p, a=p) for p in (0.05, 0.5, 0.95)]).axes
     assert [text.get_color() for text in axis.texts[::2]] == ["black", "black", "white"]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.presets import TrainConfig
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.training_data import check_training
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tools.ctranslate2 import export_ctranslate2
@@ -19,9 +21,11 @@ from tests.support.reversed_text import MODEL, write_corpus
 from tests.support.toy_translator import (
     MAX_LENGTH,
     SOURCES,
+    serve_eagerly,
     toy_pairs,
     toy_tokenizer,
     trained_translator,
+    without_graphs,
 )
 
 TARGETS = ["ABC", "HGF", "A", "", "BBBB", "FE", "H", "HB", "GFEDCBA", "CAFE"]
@@ -29,10 +33,7 @@ TARGETS = ["ABC", "HGF", "A", "", "BBBB", "FE", "H", "HB", "GFEDCBA", "CAFE"]
 
 @pytest.fixture(scope="module")
 def translator():
-    model, tokenizer = trained_translator().model, toy_tokenizer()
-    translator = kt.Translator(model, tokenizer, tokenizer, source_end=False)
-    translator.run_eagerly = True
-    return translator
+    return without_graphs(trained_translator(), source_end=False)
 
 
 def test_sources_of_a_translator_and_its_copies(translator):
@@ -69,23 +70,17 @@ def test_scores_translations_and_alignments(translator, tmp_path):
     found = translator.translate(SOURCES)
     assert len(set(found)) > 5 and found != trained_translator().translate(SOURCES)
     scores, aligned = translator.score(SOURCES, TARGETS), translator.align(SOURCES, TARGETS)
-    for source, target, text, score, (pieces, targets, positions) in zip(
-        SOURCES, TARGETS, found, scores, aligned, strict=True
+    for source, target, score, (pieces, targets, positions) in zip(
+        SOURCES, TARGETS, scores, aligned, strict=True
     ):
-        assert [piece.encode() for piece in pieces] == (
-            tokenizer.pieces(tokenizer(source)).numpy().tolist()
-        )
+        assert "".join(pieces) == (f"▁{source}" if source else "")
         assert len(positions) == (len(targets) if source else 0)
         assert all(0 <= position < len(pieces) for position in positions)
         if source:
             ids = [*tokenizer(target).numpy().tolist(), END]
-            source = tokenizer([source]).to_tensor()
-            logits = model((source, np.array([[START, *ids[:-1]]])))
+            logits = model((tokenizer([source]).to_tensor(), np.array([[START, *ids[:-1]]])))
             gains = tf.nn.log_softmax(logits[0]).numpy()[np.arange(len(ids)), ids]
             assert score == (pytest.approx(gains.sum(), abs=1e-4), len(ids))
-            state = model.initial_state(source)
-            tokens = kt.greedy_search(model.make_step(), state, 1, MAX_LENGTH)[0]
-            assert tokenizer.detokenize(tokens)[0].numpy().decode() == text
     maps = attention_maps(translator, "abc", "AB")
     assert len(maps.source_tokens) == maps.scores["encoder"].shape[-1] == len(tokenizer("abc"))
     path = export_ctranslate2(translator, tmp_path / "model")
@@ -94,22 +89,39 @@ def test_scores_translations_and_alignments(translator, tmp_path):
     assert [text for text, _ in theirs] == list(expected)
 
 
-def test_a_run_is_trained_and_loaded_so(tmp_path):
+def test_signatures_answer_as_the_translator_does(translator):
+    config = kt.ExportConfig(signatures=("tokens",), max_output_length=MAX_LENGTH)
+    found = serve_eagerly(translator, config, "serving_default", text=np.array(SOURCES))
+    expected = translator.translate(SOURCES)
+    assert found["text"] == expected
+    ids = translator.source_tokenizer(SOURCES).to_tensor().numpy()
+    found = serve_eagerly(translator, config, "tokens", ids=ids)["ids"]
+    texts = translator.target_tokenizer.detokenize(found).numpy()
+    assert [text.decode() for text in texts] == expected
+
+
+def test_a_run_is_trained_and_loaded_so(tmp_path, monkeypatch):
     texts = [*write_corpus(tmp_path, 60, 1), *write_corpus(tmp_path, 20, 2)]
     model = dataclasses.replace(MODEL, num_decoder_layers=2, first_position=1)
     sizes = dict(vocabulary_size=None, model_type="word", tokens_per_batch=256)
-    steps = dict(epochs=1, steps_per_epoch=1, validate_by="loss", strategy="one")
-    config = TrainConfig(*texts, source_end=False, model=model, **sizes, **steps)
-    output = tmp_path / "run"
+    config = TrainConfig(*texts, source_end=False, model=model, **sizes, strategy="one")
+    output, batches = tmp_path / "run", []
+
+    def fit(model, dataset, validation_data, **_):
+        batches.extend(next(iter(data)) for data in (dataset, validation_data))
+        Run(output).write_model(model, {})
+        return types.SimpleNamespace(history={})
+
+    monkeypatch.setattr(kt.Transformer, "fit", fit)
     train(config, output)
+    for (sources, _), targets in batches:
+        assert END in np.array(targets) and END not in np.array(sources)
     loaded = kt.load(output)
     assert not loaded.source_end and loaded.model.decoder.num_layers == 2
-    assert END not in np.array(loaded.read_source(tf.constant(["ba ce"]))[0])
-    for changed in ({"source_end": True}, {"model": MODEL}):
-        name = next(iter(changed)) if "model" not in changed else "num_decoder_layers"
+    for changed, name in (({"source_end": True}, "source_end"), ({"model": MODEL}, "num_decoder")):
         other = dataclasses.replace(config, start_from=str(output), **changed)
-        with pytest.raises(ValueError, match=f"{name} must be .* with --start-from"):
+        with pytest.raises(ValueError, match=f"{name}.* must be .* with --start-from"):
             check_training(other, tmp_path / "next")
         other = dataclasses.replace(config, **changed)
-        with pytest.raises(ValueError, match=f"{name} must be .* to resume this run"):
+        with pytest.raises(ValueError, match=f"{name}.* must be .* to resume this run"):
             check_training(other, output, resume=True)

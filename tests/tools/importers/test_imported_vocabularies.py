@@ -5,37 +5,36 @@ import sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.tools.importers.vocabularies import Vocabulary, read_vocabulary, rewrite
-from tests.support import marian_models
-from tests.support.marian_models import SENTENCES, make_vocabulary, train_spm
+from tests.support.marian_models import SENTENCES, SIDES, make_vocabulary, read_pieces, train_spm
 
 LINES = ["A man in an orange hat.", "Two dogs, late!", "", "  é 漢 x ", "ﬁne ２ ½ … „x“"]
 
 
-def both_sides(style="opus", **options):
+def both_sides(**options):
     """Vocabularies that share their pieces."""
-    models = [train_spm(side, **options) for side in marian_models.SIDES]
-    pieces = make_vocabulary(*models, style=style)
+    models = [train_spm(side, **options) for side in SIDES]
+    pieces = make_vocabulary(*models)
     ids = [pieces.index(piece) for piece in ("<pad>", "<unk>", "<pad>", "</s>")]
     return [Vocabulary(pieces, *ids, frozenset(), model) for model in models]
 
 
 @pytest.mark.parametrize(
-    "style, options",
+    "options",
     [
-        ("opus", dict(size=110, rule="nmt_nfkc")),
-        ("tc-big", dict(size=110, kind="bpe", rule="nmt_nfkc")),
-        # To bytes unknown characters fall back, also those of the other side.
-        ("opus", dict(size=366, byte_fallback=True, rule="nmt_nfkc")),
+        dict(size=110),
+        dict(size=110, kind="bpe"),
+        dict(size=366, byte_fallback=True),  # to bytes of what the other side has, too
     ],
+    ids=str,
 )
-def test_segmentation_is_that_of_the_original(style, options):
-    sides = both_sides(style, **options)
+def test_segmentation_is_that_of_the_original(options):
+    sides = both_sides(rule="nmt_nfkc", **options)
     lines = [*SENTENCES["source"], *SENTENCES["target"], *LINES]
     ids = {piece: id for id, piece in enumerate(sides[0].pieces)}
     for side, rewritten in zip(sides, rewrite(*sides), strict=True):
         tokenizer = kt.SubwordTokenizer(rewritten.model)
         original = sentencepiece.SentencePieceProcessor(model_proto=side.model)
-        known = set(marian_models.read_pieces(side.model))
+        known = set(read_pieces(side.model))
         cut = original.encode(lines, out_type=str)
         # Several unknown characters in a row are one piece there; such lines may differ.
         plain = [all(len(x) == 1 or x in known for x in row) for row in cut]

@@ -1,11 +1,14 @@
 """`import` takes folders, zips and names on the Hub; imported runs are runs like any other."""
 
-import fnmatch
+import functools
+import hashlib
+import http.server
 import json
 import re
+import shutil
 import sys
+import threading
 import zipfile
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,18 +17,21 @@ import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.opening import _warn_of_missing_tag
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.served_translator import functions_of, run_signature
 from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.translation.text_model import TextModel
 from tests.support.command_line import refused, run
-from tests.support.marian_models import FOLDER, SENTENCES, TAGS
-from tests.tools.importers.conftest import assert_equal, edit, weights_of
+from tests.support.marian_models import SENTENCES, TAGS
+from tests.support.toy_translator import serve_eagerly
+from tests.tools.importers.conftest import MARIAN, assert_equal, edit, weights_of
 
-LINES = [*SENTENCES["source"][:4], "", ">>fra<< A man."]
+LINES = [*SENTENCES["source"][:2], "", ">>fra<< A man."]
 SEARCH = SearchConfig(4, 1.0, length_norm="length", max_output_length=31)
 
 
 @pytest.fixture
-def translator(imported):
+def translator(imported, monkeypatch):
+    """Without graphs, which would take longer to make."""
+    monkeypatch.setattr(TextModel, "run_eagerly", True)
     translator = kt.load(imported / "run", "float32")
     translator.run_eagerly = True
     return translator
@@ -48,31 +54,23 @@ def test_what_is_printed_and_recorded(imported):
 # --- searches and exports ---
 
 
-def translate(path, *options):
-    result = run("translate", path, *options, stdin="\n".join(LINES).encode() + b"\n")
-    assert result.returncode == 0, result.stderr.decode()
-    return result.stdout.decode().splitlines()
-
-
-def warnings_of(path, *lines):
-    """What `translate` prints about language tags, as in a process of its own."""
+def translate(path, lines, *options):
+    """The translations, and how many warnings of a missing tag, as in a process of its own."""
     _warn_of_missing_tag.cache_clear()
-    result = run("translate", path, stdin="\n".join(lines).encode())
-    assert result.returncode == 0
-    return result.stderr.decode().count("warning: a source has no language tag, such as >>deu<<")
+    result = run("translate", path, *options, stdin="".join(f"{x}\n" for x in lines).encode())
+    assert result.returncode == 0, result.stderr.decode()
+    said = result.stderr.decode().count("warning: a source has no language tag, such as >>deu<<")
+    return result.stdout.decode().splitlines(), said
 
 
-def test_a_source_without_a_language_tag_gets_one_warning(imported):
-    path = imported / "run"
-    assert warnings_of(path, ">>fra<< A man.", "", "  >>deu<< Two dogs.") == 0
-    assert warnings_of(path, ">>fra<< A man.", "A man.", "Two dogs.") == 1
-
-
-def test_its_own_search_is_the_default(imported, translator):
+def test_its_own_search_is_the_default_and_a_missing_tag_gets_one_warning(imported, translator):
     assert translator.default_search == SEARCH
-    own = translate(imported / "run")
-    assert own == translator.translate(LINES) == translator.translate(LINES, search=SEARCH)
-    assert own != translator.translate(LINES, search=SearchConfig(max_output_length=31))
+    expected = translator.translate(LINES)
+    assert translate(imported / "run", LINES) == (expected, 1)
+    assert expected == translator.translate(LINES, search=SEARCH)
+    assert expected != translator.translate(LINES, search=SearchConfig(max_output_length=31))
+    short = "--max-output-length", "1"
+    assert translate(imported / "run", [">>fra<< A", "", "  >>deu<< B"], *short)[1] == 0
     assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
 
 
@@ -86,19 +84,14 @@ def test_an_export_with_a_token_before_every_source(imported, translator, tmp_pa
     assert (card["prefix_token"], card["max_output_length"]) == (">>fra<<", 31)
     beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "length_norm")}
     assert beam == {"beam_size": 4, "length_norm": "length"}
-    assert warnings_of(tmp_path, "A man.") == 0
     tagged = [f">>fra<< {line}" if line else "" for line in LINES]
-    assert translate(tmp_path, "--beam-size", "4") == translator.translate(tagged)
+    assert translate(tmp_path, LINES, "--beam-size", "4") == (translator.translate(tagged), 0)
     config = kt.ExportConfig(prefix_token=">>fra<<", max_output_length=31, signatures=("tokens",))
-    _, functions = functions_of(translator, config)
-    ids = translator.source_tokenizer(LINES[:3]).to_tensor().numpy()
-    found = run_signature(functions, "tokens", {"ids": ids})["ids"]
+    ids = translator.source_tokenizer(LINES[:2]).to_tensor().numpy()
+    found = serve_eagerly(translator, config, "tokens", ids=ids)["ids"]
     texts = translator.target_tokenizer.detokenize(found).numpy()
-    expected = translator.translate(tagged[:3], search=SearchConfig(max_output_length=31))
+    expected = translator.translate(tagged[:2], search=SearchConfig(max_output_length=31))
     assert [text.decode() for text in texts] == expected
-    for token in (">>xxx<<", "A man", ""):
-        with pytest.raises(ValueError, match="prefix_token must be one token of the source"):
-            functions_of(translator, kt.ExportConfig(prefix_token=token))
 
 
 # --- training ---
@@ -125,19 +118,17 @@ def test_what_imported_runs_do_not_have(imported, tmp_path):
     path = imported / "run"
     refused(["average", path, tmp_path / "mean"], "has no checkpoints")
     refused(["train", "--resume", "--output", path], "is an imported model")
-    refused(["import", FOLDER / "tied", path], "is not empty")
+    refused(["import", MARIAN / "tied", path], "is not empty")
     # They do not fall back to the dates.
     refused(["evaluate", path], "--source is missing")
     out = "--output", tmp_path / "tuned"
     refused(["train", "--start-from", path, *out], "--train-source is missing")
 
 
-@pytest.mark.parametrize("command", ["translate", "train"])
-def test_other_commands_name_import(command, folder, tmp_path):
-    words = ["train", "--output", tmp_path / "tuned", "--start-from"]
-    words = words if command == "train" else [command]
+def test_other_commands_name_import(folder, tmp_path):
     remedy = f"make a run of it by keras-transformer import {folder} RUN"
-    refused([*words, folder], remedy)
+    for words in (["translate"], ["train", "--output", tmp_path / "tuned", "--start-from"]):
+        refused([*words, folder], remedy)
 
 
 # --- zips ---
@@ -199,19 +190,47 @@ def test_files_that_are_missing_or_truncated(name, folder):
             read_source(folder)
 
 
+COMMIT = "0" * 40
+
+
+class Hub(http.server.SimpleHTTPRequestHandler):
+    """Answers as the Hub does, with the files of a folder."""
+
+    def end_headers(self):
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", hashlib.sha256(self.path.encode()).hexdigest())
+        super().end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
 def test_a_model_by_its_name_on_the_hub(tmp_path, monkeypatch):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    download = mock.create_autospec(huggingface_hub.snapshot_download)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    download.return_value = str(FOLDER / "tied")
-    new = kt.import_model("owner/model", tmp_path / "run")
+    constants = pytest.importorskip("huggingface_hub.constants")
+    hub, cache, described = (tmp_path / x for x in ("hub", "cache", "hub/api/models/owner/model"))
+    shutil.copytree(MARIAN / "tied", hub / "owner" / "model" / "resolve" / COMMIT)
+    sizes = [(path.name, path.stat().st_size) for path in (MARIAN / "tied").iterdir()]
+    names = {name for name, _ in sizes}
+    about = {"id": "owner/model", "sha": COMMIT, "siblings": [{"rfilename": x} for x in names]}
+    tree = [{"type": "file", "path": name, "size": size, "oid": COMMIT} for name, size in sizes]
+    for place, content in (("revision/main", about), (f"tree/{COMMIT}", tree)):
+        (described / place).parent.mkdir(parents=True)
+        (described / place).write_text(json.dumps(content))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    serve = functools.partial(Hub, directory=hub)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        files = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+        new = kt.import_model("owner/model", tmp_path / "run")
+        refused(
+            ["import", "owner/other", tmp_path / "2"],
+            "owner/other cannot be downloaded from the Hub (",
+        )
+        server.shutdown()
     assert new.read_config().imported.source == "owner/model"
-    ((name,), options) = download.call_args
-    names, patterns = {path.name for path in (FOLDER / "tied").iterdir()}, options["allow_patterns"]
-    taken = {x for x in names if any(fnmatch.fnmatch(x, pattern) for pattern in patterns)}
-    assert name == "owner/model" and taken == names - {"answers.json"}
-    download.side_effect = OSError("no network\nat all")
-    message = "owner/model cannot be downloaded from the Hub (no network at all)"
-    refused(["import", "owner/model", tmp_path / "2"], message)
+    assert {path.name for path in cache.glob("*/snapshots/*/*")} == names - {"answers.json"}
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     refused(["import", "owner/model", tmp_path / "2"], "pip install huggingface_hub")

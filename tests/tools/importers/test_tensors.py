@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import shutil
 import struct
 import zipfile
 
@@ -14,7 +15,7 @@ from safetensors.numpy import save_file
 
 import keras_transformer as kt
 from keras_transformer.tools.importers.tensors import read_tensors
-from tests.support.marian_models import FOLDER
+from tests.tools.importers.conftest import MARIAN
 
 
 def write_zip(path, entries):
@@ -56,13 +57,12 @@ def test_no_pickle_is_executed(tmp_path_factory, call, place, protocol, kind):
     folder = tmp_path_factory.mktemp("attack")
     path, marker = folder / "x.bin", folder / "executed"
     attack = pickle.dumps(place(CALLS[call](marker)), protocol)
+    parts = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}
     if kind == "zip":
         write_zip(path, {"archive/data.pkl": attack, "archive/version": "3"})
-    elif kind == "stream":
-        parts = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}
-        path.write_bytes(b"".join(pickle.dumps(x, 2) for x in parts) + attack)
     else:
-        path.write_bytes(attack)
+        head = b"".join(pickle.dumps(x, 2) for x in parts) if kind == "stream" else b""
+        path.write_bytes(head + attack)
     with pytest.raises(ValueError, match="nothing was run"):
         read_tensors(path)
     assert not marker.exists()
@@ -70,10 +70,7 @@ def test_no_pickle_is_executed(tmp_path_factory, call, place, protocol, kind):
 
 def test_a_folder_with_a_pickle_that_attacks(tmp_path):
     attack = pickle.dumps({"w": CALLS["system"](tmp_path / "executed")})
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for path in (FOLDER / "separate").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = shutil.copytree(MARIAN / "separate", tmp_path / "model")
     write_zip(folder / "pytorch_model.bin", {"a/data.pkl": attack})
     with pytest.raises(ValueError, match="nothing was run"):
         kt.import_model(folder, tmp_path / "run")
@@ -89,20 +86,11 @@ def integer(value):
 
 def torch_zip(shape, strides, offset=0, numbers=6, kind=b"Float", data=None):
     """A state dict of one tensor, written without PyTorch."""
-    content = (
-        b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storage"
-        b"ctorch\n"
-        + kind
-        + b"Storage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
-        + integer(numbers)
-        + b"tQ"
-        + integer(offset)
-        + b"("
-        + b"".join(map(integer, shape))
-        + b"t("
-        + b"".join(map(integer, strides))
-        + b"t\x89NtRs."
-    )
+    sizes, steps = (b"(" + b"".join(map(integer, x)) + b"t" for x in (shape, strides))
+    content = b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n("
+    content += b"(X\x07\x00\x00\x00storagectorch\n" + kind + b"Storage\n"
+    content += b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpu" + integer(numbers) + b"tQ"
+    content += integer(offset) + sizes + steps + b"\x89NtRs."
     data = np.arange(6, dtype="<f4").tobytes() if data is None else data
     return {"a/data.pkl": content, "a/data/0": data, "a/version": "3", "a/byteorder": "little"}
 
@@ -152,7 +140,7 @@ def test_bfloat16_of_pytorch(tmp_path):
 
 @hypothesis.given(st.sampled_from(["untied", "half", "tied"]), st.floats(0, 0.999))
 def test_truncated_files_are_corrupted(tmp_path_factory, name, part):
-    (source,) = [*(FOLDER / name).glob("*.bin"), *(FOLDER / name).glob("*.safetensors")]
+    (source,) = [*(MARIAN / name).glob("*.bin"), *(MARIAN / name).glob("*.safetensors")]
     path = tmp_path_factory.mktemp("truncated") / "x.bin"
     content = source.read_bytes()
     path.write_bytes(content[: int(len(content) * part)])

@@ -55,6 +55,11 @@ def texts(driver, selector):
     return [element.text for element in every(driver, selector)]
 
 
+def contents(elements):
+    """Their texts, seen or not."""
+    return [element.get_attribute("textContent") for element in elements]
+
+
 def write(driver, text):
     """Types a sentence in the place of what is there."""
     from selenium.webdriver.common.keys import Keys
@@ -64,12 +69,8 @@ def write(driver, text):
 
 
 def press(driver, *keys):
-    """Presses keys, wherever the focus is."""
+    """Presses keys, wherever the focus is; returns what a screen reader calls what has it then."""
     from selenium.webdriver.common.action_chains import ActionChains
 
     ActionChains(driver).send_keys(*keys).perform()
-
-
-def focused(driver):
-    """What a screen reader calls the element with the focus."""
     return driver.switch_to.active_element.accessible_name
