@@ -31,16 +31,22 @@ MAKERS = {
         share_embeddings="all",
         output_bias=True,
     ),
-    "deep, own softmax": lambda: random_translator(
-        seed=4, deviation=0.2, num_layers=3, activation="silu", share_embeddings="target"
+    "deep, target": lambda: random_translator(
+        seed=4,
+        deviation=0.2,
+        num_layers=3,
+        activation="silu",
+        share_embeddings="target",
+        epsilon=0.1,
     ),
     # [UNK] is among the sources' pieces, and what it is called goes by the target.
-    "wordpiece": lambda: random_translator(
+    "wordpiece, own softmax": lambda: random_translator(
         WordPieceTokenizer.train(["abcdefg"], 19),
         WordPieceTokenizer.train(["ABCDEFGH"], 21),
         seed=9,
         deviation=0.2,
         num_layers=2,
+        suppress_ids=True,
     ),
 }
 

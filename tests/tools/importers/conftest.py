@@ -42,6 +42,7 @@ class Imported:
         found = [self.rows[0][row[row != kt.PAD]].tolist() for row in self.source]
         assert found == self.answers["ids"]
         kept = self.model.suppressed.numpy() == 0
+        assert not kept[[kt.PAD, kt.START]].any() and kept[kt.END]
         expected = np.array(self.answers["logits"])[..., self.rows[1][kept]]
         found = np.array(self.model(self.inputs))[..., kept]
         np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-6)

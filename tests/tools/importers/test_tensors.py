@@ -1,7 +1,10 @@
 """Tensors in the files of other systems: read as they are, never executed, whatever they claim."""
 
+import collections
+import io
 import os
 import pickle
+import pickletools
 import re
 import shutil
 import struct
@@ -146,6 +149,19 @@ def test_truncated_files_are_corrupted(tmp_path_factory, name, part):
     path.write_bytes(content[: int(len(content) * part)])
     with pytest.raises(ValueError, match="is corrupted"):
         read_tensors(path)
+
+
+def test_a_stream_that_lacks_a_storage_is_corrupted(tmp_path):
+    """Its tensor would be zeros."""
+    content = (MARIAN / "untied" / "pytorch_model.bin").read_bytes()
+    file = io.BytesIO(content)
+    for _ in range(4):
+        collections.deque(pickletools.genops(file), maxlen=0)
+    start, keys = file.tell(), pickle.load(file)
+    kept = pickle.dumps(keys[:-1], 2) + content[file.tell() :]
+    (tmp_path / "x.bin").write_bytes(content[:start] + kept)
+    with pytest.raises(ValueError, match="is corrupted .*storages are missing"):
+        read_tensors(tmp_path / "x.bin")
 
 
 @pytest.mark.parametrize("start", [b"\x80", b"PK"])
