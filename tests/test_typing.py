@@ -5,8 +5,6 @@ import os
 import sys
 import venv
 
-import pytest
-
 import keras_transformer
 from tests.support import child_process
 from tests.support.paths import ROOT
