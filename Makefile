@@ -16,7 +16,7 @@ BENCH ?=
 PYTHONS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'), \
     $(shell sed -n 's/.*Python :: \(3[.][0-9]*\)$$/\1/p' setup.cfg))
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -120,7 +120,7 @@ opus: .venv/installed-parity
 .venv-other/installed: .venv/installed-test
 	$(PYTHON) -m venv .venv-other
 	.venv-other/bin/pip install --quiet --disable-pip-version-check --editable ".[all,test]" \
-	    $$($(BIN)/python -m tests.support.exchange other)
+	    $$($(BIN)/python -m tests.serving.test_other_tensorflow other)
 	touch $@
 
 # Runs the TensorFlow tests with it, and tests that each version loads the other's exports.
@@ -137,6 +137,9 @@ PYTHON_TESTS := $(addprefix tests/,cli/test_main.py data/test_text_files.py \
     translation/test_sentences.py)
 test-pythons: $(PYTHONS:%=test-python%)
 
+# Their environments.
+pythons: $(PYTHONS:%=.venv-%/installed)
+
 $(PYTHONS:%=.venv-%/installed): .venv-%/installed: setup.cfg pyproject.toml
 	PYENV_VERSION=$* python$* -m venv .venv-$* || \
 	    (echo "Install Python $*, which setup.cfg names: it is tested, too."; false)
@@ -147,9 +150,9 @@ $(PYTHONS:%=.venv-%/installed): .venv-%/installed: setup.cfg pyproject.toml
 .PHONY: $(PYTHONS:%=test-python%)
 $(PYTHONS:%=test-python%): test-python%: .venv-%/installed
 	rm -rf runs/python$*
-	.venv-$*/bin/keras-transformer train --preset dates --epochs 1 --steps-per-epoch 20 \
-	    --output runs/python$*
-	.venv-$*/bin/keras-transformer export runs/python$* runs/python$*/models
+	.venv-$*/bin/keras-transformer train --preset dates --num-layers 1 --epochs 1 \
+	    --steps-per-epoch 20 --output runs/python$*
+	.venv-$*/bin/keras-transformer export runs/python$* runs/python$*/models --signatures
 	echo "9 May 1998" | .venv-$*/bin/keras-transformer translate runs/python$*/models
 	.venv-$*/bin/python -m pytest -n auto --dist loadfile $(PYTHON_TESTS) < /dev/null
 

@@ -1,6 +1,5 @@
-"""Processes of tests end with the test, and receive the signals that are sent to them."""
+"""Processes of tests end with the test."""
 
-import os
 import signal
 import subprocess
 import time
@@ -40,18 +39,3 @@ def test_no_process_outlives_its_test(tmp_path):
     command = ["bash", "-c", "sleep 1000 > /dev/null 2>&1 & echo $!"]
     done = child_process.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and has_ended(int(done.stdout))
-
-
-def test_signals_that_this_process_ignores_reach_others():
-    numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM]
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        child_process.restore_signals()
-        for number in numbers:
-            os.kill(os.getpid(), number)  # still ignored here
-            with child_process.running(["sleep", "1000"]) as process:
-                process.send_signal(number)
-                assert process.wait() == -number
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -70,30 +70,24 @@ def test_pages(tmp_path):
     for name in PICTURES:
         text, pictures = notebooks.page(name, ROOT)
         assert text.startswith("# ") and ".ipynb)" not in text
-    (tmp_path / notebooks.EXECUTED).mkdir(parents=True)
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / notebooks.source_of("transformer")).touch()
     picture = b"\x89PNG\r\n\x1a\n"
-    shown = {"image/png": base64.b64encode(picture).decode()}
     outputs = [
         *(nbformat.v4.new_output("stream", text=x) for x in ("\x1b[1mseven\n", "eight\n")),
-        nbformat.v4.new_output("display_data", shown),
+        nbformat.v4.new_output("display_data", {"image/png": base64.b64encode(picture).decode()}),
     ]
 
     def write(path, source, **ran):
-        cells = [
-            nbformat.v4.new_markdown_cell("# A [model](transformer.ipynb)"),
-            nbformat.v4.new_code_cell(source, **ran),
-        ]
-        metadata = {"language_info": {"name": "python"}}
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), tmp_path / path)
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, **ran)])
+        notebook.metadata["language_info"] = {"name": "python"}
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, tmp_path / path)
 
     write(notebooks.source_of("attention"), "1")
     for source in ("2", "1"):  # one that has changed since it was run, and the same
         path = f"{notebooks.EXECUTED}/attention.ipynb"
         write(path, source, outputs=outputs, execution_count=1)
         text, pictures = notebooks.page("attention", tmp_path)
-        assert text.startswith("# A [model](transformer.md)") and "```python\n1\n```" in text
+        assert "```python\n1\n```" in text
         assert (notebooks.NOT_RUN in text) == (not pictures) == (source == "2")
     assert "    seven\n    eight\n" in text
     (path,) = re.findall(r"!\[Drawn by the code above\]\((.*)\)", text)

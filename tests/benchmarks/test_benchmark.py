@@ -60,6 +60,7 @@ def test_cores_apart_are_compared_with_cores_together_also_where_they_lose():
     assert shares == [f"{work / 2:.2f}", f"{work:.2f}"]
 
 
+@pytest.mark.ordeal
 def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
     size = {"size": 64, "repetitions": 1}
     systems = [
@@ -95,7 +96,7 @@ def test_an_environment_that_is_not_there():
         program.main(program.Options(opennmt_tf="nowhere/python"))
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_profile_of_a_step():
     command = [sys.executable, "-m", "benchmarks.profile"]
     done = child_process.run([*command, "toy"], capture_output=True, text=True)
@@ -108,7 +109,7 @@ def test_profile_of_a_step():
     assert list(kinds.values()) == sorted(kinds.values(), reverse=True)
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_beams_of_a_run(tmp_path):
     (tmp_path / "pairs.tsv").write_text("9 May 1998\t1998-05-09\n1 June 2001\t2001-06-01\n")
     options = ["--source", tmp_path / "pairs.tsv", "--beam-sizes", "2", "--rounds", "1"]
@@ -123,7 +124,7 @@ def test_beams_of_a_run(tmp_path):
         assert re.fullmatch(rf"\| 2 \| {length_penalty} \| {cells} \|", row)
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_a_part_on_toy_sizes(tmp_path, monkeypatch, capsys):
     """A system of each kind: in memory, exported, and another library."""
     for name in ("_in_memory", "_exported", "_ctranslate2"):

@@ -13,8 +13,6 @@ from benchmarks import recipes
 from tests.support import child_process
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.slow
-
 # Without dropout the two passes are equal, and R-Drop adds nothing to the loss.
 LOSS = """
 import json, sys
@@ -86,12 +84,14 @@ def python(*arguments):
     return done.stdout
 
 
+@pytest.mark.ordeal
 def test_loss_without_dropout_is_the_smoothed_cross_entropy_per_target_token(data):
     variants = [{"seed": 1}, {"seed": 2, "rdrop": 1.0}, {"seed": 2, "label_smoothing": 0.3}]
     variants.append({"seed": 1, "cooldown_steps": 2})
     python("-c", LOSS, data, json.dumps(job(dropout=0.0) | {"variants": variants}))
 
 
+@pytest.mark.ordeal
 def test_jobs_are_trained_and_reported(data, tmp_path, capsys):
     common = {"learning_rate": 0.03, "ema": 0.9}
     variants = [{"seed": 1} | common, {"seed": 2, "rdrop": 1.0} | common]

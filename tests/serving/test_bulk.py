@@ -1,32 +1,34 @@
 """Bulk translation: the shards in this process; the engines in `make ordeal`."""
 
+import functools
 import gzip
 import json
 import math
 import os
-import random
 import shutil
 import sys
 
 import pytest
+import tensorflow as tf
 
 from tests.support import child_process
-from tests.support.paths import EXPORT, FIXTURES
+from tests.support.paths import EXPORT
+from tests.support.toy_translator import SOURCES
 
 sys.path.append(str(EXPORT / "bulk"))
 import shards  # noqa: E402
 
 # For each engine, the Python of an environment that has it.
 ENGINES = {"on_apache_beam.py": "BEAM", "on_spark.py": "SPARK"}
-PLAIN = FIXTURES / "format-1" / "export" / "1"  # of serving_default alone
 LINES = b"".join(b"line %d\n" % number for number in range(6))
+TEXTS = [*(text.encode() for text in SOURCES), b"\xff\xfe A", b"", "Ü\u2028B".encode()]
 
 
-@pytest.fixture(scope="module")
-def lines():
-    draw = random.Random(3)
-    texts = ["".join(draw.choices("abcdefgh ", k=draw.randint(0, 11))) for _ in range(60)]
-    return [text.encode() for text in texts] + [b"\xff\xfe A", b"", "Ü\u2028B".encode()]
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tf.saved_model, "load", functools.cache(tf.saved_model.load))
+        yield
 
 
 def run_all(options, model=None, stop_after=None):
@@ -74,13 +76,14 @@ def make_job(tmp_path):
     return make
 
 
-def test_text_equals_translate(make_job, toy_version, translator, lines, tmp_path):
-    expected = b"".join(text.encode() + b"\n" for text in translator.translate(lines))
-    content = b"\xef\xbb\xbf" + b"\r\n".join(lines) + b"\r\n"
-    files = {"a.txt": content, "empty.txt": b"", "z.TXT.GZ": gzip.compress(b"\n".join(lines))}
+def test_text_equals_translate(make_job, toy_version, translator, tmp_path):
+    expected = b"".join(text.encode() + b"\n" for text in translator.translate(TEXTS))
+    content = b"\xef\xbb\xbf" + b"\r\n".join(TEXTS) + b"\r\n"
+    files = {"a.txt": content, "empty.txt": b"", "z.TXT.GZ": gzip.compress(b"\n".join(TEXTS))}
     # Batches of one row by bytes, and of few rows: no row depends on the others.
-    for batch in ({"batch_bytes": 1}, {"batch_rows": 7}):
-        assert run_all(make_job(files, model=toy_version, shard_rows=17, **batch)) == 0
+    for batch in ({"batch_bytes": 1}, {"batch_rows": 3}):
+        options = make_job(files, model=toy_version, shard_rows=8, **batch)
+        assert run_all(options) == 0
         assert (tmp_path / "out" / "a.txt").read_bytes() == expected
         assert (tmp_path / "out" / "empty.txt").read_bytes() == b""
         assert gzip.decompress((tmp_path / "out" / "z.TXT.GZ").read_bytes()) == expected
@@ -155,11 +158,11 @@ def test_unreadable_file_is_named_and_the_others_are_finished(make_job, capsys):
 # --- formats ---
 
 
-def test_json_lines(make_job, toy_version, lines, tmp_path):
-    texts = [line.decode("utf-8", "replace") for line in lines]
+def test_json_lines(make_job, toy_version, tmp_path):
+    texts = [text.decode("utf-8", "replace") for text in TEXTS]
     rows = [json.dumps({"n": i, "en": text}).encode() for i, text in enumerate(texts)]
     rows[5:5] = [b"", b'{"n": 1E400, "en": "AB" } ']
-    how = dict(format="jsonl", field="en", output_field="de", signature="beam", shard_rows=17)
+    how = dict(format="jsonl", field="en", output_field="de", signature="beam", shard_rows=8)
     options = make_job({"a.jsonl": b"\n".join(rows)}, model=toy_version, **how)
     assert run_all(options) == 0
     output = (tmp_path / "out" / "a.jsonl").read_bytes().splitlines()
@@ -199,18 +202,17 @@ def test_lines_without_text_are_named_or_copied_by_request(make_job, tmp_path, c
     assert "a.jsonl: 0 lines translated, 0 copied, 6 failed\n" in capsys.readouterr().err
 
 
-def test_scores_per_token(make_job, toy_version, translator, lines, tmp_path, capsys):
+def test_scores_per_token(make_job, toy_version, translator, tmp_path, capsys):
     """As `score` computes them; a corpus is filtered by them."""
-    pairs = [(line.replace(b"\t", b" "), line[::-1]) for line in lines[:30]]
+    pairs = [(text, text[:3].upper()) for text in TEXTS]
     content = b"".join(b"%b\t%b\n" % pair for pair in pairs)
-    assert run_all(make_job({"a.tsv": content}, model=toy_version, signature="score")) == 0
+    files = {"a.tsv": content, "b.tsv": b"a\tb\n\nc\td\te\n"}
+    assert run_all(make_job(files, model=toy_version, signature="score")) == 1
     rows = [row.split(b"\t") for row in (tmp_path / "out" / "a.tsv").read_bytes().splitlines()]
     assert [tuple(row[:2]) for row in rows] == pairs
     scores = translator.score(*zip(*pairs, strict=True))
     expected = [log_prob / tokens if tokens else -math.inf for log_prob, tokens in scores]
     assert [float(row[2]) for row in rows] == pytest.approx(expected, abs=1e-4)
-    files, output = {"a.tsv": b"a\tb\n\nc\td\te\n"}, str(tmp_path / "2")
-    assert run_all(make_job(files, signature="score", output=output), Capitals()) == 1
     error = capsys.readouterr().err
     assert "Line 2 of" in error and "has 1 of 2 columns: expected source, tab, target" in error
 
@@ -218,8 +220,8 @@ def test_scores_per_token(make_job, toy_version, translator, lines, tmp_path, ca
 # --- arguments, inputs and outputs ---
 
 
-def test_arguments(capsys):
-    usual = ["--model", str(PLAIN), "--output", "o", "--input", "a"]
+def test_arguments(toy_version, capsys):
+    usual = ["--model", toy_version, "--output", "o", "--input", "a"]
     options, rest = shards.parse_arguments("", [*usual, "b", "--input", "c", "--feild", "x"])
     assert options.input == ("a", "b", "c") and rest == ["--feild", "x"]
     for words, message in (
@@ -231,8 +233,8 @@ def test_arguments(capsys):
         with pytest.raises(SystemExit, match="2"):
             shards.parse_arguments("", [*usual, *words.split()])
         assert message in capsys.readouterr().err
-    with pytest.raises(ValueError, match="has no signature beam"):
-        shards.Model(shards.Options(str(PLAIN), ("a",), "none", signature="beam"))
+    with pytest.raises(ValueError, match="has no signature other, but .'attention', 'beam'"):
+        shards.Model(shards.Options(toy_version, ("a",), "none", signature="other"))
 
 
 def test_inputs_are_names_before_they_are_patterns(make_job, tmp_path, capsys):
@@ -254,25 +256,25 @@ def test_inputs_that_are_refused(make_job, tmp_path):
     refused(make_job(), r"in/\* matches no file: check the name or the pattern")
     (tmp_path / "in" / "folder").mkdir()
     refused(make_job(), r"matches directories only: give '.*in/\*/\*'")
-    files = {"a.txt": b"x", "c.txt.zst": b"", "d.JSONL": b""}
-    inputs = {name: str(tmp_path / "in" / name) for name in files}
-    both = (inputs["a.txt"], str(tmp_path / "in" / "missing.txt"))
-    refused(make_job(files, input=both), "missing.txt matches no file")
-    refused(make_job(input=(inputs["c.txt.zst"],)), r"is compressed as \.zst: compress it as \.gz")
-    refused(make_job(input=(inputs["d.JSONL"],)), "is not of --format text: give --format jsonl")
-    (tmp_path / "other" / "a.txt").write_bytes(b"y")
-    both = (inputs["a.txt"], str(tmp_path / "other" / "a.txt"))
-    refused(make_job(input=both), r"Two input files are named a\.txt")
-    refused(make_job(input=both[:1], output=both[1]), "is a file: choose another --output")
+    (tmp_path / "other" / "a.txt").touch()
+    files = dict.fromkeys(["a.txt", "c.txt.zst", "d.JSONL"], b"x")
+    for names, message in (
+        (("in/a.txt", "in/missing.txt"), "missing.txt matches no file"),
+        (("in/c.txt.zst",), r"is compressed as \.zst: compress it as \.gz"),
+        (("in/d.JSONL",), "is not of --format text: give --format jsonl"),
+        (("in/a.txt", "other/a.txt"), r"Two input files are named a\.txt"),
+    ):
+        refused(make_job(files, input=tuple(str(tmp_path / name) for name in names)), message)
+    output = str(tmp_path / "other" / "a.txt")
+    refused(make_job(output=output), "is a file: choose another --output")
     assert not (tmp_path / "out").exists()
 
 
 def test_outputs_that_are_refused(make_job, tmp_path):
     """Nothing is overwritten that this program has not written from the same file."""
-    one = (str(tmp_path / "in" / "a.txt"),)
-    options = make_job({"a.txt": b"x\n"}, input=one)
+    options = make_job({"a.txt": b"x\n"})
     os.symlink(tmp_path / "in", tmp_path / "link")
-    refused(make_job(input=one, output=str(tmp_path / "link")), "is in --output itself")
+    refused(make_job(output=str(tmp_path / "link")), "is in --output itself")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "a.txt").write_bytes(b"mine")
     refused(options, "out/a.txt exists, and is not as this program has written it: remove it")
@@ -287,52 +289,46 @@ def test_outputs_that_are_refused(make_job, tmp_path):
 
 # --- engines ---
 
-# Columns of a table, and why it is refused.
-TABLES = {
-    "strings": ({"text": ["a", "", None, "b"]}, ""),
-    "numbers": ({"text": [1]}, "has the type int64"),
-    "nested": ({"x": [{"text": "a"}]}, "it has 0 columns 'text' among x."),
-    "translated": ({"text": ["a"], "translation": ["old"]}, "it already has 'translation'"),
-}
 WRITE_TABLES = """
-import json, pyarrow, pyarrow.parquet, sys
-for name, (columns, _) in json.loads(sys.argv[2]).items():
-    pyarrow.parquet.write_table(pyarrow.table(columns), f"{sys.argv[1]}/{name}.parquet")
+import pyarrow as pa
+from pyarrow.parquet import write_table
+write_table(pa.table({"text": ["a", "", None, "b"]}), "strings.parquet")
+write_table(pa.table({"text": ["a"], "translation": ["old"]}), "translated.parquet")
+write_table(pa.table({"text": [1]}), "numbers.parquet")
 """
 READ_TABLE = """
-import json, pyarrow.parquet, sys
-print(json.dumps(pyarrow.parquet.read_table(sys.argv[1])["translation"].to_pylist()))
+import json, pyarrow.parquet
+table = pyarrow.parquet.read_table("tables/strings.parquet")
+print(json.dumps(table["translation"].to_pylist()))
 """
 
 
 @pytest.mark.ordeal
 @pytest.mark.parametrize("program", ENGINES)
-def test_engines(program, translator, toy_version, lines, tmp_path):
+def test_engines(program, translator, toy_version, tmp_path):
     """Texts and tables, by processes that do not have this package."""
     if not (python := os.environ.get(ENGINES[program])):
         pytest.skip(f"{ENGINES[program]} is not set: see `make ordeal`")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [python, EXPORT / "bulk" / program, "--model", toy_version, "--shard-rows", "17"]
 
-    def run(status, *options):
-        result = child_process.run(
-            [*command, *options], env=environment, cwd=tmp_path, capture_output=True, timeout=600
+    def run(status, *words):
+        done = child_process.run(
+            [python, *words], env=environment, cwd=tmp_path, capture_output=True, timeout=600
         )
-        error = result.stderr.decode()
-        assert result.returncode == status and "Traceback" not in error, error[-3000:]
-        return error
+        error = done.stderr.decode()
+        assert done.returncode == status and "Traceback" not in error, error[-3000:]
+        return done.stdout.decode() + error
 
-    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
-    texts = ["--input", "a.txt", "--output", "out"]
+    usual = [EXPORT / "bulk" / program, "--model", toy_version, "--shard-rows", "8"]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(TEXTS))
+    texts = [*usual, "--input", "a.txt", "--output", "out"]
     assert "Unknown option --feild" in run(1, *texts, "--feild", "body")
     run(0, *texts)
-    expected = b"".join(text.encode() + b"\n" for text in translator.translate(lines))
+    expected = b"".join(text.encode() + b"\n" for text in translator.translate(TEXTS))
     assert (tmp_path / "out" / "a.txt").read_bytes() == expected
-    child_process.run([python, "-c", WRITE_TABLES, tmp_path, json.dumps(TABLES)], check=True)
-    error = run(1, "--input", "*.parquet", "--output", "tables", "--format", "parquet")
-    for name, (_, reason) in TABLES.items():
-        assert not reason or f"{name}.parquet cannot be read: " in error and reason in error
-    table = tmp_path / "tables" / "strings.parquet"
-    found = child_process.run([python, "-c", READ_TABLE, table], capture_output=True, check=True)
+    run(0, "-c", WRITE_TABLES)
+    said = run(1, *usual, "--input", "*.parquet", "--output", "tables", "--format", "parquet")
+    assert "translated.parquet cannot be read: it already has 'translation'" in said
+    assert "numbers.parquet cannot be read: its column 'text' has the type int64" in said
     one, other = translator.translate(["a", "b"])
-    assert json.loads(found.stdout) == [one, "", None, other]
+    assert json.loads(run(0, "-c", READ_TABLE)) == [one, "", None, other]

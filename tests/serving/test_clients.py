@@ -1,6 +1,7 @@
 """The clients that are shipped, against servers that follow TF Serving's rules."""
 
 import contextlib
+import functools
 import importlib.util
 import io
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -33,35 +35,20 @@ rest, grpc_module = load("client_rest"), load("client_grpc")
 ERRORS = (rest.ClientError, grpc_module.ClientError)
 
 
-class Kind:
-    """What the tests need of one of the two kinds of clients, and of the server that it asks."""
-
-    def __init__(self, kind, process, stack):
-        self.model, self.script = server_stand_ins.Model(process), f"client_{kind}.py"
-        if kind == "rest":
-            self.module, self.make, self.option = rest, rest.RestClient, "--url"
-            served = server_stand_ins.serving_rest(self.model)
-        else:
-            self.module, self.make, self.option = grpc_module, grpc_module.GrpcClient, "--address"
-            served = server_stand_ins.serving_grpc(server_stand_ins.Service(self.model))
-        self.address = stack.enter_context(served)
-
-    def client(self, model="toy", **options):
-        return self.make(self.address, model, **options)
-
-    def run(self, monkeypatch, capsys, *arguments, text=b""):
-        """The program in this process: its status and what it prints."""
-        monkeypatch.setattr("sys.argv", [self.script, "--model", "toy", *arguments])
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-        with pytest.raises(SystemExit) as end:
-            sys.exit(self.module.main())
-        return end.value.code or 0, *capsys.readouterr()
-
-
 @pytest.fixture(params=["rest", "grpc"])
 def kind(request, server):
-    with contextlib.ExitStack() as stack:
-        yield Kind(request.param, server, stack)
+    """A client, and the server that it asks."""
+    model = server_stand_ins.Model(server)
+    if request.param == "rest":
+        module, make, option = rest, rest.RestClient, "--url"
+        serving = server_stand_ins.serving_rest(model)
+    else:
+        module, make, option = grpc_module, grpc_module.GrpcClient, "--address"
+        serving = server_stand_ins.serving_grpc(server_stand_ins.Service(model))
+    with serving as address:
+        client = functools.partial(make, address, model="toy")
+        options = [option, address]
+        yield types.SimpleNamespace(model=model, module=module, client=client, options=options)
 
 
 def test_translations_are_the_models(kind, translator):
@@ -79,7 +66,7 @@ def test_other_signatures(kind):
     assert np.shape(reply["text"]) == np.shape(reply["log_prob"]) == (2, 5)
     values = {"temperature": np.float32(0.5), "top_k": np.int32(2), "top_p": np.float32(0.9)}
     inputs = {key: np.array([value]) for key, value in values.items()} | {"seed": np.array([5])}
-    if kind.script == "client_rest.py":
+    if kind.module is rest:
         inputs = {key: value.tolist() for key, value in inputs.items()}
     assert len(kind.client().predict({"text": ["abc"], **inputs}, "sample")["text"]) == 1
 
@@ -132,20 +119,25 @@ def test_several_servers_are_asked_in_turn(server, translator):
         assert [model.count for model in models] == [count + 3 for count in before]
         models[0].unavailable = 1  # the next one is asked instead
         assert [client.translate(["abc"]) for _ in range(2)] == [expected] * 2
-        port = addresses[0].rpartition(":")[2]
-        with grpc_module.GrpcClient(f"dns:///localhost:{port}", "toy") as other:
-            assert other.translate(["abc"]) == expected
 
 
 # --- the programs ---
 
 
+def run(kind, monkeypatch, *arguments, text=b""):
+    """The program in this process; returns its status."""
+    monkeypatch.setattr("sys.argv", ["client", "--model", "toy", *arguments])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    with pytest.raises(SystemExit) as end:
+        sys.exit(kind.module.main())
+    return end.value.code or 0
+
+
 def test_command_line(kind, translator, monkeypatch, capsys):
-    options = [kind.option, kind.address, "--batch-size", "4"]
     text = "\n".join([*SOURCES, "\U0001f642"]).encode() + b"\r\n"
-    status, output, _ = kind.run(monkeypatch, capsys, *options, text=text)
-    lines = output.split("\n")
-    assert status == 0 and len(lines) == len(SOURCES) + 2
+    assert run(kind, monkeypatch, *kind.options, "--batch-size", "4", text=text) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == len(SOURCES) + 2
     expected = [" ".join(x.splitlines()) for x in translator.translate(SOURCES)]
     assert lines[: len(SOURCES)] == expected
     assert kind.model.count == 3  # eleven lines, four at a time
@@ -156,26 +148,25 @@ def test_mistakes_at_the_command_line(kind, monkeypatch, capsys):
         ("--batch-size 0", "must be at least 1, received 0"),
         ("--version 1 --label stable", "cannot be used together"),
     ):
-        status, _, error = kind.run(monkeypatch, capsys, *words.split())
-        assert status == 2 and message in error
+        assert run(kind, monkeypatch, *words.split()) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["rest"], indirect=True)
 def test_a_program_on_its_own(kind):
     """A dead server is one sentence; a reader that ends early, none."""
-    command = [sys.executable, EXPORT / kind.script, "--model", "toy", "--retries", "1"]
+    command = [sys.executable, EXPORT / "client_rest.py", "--model", "toy", "--retries", "1"]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    words = [*command, kind.option, dead]
-    done = child_process.run(words, input=b"abc\n", capture_output=True)
+    done = child_process.run([*command, "--url", dead], input=b"abc\n", capture_output=True)
     assert done.returncode == 1 and not done.stdout
     (message,) = done.stderr.decode().strip().splitlines()
-    assert message.startswith(f"{kind.script}: ") and "(tried 2 times)" in message
+    assert message.startswith("client_rest.py: ") and "(tried 2 times)" in message
     read, write = os.pipe()
     os.close(read)
-    words = [*command, kind.option, kind.address]
-    done = child_process.run(words, input=b"abc\n", stdout=write, stderr=subprocess.PIPE)
+    pipes = dict(stdout=write, stderr=subprocess.PIPE)
+    done = child_process.run([*command, *kind.options], input=b"abc\n", **pipes)
     os.close(write)
     assert done.returncode == 0 and not done.stderr
 
@@ -183,10 +174,10 @@ def test_a_program_on_its_own(kind):
 # --- servers of another kind ---
 
 
-@pytest.mark.parametrize("url", ["localhost:8501", "http://", "http://[::1", "http://a:b"])
-def test_no_url(url):
-    with pytest.raises(rest.ClientError, match="Expected a URL such as"):
-        rest.RestClient(url, "toy")
+def test_no_url():
+    for url in ("localhost:8501", "http://", "http://[::1", "http://a:b"):
+        with pytest.raises(rest.ClientError, match="Expected a URL such as"):
+            rest.RestClient(url, "toy")
 
 
 @contextlib.contextmanager
@@ -220,14 +211,11 @@ GATEWAY = f"<html><h1>502 Bad Gateway</h1>{'<p>' * 1000}</html>"
 OTHER_ANSWERS = {
     "a page": (reply(GATEWAY, "502 Bad Gateway"), "The server answered 502: <html>.*…"),
     "elsewhere": (reply("", "302 Found\r\nLocation: /login"), "answered 302: no reason given"),
-    "one output": (reply('{"outputs": ["x"]}'), 'whose "outputs" is a dict'),
     "a list": (reply("[1]"), r'whose "outputs" is a dict, received \[1\]'),
     "nested": (reply("[" * 100_000), r"did not answer with JSON: \[+…"),
     "half of it": (reply('{"outputs": {"te', length=99), "broke the connection off: Incomplete"),
     "nothing": (b"", "broke the connection off: RemoteDisconnected"),
-    "another protocol": (b"220 ESMTP\r\n", "broke the connection off: BadStatusLine"),
     "another model": (reply('{"outputs": {"y": [0.5]}}'), "expected 1 strings .* received None"),
-    "too many": (reply('{"outputs": {"text": ["a", "b"]}}'), "expected 1 strings"),
 }
 
 
@@ -240,26 +228,26 @@ def test_answer_of_another_form_is_one_sentence(name):
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
-@pytest.mark.parametrize("start", [0, len(reply("")) - 4], ids=["header", "body"])
-def test_timeout_is_for_the_whole_answer(start):
+def test_timeout_is_for_the_whole_answer():
     answer = reply('{"outputs": {"text": ["ABC"]}}')
-    drops = [answer[:start], *(answer[i : i + 1] for i in range(start, len(answer)))]
-    with answering(*drops, pause=0.1) as url:
+    with answering(answer[:50], *(bytes([byte]) for byte in answer[50:]), pause=0.1) as url:
         with pytest.raises(rest.ClientError, match="did not answer within 0.5 seconds"):
             rest.RestClient(url, "toy", timeout=0.5).translate(["abc"])
 
 
-@pytest.mark.parametrize("outputs", [{}, {"text": [0.5]}, {"text": [b"a", b"b"]}])
-def test_another_model_over_grpc(outputs):
+def test_another_model_over_grpc():
+    answers = [{}, {"text": [0.5]}, {"text": [b"a", b"b"]}]
+
     class Other(server_stand_ins.Service):
         def Predict(self, request, context):
-            tensors = {key: tf.make_tensor_proto(values) for key, values in outputs.items()}
+            tensors = {key: tf.make_tensor_proto(x) for key, x in answers.pop().items()}
             return predict_pb2.PredictResponse(outputs=tensors)
 
     with server_stand_ins.serving_grpc(Other(None)) as address:
         with grpc_module.GrpcClient(address, "toy") as client:
-            with pytest.raises(grpc_module.ClientError, match="is not a translator: expected 1"):
-                client.translate(["abc"])
+            while answers:
+                with pytest.raises(grpc_module.ClientError, match="is not a translator: expected"):
+                    client.translate(["abc"])
 
 
 def test_status():

@@ -3,12 +3,10 @@
 import json
 import pathlib
 import shutil
-import struct
 import types
 
 import pytest
 import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer.cli.models import print_report
 from keras_transformer.serving import server_process, trial
@@ -180,14 +178,3 @@ def test_batchable_signatures_have_a_small_and_a_large_request(toy_version):
     sources, targets = zip(*toy_pairs(40)[:32], strict=True)
     assert requests[1][1]["text"] == [source.encode() for source in sources]
     assert requests[7][1]["target"] == [target.encode() for target in targets]
-
-
-def test_file_is_an_uncompressed_record_file_of_prediction_logs(toy_version):
-    content = pathlib.Path(toy_version, WARM_UP).read_bytes()
-    # TFRecord: length, its checksum, the record, its checksum.
-    (length,) = struct.unpack("<Q", content[:8])
-    log = prediction_log_pb2.PredictionLog.FromString(content[12 : 12 + length])
-    assert log.WhichOneof("log_type") == "predict_log"
-    request = log.predict_log.request
-    assert request.model_spec.signature_name == "serving_default"
-    assert request.inputs["text"].dtype == tf.string.as_datatype_enum

@@ -90,7 +90,8 @@ def test_card_describes_the_model(card, translator):
     assert beam["outputs"]["text"] == {"dtype": "string", "shape": [None, None]}
 
 
-def test_examples_are_what_a_server_answers(card, server, translator):
+def test_examples_are_those_of_the_pairs(card, translator):
+    """The trial of every export asks a server for their answers."""
     sources, targets = map(list, zip(*toy_pairs(40)[:3], strict=True))
     examples = {name: signature["example"] for name, signature in card["signatures"].items()}
     assert examples["serving_default"]["inputs"] == {"text": sources}
@@ -99,10 +100,8 @@ def test_examples_are_what_a_server_answers(card, server, translator):
     ids = translator.source_tokenizer(sources[:1]).to_list()
     assert examples["tokens"]["inputs"] == {"ids": ids}
     for name, example in examples.items():
-        reply = server.predict(example["inputs"], name)
-        assert reply.keys() == card["signatures"][name]["outputs"].keys()
-        for key in reply.keys() & {"text", "ids", "tokens", "source_tokens"}:
-            assert reply[key] == example["outputs"][key]
+        assert example["outputs"].keys() == card["signatures"][name]["outputs"].keys()
+    assert examples["serving_default"]["outputs"]["text"] == translator.translate(sources)
 
 
 def test_no_file_names_a_place(toy_version):

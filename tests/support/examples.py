@@ -7,7 +7,6 @@ import ast
 import contextlib
 import dataclasses
 import gzip
-import os
 import shutil
 
 import keras
@@ -87,7 +86,7 @@ def write_files():
 
 def make_run():
     """Trains what the examples call `runs/dates`."""
-    sizes = dict(num_layers=2, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
+    sizes = dict(num_layers=1, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
     preset = kt.get_preset("dates")
     config = dataclasses.replace(
         preset,
@@ -116,17 +115,3 @@ def make_names():
     with open("a.en", encoding="utf-8") as file:
         names["lines"] = ["the quick brown fox", *file.read().splitlines()]
     return names
-
-
-def make_export(names):
-    """What examples call `export/models/dates/1`, with the one signature that they ask."""
-    if not os.path.exists("export/models/dates/1"):
-        config = kt.ExportConfig(signatures=())
-        kt.export(names["translator"], "export/models/dates", config=config)
-
-
-def make_corpus():
-    """What examples call `corpora/ende`."""
-    if not os.path.exists("corpora/ende"):
-        config = kt.PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001)
-        kt.prepare(config, "corpora/ende", processes=1)
