@@ -197,6 +197,7 @@ def test_an_object_keeps_its_class_and_stays_frozen(scheme, tmp_path):
     model = randomize(keras.Model(inputs, encoder(inputs)))
     own = [x.self_attention.positions for x in encoder.layers]
     assert own[0] is not own[1] and {type(x) for x in own} == {scheme}
+    assert [x.max_distance for x in own] == [3, 3]
     assert not any(x.trainable_variables for x in own)
     model.save(tmp_path / "stack.keras")
     loaded = keras.saving.load_model(tmp_path / "stack.keras")
