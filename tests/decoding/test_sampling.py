@@ -25,9 +25,7 @@ A, B = 4, 5
     [
         (0.0, "float32", 1e-5),
         (1e4, "float32", 6e-3),  # float32 holds 1e4 + log 3 to about 1e-3
-        (-300.0, "float32", 1e-4),
         (0.0, "bfloat16", 3e-2),
-        (0.0, "float64", 1e-5),
     ],
 )
 def test_by_hand(offset, dtype, tolerance):
@@ -92,7 +90,7 @@ def test_of_equals_the_lowest_id(compiled):
     assert log_prob.numpy() == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["greedy", "sampling"])
+@pytest.mark.parametrize("name", ["sampling", "beam"])
 def test_in_a_graph_of_unknown_batch(name):
     step = Toy(5, 8, 0, end=2.0)
 
@@ -203,20 +201,6 @@ def test_steps_draw_independently():
     assert both == pytest.approx(0.25, abs=0.05)
 
 
-def test_log_prob_and_prefix():
-    step = Toy(3, 8, 5, end=1.0)
-    prefix = np.array([[6, 5, 7], [4, PAD, PAD], [5, END, PAD]])
-    found = sample(step, step.state, 3, 8, 0.7, 3, 0.9, 11, prefix)
-    tokens = []
-    for row, ((log_prob, own),) in enumerate(hypotheses(*(x[:, None] for x in found))):
-        forced = prefix[row][prefix[row] != PAD].tolist()
-        assert own[: len(forced)] == forced
-        expected = sum(step.log_probs(row, own[:t])[token] for t, token in enumerate(own))
-        assert log_prob == pytest.approx(expected, abs=1e-4)
-        tokens.append(own)
-    assert tokens[2] == [5, END]
-
-
 # What every search is given.
 
 SEARCHES = {
@@ -224,23 +208,22 @@ SEARCHES = {
     "sampling": sample,
     "beam": functools.partial(beam_search, beam_size=2),
 }
-MISTAKES = {
-    "no steps": ({"max_length": tf.constant(0)}, "max_length must be at least 1, received 0"),
-    "rows": ({"batch_size": 3}, r"batch_size=3, …\), received shape \(2,\): create it for as"),
-    "rows, a tensor": ({"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
-    "no state": ({"state": None}, r"\(batch_size=2, …\), received shape .*: .* pass \(\) if"),
-    "prefix's rows": ({"prefix": [[5], [6], [7]]}, r"=2, .* received int32 of shape \(3, 1"),
-    "prefix's rank": ({"prefix": [5, 6]}, r"at most max_length=5\), .* int32 of shape \(2,\)."),
-    "prefix's type": ({"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
-    "ragged": ({"prefix": tf.ragged.constant([[5], [6] * 6])}, "received int32 of shape .2, 6"),
-    "negative": ({"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
-    "no id": ({"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
-}
+MISTAKES = [
+    ({"max_length": tf.constant(0)}, "max_length must be at least 1, received 0"),
+    ({"batch_size": 3}, r"batch_size=3, …\), received shape \(2,\): create it for as"),
+    ({"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
+    ({"prefix": [[5], [6], [7]]}, r"=2, .* received int32 of shape \(3, 1"),
+    ({"prefix": [5, 6]}, r"at most max_length=5\), .* int32 of shape \(2,\)."),
+    ({"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
+    ({"prefix": tf.ragged.constant([[5], [6] * 6])}, "received int32 of shape .2, 6"),
+    ({"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
+    ({"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
+]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(name):
-    step, (wrong, message) = Toy(2, 8, 0), MISTAKES[name]
+@pytest.mark.parametrize("wrong, message", MISTAKES)
+def test_mistakes(wrong, message):
+    step = Toy(2, 8, 0)
     for search in SEARCHES.values():
         loop = {"state": step.state, "batch_size": 2, "max_length": 5} | wrong
         with pytest.raises(ValueError, match=message):
@@ -262,23 +245,6 @@ def test_mistakes_of_sampling(options, message):
     step = Toy(2, 8, 0)
     with pytest.raises(ValueError, match=message):  # constants are known as a graph is traced
         tf.function(lambda: sample(step, step.state, 2, 5, **options), autograph=False)()
-
-
-def test_mistakes_are_found_as_a_graph_is_traced():
-    step = Toy(2, 8, 0)
-
-    def trace(*shape):
-        def decode(prefix):
-            return greedy_search(step, step.state, 2, 5, prefix=prefix)[0]
-
-        spec = tf.TensorSpec(shape, tf.int32)
-        return tf.function(decode, autograph=False).get_concrete_function(spec)
-
-    assert trace(None, None)
-    for shape in [(3, 1), (2, 6), (2,)]:
-        with pytest.raises(ValueError) as raised:
-            trace(*shape)
-        assert f"received int32 of shape {shape}" in str(raised.value)
 
 
 def test_logits_of_another_rank():
@@ -311,20 +277,10 @@ def test_arguments_of_other_types(how):
 # Room, with a model.
 
 
-@pytest.mark.parametrize("how", ["greedy", "beam"])
-def test_a_state_with_too_little_room(how):
+def test_a_state_with_too_little_room():
     model = random_translator().model
     state, step = model.initial_state(np.array([[5, 6, 7], [8, 9, 0]]), length=3), model.make_step()
-    message = "has length=3, but max_length is 4"
-    with pytest.raises(ValueError, match=message):
-        SEARCHES[how](step, state, 2, 4, fixed_shapes=True)
-
-    @tf.function(autograph=False)
-    def decode(source, max_length):
-        state = model.initial_state(source, length=3)
-        return SEARCHES[how](step, state, tf.shape(source)[0], max_length, fixed_shapes=True)[0]
-
-    source = tf.TensorSpec([None, 3], tf.int32)
-    with pytest.raises(ValueError, match=message):
-        decode.get_concrete_function(source, 4)
-    assert decode.get_concrete_function(source, 3)
+    for search in SEARCHES.values():
+        with pytest.raises(ValueError, match="has length=3, but max_length is 4"):
+            search(step, state, 2, 4, fixed_shapes=True)
+    assert greedy_search(step, state, 2, 3, fixed_shapes=True)[0].shape == (2, 3)

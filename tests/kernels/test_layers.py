@@ -16,7 +16,7 @@ def dropped(x):
     return keras.ops.convert_to_numpy(x) == 0
 
 
-@pytest.mark.parametrize("rate, expected", [(0.3, 77), (0.1, 26), (0.01, 2.56), (0.9999, 255.9744)])
+@pytest.mark.parametrize("rate, expected", [(0.3, 77), (0.01, 2.56), (0.9999, 255.9744)])
 def test_share_and_scale(rate, expected):
     share = expected / 256  # in whole bytes, but where these would be too coarse
     output = keras.ops.convert_to_numpy(Dropout(rate, seed=1)(LARGE, training=True))
@@ -35,7 +35,7 @@ def test_entries_are_independent():
         assert abs(correlation) < 5 / np.sqrt(one.size)
 
 
-@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("width", [1, 7])
 def test_any_width(width):
     output = Dropout(0.5, seed=3)(np.ones((1000, width), "float32"), training=True)
     assert output.shape == (1000, width)
@@ -57,28 +57,9 @@ def test_nothing_or_everything_is_dropped():
     assert dropped(Dropout(1.0)(LARGE, training=True)).all()
 
 
-def test_gradients_are_dropped_alike():
-    x = tf.constant(LARGE[0], "bfloat16")
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        output = Dropout(0.3, seed=6, dtype="mixed_bfloat16")(x, training=True)
-    assert output.dtype == "bfloat16"
-    gradient = tape.gradient(output, x)
-    np.testing.assert_array_equal(*(tf.cast(y, "float32") for y in (gradient, output)))  # of ones
-
-
 # Layer normalization.
 
-GENERATOR = np.random.default_rng(3)
-X = GENERATOR.normal(2, 3, (4, 5, 16)).astype("float32")
-UPSTREAM = GENERATOR.normal(size=X.shape).astype("float32")
-
-
-def build(kind, **options):
-    layer = kind(epsilon=1e-6, **options)
-    layer.build((None, None, 16))
-    layer.set_weights([np.linspace(0.5, 2, 16), np.linspace(-1, 1, 16)])
-    return layer
+X = np.random.default_rng(3).normal(2, 3, (4, 5, 16)).astype("float32")
 
 
 def by_hand(x, gamma, beta):
@@ -94,24 +75,12 @@ def by_hand(x, gamma, beta):
     [("float32", 1, 1e-5), ("mixed_bfloat16", 100, 6e-2), ("mixed_float16", 100, 1.5e-2)],
 )
 def test_statistics_are_float32(policy, scale, tolerance):
-    layer = build(LayerNormalization, dtype=policy)
+    layer = LayerNormalization(epsilon=1e-6, dtype=policy)
+    layer.build(X.shape)
+    layer.set_weights([np.linspace(0.5, 2, 16), np.linspace(-1, 1, 16)])
     # The input itself is rounded before it is normalised.
     rounded = keras.ops.cast(scale * X, layer.compute_dtype)
     found = layer(rounded)
     assert found.dtype == layer.compute_dtype
     rounded, found = (keras.ops.convert_to_numpy(tf.cast(x, "float32")) for x in (rounded, found))
     np.testing.assert_allclose(found, by_hand(rounded, *layer.get_weights()), atol=tolerance)
-
-
-def test_gradients_are_those_of_keras():
-    def gradients(layer):
-        x = tf.constant(X)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            output = layer(x)
-        inputs = [x, *(weight.value for weight in layer.weights)]
-        return tape.gradient(output, inputs, output_gradients=UPSTREAM)
-
-    kinds = LayerNormalization, keras.layers.LayerNormalization
-    for one, other in zip(*(gradients(build(kind)) for kind in kinds), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)

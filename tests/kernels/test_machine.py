@@ -1,21 +1,18 @@
 """What is fastest on this machine: precision, in runs and exports, and threads."""
 
-import os
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import machine
-from keras_transformer.presets import ExportConfig, TrainConfig
+from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.run import Run
-from keras_transformer.serving.saved_model import export
-from keras_transformer.train import _configure_parallelism, train
+from keras_transformer.train import _choose_precision, _configure_parallelism
 from tests.support.command_line import refused, run
-from tests.support.reversed_text import config_of
-from tests.support.toy_translator import random_translator
+from tests.support.sealing import reseal
 
 
 @pytest.fixture
@@ -59,28 +56,31 @@ def test_choice(make_machine, slowdown, asked, trained, chosen):
 
 def test_what_is_slow_is_said_once_and_how_much(make_machine):
     log = make_machine(2.5)
-    for _ in range(2):
-        machine.choose_precision("mixed_bfloat16")
-    machine.choose_precision("auto")
+    for precision in ("mixed_bfloat16", "mixed_bfloat16", "auto"):
+        machine.choose_precision(precision)
     machine.choose_precision(None, "mixed_bfloat16")
     (message,) = log.messages
     assert "mixed_bfloat16 take 2.5 times as long as in float32" in message
-    assert "less exact on processors without instructions" in message
     make_machine(0.5)
     machine.choose_precision("mixed_bfloat16")
     assert len(log.messages) == 1
 
 
-def test_run_keeps_what_was_chosen(make_machine, tmp_path):
-    """`auto` is decided once and written down; where that is slow, the run opens in float32."""
+def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
+    """`auto` is decided once; where what it is trained in is slow, a run opens in float32."""
     make_machine(0.5)
-    how = dict(epochs=1, steps_per_epoch=2, precision="auto", tokens_per_batch=128)
-    train(config_of(tmp_path, 60, 20, **how), output := tmp_path / "run")
-    assert Run(output).read_config().precision == "mixed_bfloat16"
+    chosen = _choose_precision(TrainConfig(precision="auto"), None, False, None).precision
+    assert chosen == "mixed_bfloat16"
+    copy = shutil.copytree(trained_run, tmp_path / "run")
+    config = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(config.replace("precision: float32", f"precision: {chosen}"))
+    reseal(copy)
     make_machine(9.0)
-    slow, asked = kt.load(output), kt.load(output, precision="mixed_bfloat16")
+    resumed = _choose_precision(TrainConfig(precision="auto"), Run(copy), True, None)
+    assert resumed.precision == chosen
+    slow, asked = kt.load(copy), kt.load(copy, precision=chosen)
     assert slow.model.dtype_policy.name == "float32"
-    assert asked.model.dtype_policy.name == "mixed_bfloat16"
+    assert asked.model.dtype_policy.name == chosen
     for one, other in zip(slow.model.get_weights(), asked.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -94,17 +94,6 @@ def test_commands_take_a_precision(command, trained_run, tmp_path, monkeypatch):
     done = run(command, trained_run, *text, "--precision", "mixed_float16", stdin=b"ba ce\n")
     assert done.returncode == 0 and "mixed_float16" in opened
     refused([command, trained_run, *text, "--precision", "half"], "precision must be one of float")
-
-
-def test_an_export_computes_in_float32(tmp_path):
-    """Whatever the model was trained in, unless it is asked for something else."""
-    translator = random_translator(seed=5, dtype="mixed_bfloat16")
-    path = export(translator, tmp_path, config=ExportConfig(signatures=()))
-    with open(os.path.join(path, "saved_model.pb"), "rb") as file:
-        (meta,) = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
-    nodes = [node for f in meta.graph_def.library.function for node in f.node_def]
-    types = {n.attr["T"].type for n in nodes if n.op in ("MatMul", "BatchMatMulV2")}
-    assert types == {tf.float32.as_datatype_enum}
 
 
 # Threads: cores that work apart.

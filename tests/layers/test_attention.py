@@ -5,20 +5,19 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from tests.support import layer_harness, oracle
+from tests.support import oracle
 from tests.support.layer_harness import (
     MEMORY,
     SOURCE,
-    TARGET,
-    X_MASK,
     X,
     assert_close,
     build,
     normal,
+    to_numpy,
 )
 
 
@@ -68,13 +67,13 @@ def test_equals_the_formula(masked):
         assert_close((output[row, :, head], weights[row, head]), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_large_scores_and_empty_rows_stay_finite(dtype):
     x = keras.ops.cast(200 * normal(1, 4, 1, 8), dtype)  # scores beyond float16's 65504
     mask = np.ones((4, 4), bool)
     mask[2] = False
     output, weights = kt.dot_product_attention(x / 4, x, x, mask=mask)
-    output, weights = layer_harness.to_numpy((output, weights))
+    output, weights = to_numpy((output, weights))
     assert np.isfinite(output).all() and np.isfinite(weights).all()
     assert not output[0, 2].any() and not weights[0, 0, 2].any()
     np.testing.assert_allclose(weights[0, 0, [0, 1, 3]].sum(axis=-1), 1, atol=1e-2)
@@ -85,8 +84,8 @@ def test_softmax_runs_in_float32(dtype):
     """Rounded once, at the end: half a unit in the last place from the exact weights."""
     query, key = np.ones((1, 1, 1, 1)), 2 * normal(1, 300, 1, 1)
     query, key = (keras.ops.cast(x, dtype) for x in (query, key))
-    weights = layer_harness.to_numpy(kt.dot_product_attention(query, key, key)[1])
-    expected = oracle.softmax(layer_harness.to_numpy(key)[0, :, 0, 0].astype("float64"))
+    weights = to_numpy(kt.dot_product_attention(query, key, key)[1])
+    expected = oracle.softmax(to_numpy(key)[0, :, 0, 0].astype("float64"))
     half_a_unit = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
     np.testing.assert_allclose(weights[0, 0, 0], expected, rtol=1.01 * half_a_unit, atol=1e-7)
 
@@ -106,34 +105,11 @@ def test_dropout_drops_weights_and_returns_them_whole():
 # Several heads.
 
 
-def test_multi_head_equals_the_formula():
-    layer = layer_harness.build("MultiHeadAttention")
-    query, value, key = layer_harness.X, layer_harness.MEMORY, normal(3, 6, 8, seed=9)
-    mask = np.random.default_rng(5).random((3, 4, 6)) < 0.5
-    mask[1, 2] = False  # a query without keys
-    actual = layer(query, value, key, attention_mask=mask, return_attention_scores=True)
-    assert_close(actual, oracle.multi_head(layer, query, value, key, mask))
-    assert_close(layer(query, value, key, attention_mask=mask), actual[0])
-
-
 def test_seed_fixes_the_dropout():
-    layers = [layer_harness.build("MultiHeadAttention", dropout=0.5, seed=s) for s in (1, 1, 2)]
-    first, same, other = (
-        np.array(layer(layer_harness.X, layer_harness.MEMORY, training=True)) for layer in layers
-    )
+    layers = [build("MultiHeadAttention", dropout=0.5, seed=seed) for seed in (1, 1, 2)]
+    first, same, other = (np.array(layer(X, MEMORY, training=True)) for layer in layers)
     np.testing.assert_array_equal(first, same)
     assert np.abs(first - other).max() > 1e-3
-
-
-def test_kernels_start_at_the_scale_of_their_matrices():
-    layer = kt.MultiHeadAttention(8, 64)
-    layer.build((None, None, 512), (None, None, 512))
-    query, key, value, output = layer.get_weights()[::2]
-    for kernel in (query, key, value, output):
-        expected = np.sqrt(2 / (512 + 512))  # Glorot: 2 / (inputs + outputs)
-        assert kernel.std() == pytest.approx(expected, rel=0.02)
-    assert np.abs(query - key).max() > 1e-3  # each drawn anew
-    assert not any(bias.any() for bias in layer.get_weights()[1::2])
 
 
 # A drop-in for Keras' layer.
@@ -184,6 +160,7 @@ MASKS |= st.fixed_dictionaries(
 
 
 @settings(max_examples=settings().max_examples // 2)
+@example({"dropout": 0.5}, {"value_mask": some(B, S), "key_mask": SOURCE != 0}, KEY)
 @given(st.fixed_dictionaries(ARGUMENTS), MASKS, st.sampled_from([None, KEY]))
 def test_equals_keras(arguments, masks, key):
     theirs, ours = pair(arguments, key=key)
@@ -194,34 +171,15 @@ def test_equals_keras(arguments, masks, key):
     assert_close(ours(**call), theirs(**call))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_equals_keras_with_masks_that_it_carries(causal):
-    query, value = (
-        keras.layers.Embedding(20, 8, mask_zero=True, embeddings_initializer="normal")(ids)
-        for ids in (TARGET, SOURCE)
-    )
-    theirs, ours = pair({}, query, value)
-    by_ours, scores = ours(query, value, use_causal_mask=causal, return_attention_scores=True)
-    by_theirs, their_scores = theirs(  # Keras takes the masks away from its inputs: it comes last
-        query, value, use_causal_mask=causal, return_attention_scores=True
-    )
-    assert_close(np.array(by_ours)[X_MASK], np.array(by_theirs)[X_MASK])
-    rows = np.broadcast_to(X_MASK[:, None], (B, 2, T))
-    assert_close(np.array(scores)[rows], np.array(their_scores)[rows])
-    assert not np.array(scores)[~rows].any()  # a padded query attends to nothing
-
-
 def test_same_arguments_in_the_same_order():
-    ours, theirs = (
-        inspect.signature(layer.call).parameters
-        for layer in (kt.MultiHeadAttention, keras.layers.MultiHeadAttention)
-    )
-    assert list(ours) == list(theirs)
-    assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
-    ours, theirs = (
-        {p.name: p.default for p in inspect.signature(layer.__init__).parameters.values()}
-        for layer in (kt.MultiHeadAttention, keras.layers.MultiHeadAttention)
-    )
+    kinds = kt.MultiHeadAttention, keras.layers.MultiHeadAttention
+
+    def defaults(function):
+        return {p.name: p.default for p in inspect.signature(function).parameters.values()}
+
+    ours, theirs = (defaults(kind.call) for kind in kinds)
+    assert list(ours.items()) == list(theirs.items())
+    ours, theirs = (defaults(kind.__init__) for kind in kinds)
     own = ["output_initializer", "positions", "max_distance"]  # those that Keras does not have
     assert list(ours)[-4:-1] == own  # before **kwargs
     assert [ours.pop(name) for name in own] == [None] * 3
@@ -251,13 +209,20 @@ def test_penalties_are_those_of_keras():
         assert constraints == {"MaxNorm", "NonNeg"}
 
 
-def test_policies_of_single_projections():
-    policies = keras.dtype_policies.DTypePolicyMap()
-    policies["mha/key"] = keras.dtype_policies.QuantizedDTypePolicy("int8", "float32")
-    layer = kt.MultiHeadAttention(2, 3, dtype=policies, name="mha")
-    layer.build(QUERY.shape, VALUE.shape)
-    kernels = [layer.query_dense.kernel, layer.key_dense.kernel]
-    assert [kernel.dtype for kernel in kernels] == ["float32", "int8"]
+class TakesOthers(kt.MultiHeadAttention):
+    def call(self, query, value, **kwargs):
+        return super().call(query, value, **kwargs)
+
+
+def test_a_subclass_passes_arguments_on():
+    """Those that its `call` does not name arrive; Keras itself refuses masks beside flags there."""
+    layer, plain = TakesOthers(2, 3), kt.MultiHeadAttention(2, 3)
+    for one in (layer, plain):
+        one.build(X.shape, MEMORY.shape)
+    layer.set_weights(plain.get_weights())
+    flags = {"use_causal_mask": True, "return_attention_scores": True}
+    for how in (flags, {"value_mask": SOURCE != 0}):
+        assert_close(layer(X, MEMORY, **how), plain(X, MEMORY, **how), 0)
 
 
 # What does not fit.
@@ -269,29 +234,21 @@ def mask(*shape):
 
 HEADS = X[:, :, None], MEMORY[:, :, None]
 OF_MASK = r"mask has shape .* does not broadcast"
-MISTAKES = {
-    "mask of another batch": (
-        lambda: build("MultiHeadAttention")(X, MEMORY, attention_mask=mask(2, 4, 6)),
-        OF_MASK,
-    ),
-    "mask of the function": (
-        lambda: kt.dot_product_attention(*HEADS, HEADS[1], mask=mask(3, 1, 6, 4)),
-        OF_MASK,
-    ),
-    "rank": (lambda: kt.MultiHeadAttention(2, 4)(X[:, None], X[:, None]), "ndim=3, found ndim=4"),
-    "keys without values": (
+MISTAKES = [
+    (lambda: build("MultiHeadAttention")(X, MEMORY, attention_mask=mask(2, 4, 6)), OF_MASK),
+    (lambda: kt.dot_product_attention(*HEADS, HEADS[1], mask=mask(3, 1, 6, 4)), OF_MASK),
+    (
         lambda: kt.MultiHeadAttention(2, 3)(QUERY, VALUE, normal(B, 5, 12)),
         "lengths of key and value must be equal, received 5, 6",
     ),
-    "queries of other rows": (
+    (
         lambda: kt.MultiHeadAttention(2, 3)(X[:1], MEMORY),
         "numbers of rows must be equal, received 1, 3, 3",
     ),
-    "output_shape": (lambda: kt.MultiHeadAttention(2, 3, output_shape=(3, 4)), "values to unpack"),
-}
+]
 
 
-@pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("mistake, message", MISTAKES)
 def test_mistakes(mistake, message):
     with pytest.raises(ValueError, match=message):
         mistake()

@@ -15,25 +15,12 @@ from tests.support.layer_harness import (
     X,
     assert_close,
     build,
-    functional,
     normal,
-    symbols,
     to_numpy,
 )
 
-# Layers in a stack are tested with it.
-ATTENDING = [
-    ("MultiHeadAttention", "post"),
-    ("Encoder", "pre"),
-    ("Decoder", "post"),
-    ("Decoder alone", "pre"),
-]
-EVERY = [("FeedForward", "post"), ("PositionalEmbedding", "post"), *ATTENDING]
-every_layer = pytest.mark.parametrize("name", CASES)
-# With all outputs that they have.
-SCORES = {
-    name: {"return_attention_scores": True} if c.has_scores else {} for name, c in CASES.items()
-}
+# Each of the attentions; a decoder with a memory is tested in the whole model.
+ATTENDING = [("MultiHeadAttention", "post"), ("Encoder", "pre"), ("Decoder alone", "post")]
 
 
 @functools.cache  # nothing in here changes a layer's weights
@@ -53,16 +40,6 @@ def scores_of(outputs):
 # The future.
 
 
-def causal_call(name, layer, x, **kwargs):
-    """Runs a layer that must not look ahead on a target (B, T, D) and the usual memory."""
-    kwargs |= {"return_attention_scores": True}
-    if name == "MultiHeadAttention":
-        return call(layer, {"query": x, "value": x}, use_causal_mask=True, **kwargs)
-    if "Encoder" in name:
-        return call(layer, {"x": x}, use_causal_mask=True, **kwargs)
-    return call(layer, CASES[name].arrays | {"x": x}, **kwargs)
-
-
 @pytest.mark.parametrize(("training", "policy"), [(False, "mixed_bfloat16"), (True, "float32")])
 @pytest.mark.parametrize(("name", "norm"), ATTENDING)
 def test_no_position_sees_the_future(name, norm, training, policy):
@@ -73,7 +50,11 @@ def test_no_position_sees_the_future(name, norm, training, policy):
     def run(x):
         for variable, seed in seeds:
             variable.assign(seed)
-        outputs = causal_call(name, layer, x, training=training)
+        arrays = CASES[name].arrays | {"x": x} if "Decoder" in name else {"x": x}
+        if name == "MultiHeadAttention":
+            arrays = {"query": x, "value": x}
+        how = {} if "Decoder" in name else {"use_causal_mask": True}
+        outputs = call(layer, arrays, training=training, return_attention_scores=True, **how)
         return outputs[0], scores_of(outputs)
 
     expected, expected_scores = run(X)
@@ -98,7 +79,7 @@ def empty_row(arrays):
     }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 @pytest.mark.parametrize(("name", "norm"), ATTENDING)
 def test_row_of_padding_only(name, norm, policy):
     """Finite results and gradients, no weight on any key, and no trace in the other row."""
@@ -123,7 +104,9 @@ def test_row_of_padding_only(name, norm, policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES[1:])
-@pytest.mark.parametrize(("name", "norm"), [*EVERY, ("Transformer", "post")])
+@pytest.mark.parametrize(
+    ("name", "norm"), [("MultiHeadAttention", "post"), ("Decoder", "pre"), ("Transformer", "post")]
+)
 def test_half_precision(name, norm, policy):
     """Near single precision; weights stay float32, results are of the compute dtype, logits are
     float32; the policy reaches every sublayer."""
@@ -131,10 +114,9 @@ def test_half_precision(name, norm, policy):
     arrays = CASES[name].arrays
     assert {w.dtype for w in layer.weights} == {"float32"}
     assert {part.dtype_policy.name for part in layer._flatten_layers()} == {policy}
-    for outputs in (layer(**arrays, **SCORES[name]), layer(**symbols(arrays), **SCORES[name])):
-        dtypes = [keras.backend.standardize_dtype(x.dtype) for x in keras.tree.flatten(outputs)]
-        first = "float32" if name == "Transformer" else compute
-        assert dtypes == [first] + [compute] * (len(dtypes) - 1)
+    outputs = keras.tree.flatten(layer(**arrays, return_attention_scores=True))
+    first = "float32" if name == "Transformer" else compute
+    assert [x.dtype for x in outputs] == [first] + [compute] * (len(outputs) - 1)
     tolerance = TOLERANCES[policy] * getattr(layer, "num_layers", 1)  # each layer rounds anew
     if policy == "mixed_bfloat16" and layer_harness.truncates():
         tolerance *= 3  # up to twice the error, and always towards zero: they add up
@@ -146,24 +128,7 @@ def test_half_precision(name, norm, policy):
 # Shapes.
 
 
-@pytest.mark.parametrize(("name", "norm"), [*EVERY, ("Transformer", "pre")])
-def test_open_lengths(name, norm):
-    """Built for lengths that are not known, and then run at some."""
-    layer, arrays = shared(name, norm), CASES[name].arrays
-    model = functional(layer, arrays, **SCORES[name])
-    longer = keras.tree.map_structure(lambda x: np.concatenate([x, x], axis=1), arrays)
-    for inputs in (arrays, longer):
-        eager = layer(**inputs, **SCORES[name])
-        keras.tree.assert_same_structure(model.output, eager)
-        pairs = zip(keras.tree.flatten(model.output), keras.tree.flatten(eager), strict=True)
-        for symbolic, value in pairs:
-            assert symbolic.shape[0] is None
-            sizes = zip(symbolic.shape, value.shape, strict=True)
-            assert all(known in (None, size) for known, size in sizes)
-        assert_close(model(inputs), to_numpy(eager))
-
-
-@every_layer
+@pytest.mark.parametrize("name", CASES)
 def test_compute_output_shape(name):
     layer, arrays = shared(name), CASES[name].arrays
     shapes = [x.shape for key, x in arrays.items() if "mask" not in key and key != "inputs"]
@@ -179,7 +144,6 @@ def test_compute_output_shape(name):
 
 ARGUMENTS = {
     "PositionalEmbedding": [{"dropout": 0.2, "output_bias": True, "first_position": 1}],
-    "PositionalEmbedding learned": [{"dropout": 0.2}],
     "MultiHeadAttention": [
         {"dropout": 0.1, "seed": 3, "use_bias": False, "name": "own_name"},
         {"kernel_initializer": "he_normal", "bias_initializer": "ones", "value_dim": None},
@@ -196,7 +160,7 @@ ARGUMENTS = {
 }
 
 
-@every_layer
+@pytest.mark.parametrize("name", CASES)
 def test_configuration_round_trip(name):
     by_default = [{"dropout": 0.1, "activation": "gelu", "dtype": "mixed_bfloat16"}]
     for arguments in ARGUMENTS.get(name, by_default):
@@ -217,20 +181,3 @@ def is_plain(key, value):
     """Whether the configuration holds an argument as it was given."""
     kinds = "initializer", "dtype", "positions"
     return isinstance(value, str | int | float) and not any(kind in key for kind in kinds)
-
-
-# Training.
-
-
-@pytest.mark.parametrize(("name", "norm"), [*EVERY, ("Encoder", "post"), ("Decoder", "pre")])
-def test_gradients_reach_every_weight(name, norm):
-    layer, arrays = shared(name, norm), CASES[name].arrays
-    with tf.GradientTape() as tape:
-        output = layer(**arrays)
-        loss = tf.reduce_sum((output - normal(*output.shape, seed=8)) ** 2)
-    assert len(layer.trainable_variables) == len(layer.weights)
-    gradients = tape.gradient(loss, layer.trainable_variables)
-    for weight, gradient in zip(layer.trainable_variables, gradients, strict=True):
-        size = np.abs(tf.convert_to_tensor(gradient)).max()
-        # A key's bias adds the same to all scores of a query, which softmax does not see.
-        assert size < 1e-4 if weight.path.endswith("key/bias") else size > 1e-3, weight.path

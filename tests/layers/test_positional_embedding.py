@@ -32,9 +32,8 @@ def test_positions_1_to_3_of_width_4():
     np.testing.assert_allclose(kt.sinusoidal_encoding(3, 4, start=1), by_hand, atol=1e-4)
 
 
-@pytest.mark.parametrize("d_model", [10, 512])
-def test_equals_the_formula_up_to_position_10000(d_model):
-    assert_close(kt.sinusoidal_encoding(10_001, d_model), oracle.positions(10_001, d_model))
+def test_equals_the_formula_up_to_position_10000():
+    assert_close(kt.sinusoidal_encoding(10_001, 10), oracle.positions(10_001, 10))
 
 
 @pytest.mark.parametrize("number", [int, tf.constant, np.int64])
@@ -55,28 +54,17 @@ def test_frequencies_of_tensor2tensor(d_model):
     assert_close(encoding, expected)
 
 
-def test_length_and_start_known_in_the_graph_only():
-    traced = tf.function(
-        lambda length, start: kt.sinusoidal_encoding(length, 6, start),
-        input_signature=[tf.TensorSpec((), tf.int32)] * 2,
-    )
-    assert_close(traced(5, 300), oracle.positions(5, 6, 300))
-
-
-@pytest.mark.parametrize("position", [50_000, 1_000_000])
-def test_far_positions(position):
-    expected = oracle.positions(1, 64, position)
-    found = kt.sinusoidal_encoding(1, 64, start=position)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+def test_far_positions():
+    found = kt.sinusoidal_encoding(1, 64, start=1_000_000)
+    np.testing.assert_allclose(found, oracle.positions(1, 64, 1_000_000), atol=1e-4)
 
 
 # The layer.
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
-def test_equals_the_formula(dtype):
+def test_equals_the_formula():
     table = normal(9, 8)
-    assert_close(embedding(table)(IDS.astype(dtype)), oracle.embed(table, IDS))
+    assert_close(embedding(table)(IDS), oracle.embed(table, IDS))
 
 
 def test_negative_ids_are_not_counted_from_the_end_in_a_graph():
@@ -90,8 +78,8 @@ def test_negative_ids_are_not_counted_from_the_end_in_a_graph():
 
 def test_first_position():
     zero, one = (kt.PositionalEmbedding(9, 6, first_position=n) for n in (0, 1))
-    for layer in (zero, one):
-        layer.build()
+    one.build()
+    zero(IDS)
     one.set_weights(zero.get_weights())
     np.testing.assert_array_equal(one(IDS), zero(IDS, start=1))
     np.testing.assert_array_equal(one(IDS, start=tf.constant(7)), zero(IDS, start=8))
@@ -192,28 +180,19 @@ def test_out_of_range_is_no_number(name):
             layer(ids, start=known)
 
 
-MISTAKES = {
-    "ids of rank 1": (lambda layer: layer(np.array([3, 4])), r"have shape .* received \(2,\)"),
-    "width": (
-        lambda layer: layer.logits(normal(3, 4, 6)),
-        r"d_model=8\), received shape \(3, 4",
-    ),
-    "starts": (
-        lambda layer: layer(IDS, start=np.array([0, 5])),
-        "start must be a scalar, rec",
-    ),
-    "odd width": (lambda _: kt.sinusoidal_encoding(3, 7), "need an even d_model, received 7"),
-    "odd": (lambda _: kt.PositionalEmbedding(9, 7), "d_model must be even .* received 7"),
-    "scheme": (lambda _: kt.PositionalEmbedding(9, 8, "rope"), "one of sinusoidal, .*'rope'"),
-    "no length": (lambda _: kt.PositionalEmbedding(9, 8, "learned"), "requires max_length"),
-    "frequencies": (
+MISTAKES = [
+    (lambda layer: layer(np.array([3, 4])), r"have shape .* received \(2,\)"),
+    (lambda layer: layer(IDS, start=np.array([0, 5])), "start must be a scalar, rec"),
+    (lambda _: kt.sinusoidal_encoding(3, 7), "need an even d_model, received 7"),
+    (lambda _: kt.PositionalEmbedding(9, 8, "rope"), "one of sinusoidal, .*'rope'"),
+    (
         lambda _: kt.sinusoidal_encoding(3, 8, frequencies="fourier"),
         "frequencies must be one of transformer, tensor2tensor, received 'fourier'",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("mistake, message", MISTAKES)
 def test_mistakes(mistake, message):
     with pytest.raises(ValueError, match=message):
         mistake(embedding(normal(9, 8)))

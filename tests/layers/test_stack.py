@@ -1,7 +1,6 @@
 """Feed-forward network, encoder and decoder: equal to the formulas and to keras_nlp."""
 
 import keras
-import keras_nlp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,16 +17,6 @@ from tests.support.layer_harness import (
     assert_close,
     build,
 )
-
-
-@pytest.mark.parametrize(
-    "name, function", [("relu", lambda x: np.maximum(0, x)), ("tanh", np.tanh)]
-)
-def test_feed_forward(name, function):
-    layer = build("FeedForward", activation=name)
-    w1, b1, w2, b2 = (w.astype("float64") for w in layer.get_weights())
-    for x in (X, X[0]):
-        assert_close(layer(x), function(x @ w1 + b1) @ w2 + b2)
 
 
 def test_kernels_start_apart():
@@ -47,6 +36,8 @@ def test_kernels_start_apart():
         feed_forward.inner: (1 / 2, 64 + 128),
         feed_forward.outer: (1 / 12, 64 + 128),
     }
+    query, key = (np.array(x.kernel) for x in (attention.query_dense, attention.key_dense))
+    assert np.abs(query - key).max() > 1e-2
     for dense, (share, sizes) in variances.items():
         assert np.var(dense.kernel) == pytest.approx(share * 2 / sizes, rel=0.1)
 
@@ -58,16 +49,12 @@ def test_feed_forward_drops_inner_activations():
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_encoder_equals_the_formula(norm):
-    layer = build("Encoder", norm)
-    assert_close(layer(MEMORY, MEMORY_MASK), oracle.encoder(layer, MEMORY, MEMORY_MASK))
-    assert_close(layer(MEMORY), oracle.encoder(layer, MEMORY, np.ones_like(MEMORY_MASK)))
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_decoder_equals_the_formula(norm):
-    layer = build("Decoder", norm)
+def test_stacks_equal_the_formula(norm):
     every, whole = np.ones_like(X_MASK), np.ones_like(MEMORY_MASK)
+    layer = build("Encoder", norm)
+    for passed, mask in ((MEMORY_MASK, MEMORY_MASK), (None, whole)):
+        assert_close(layer(MEMORY, passed), oracle.encoder(layer, MEMORY, mask))
+    layer = build("Decoder", norm)
     for passed, masks in [
         ((X_MASK, MEMORY_MASK), (X_MASK, MEMORY_MASK)),
         ((None, MEMORY_MASK), (every, MEMORY_MASK)),
@@ -89,11 +76,10 @@ def test_decoder_without_a_memory_is_a_causal_encoder():
     assert_close(encoder(X, causal), expected, 1e-6)
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-def test_epsilon_of_every_layer_normalization(epsilon, monkeypatch):
+def test_epsilon_of_every_layer_normalization(monkeypatch):
     """Inputs whose variance is of epsilon's size tell one epsilon from another."""
-    monkeypatch.setattr(oracle, "EPSILON", epsilon)
-    layer, x = build("Encoder", "pre", epsilon=epsilon), 1e-3 * MEMORY
+    monkeypatch.setattr(oracle, "EPSILON", 1e-3)
+    layer, x = build("Encoder", "pre", epsilon=1e-3), 1e-2 * MEMORY
     assert_close(layer(x, MEMORY_MASK), oracle.encoder(layer, x, MEMORY_MASK))
 
 
@@ -117,34 +103,33 @@ def test_dropout_drops_every_sublayer(name, norm):
 # keras_nlp, an implementation by other hands.
 
 
-PEERS = {
-    "EncoderLayer": keras_nlp.layers.TransformerEncoder,
-    "DecoderLayer": keras_nlp.layers.TransformerDecoder,
-}
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name, norm", [("EncoderLayer", "pre"), ("DecoderLayer", "post")])
 def test_layer_equals_keras_nlp(name, norm):
+    import keras_nlp  # here, since it takes long
+
     ours, sizes = build(name, norm), {"intermediate_dim": layer_harness.F, "num_heads": 2}
-    theirs = PEERS[name](**sizes, layer_norm_epsilon=1e-6, normalize_first=norm == "pre")
+    options = sizes | {"layer_norm_epsilon": 1e-6, "normalize_first": norm == "pre"}
+    pairs = {
+        "_self_attention_layer": ours.self_attention,
+        "_self_attention_layer_norm": ours.self_attention_norm,
+        "_feedforward_intermediate_dense": ours.feed_forward.inner,
+        "_feedforward_output_dense": ours.feed_forward.outer,
+        "_feedforward_layer_norm": ours.feed_forward_norm,
+    }
     if name == "EncoderLayer":
+        theirs = keras_nlp.layers.TransformerEncoder(**options)
         theirs.build(MEMORY.shape)
+        call = {"inputs": MEMORY, "padding_mask": MEMORY_MASK}
     else:
+        theirs = keras_nlp.layers.TransformerDecoder(**options)
         theirs.build(X.shape, MEMORY.shape)
-        theirs._cross_attention_layer.set_weights(ours.cross_attention.get_weights())
-        theirs._cross_attention_layer_norm.set_weights(ours.cross_attention_norm.get_weights())
-    theirs._self_attention_layer.set_weights(ours.self_attention.get_weights())
-    theirs._self_attention_layer_norm.set_weights(ours.self_attention_norm.get_weights())
-    theirs._feedforward_intermediate_dense.set_weights(ours.feed_forward.inner.get_weights())
-    theirs._feedforward_output_dense.set_weights(ours.feed_forward.outer.get_weights())
-    theirs._feedforward_layer_norm.set_weights(ours.feed_forward_norm.get_weights())
-    if name == "EncoderLayer":
-        expected = theirs(MEMORY, padding_mask=MEMORY_MASK)
-    else:
-        masks = {"decoder_padding_mask": X_MASK, "encoder_padding_mask": MEMORY_MASK}
-        expected = theirs(X, MEMORY, **masks)
-    assert_close(ours(**layer_harness.CASES[name].arrays), expected)
+        pairs["_cross_attention_layer"] = ours.cross_attention
+        pairs["_cross_attention_layer_norm"] = ours.cross_attention_norm
+        call = {"decoder_sequence": X, "encoder_sequence": MEMORY}
+        call |= {"decoder_padding_mask": X_MASK, "encoder_padding_mask": MEMORY_MASK}
+    for part, own in pairs.items():
+        getattr(theirs, part).set_weights(own.get_weights())
+    assert_close(ours(**layer_harness.CASES[name].arrays), theirs(**call))
 
 
 # The paper's sizes.
@@ -166,48 +151,35 @@ def test_weights_of_the_base_model():
 
 OF_MASK = r"mask has shape .* does not broadcast"
 ALONE = {"cross_attention": False}
-MISTAKES = {
-    "encoder mask": (lambda: build("Encoder")(MEMORY, np.ones((3, 5), bool)), OF_MASK),
-    "no batch": (lambda: build("EncoderLayer")(MEMORY, np.ones((6, 6), bool)), OF_MASK),
-    "memory_mask": (lambda: build("Decoder")(X, MEMORY, memory_mask=X_MASK), OF_MASK),
-    "width": (lambda: build("Decoder")(X[..., :6], MEMORY), "to have value 8"),
-    "no memory": (lambda: build("Decoder")(X), "has cross-attention but received no memory"),
-    "a memory": (
-        lambda: kt.Decoder(1, 8, 2, 16, **ALONE)(X, memory=MEMORY),
-        "has no cross-attention but received a memory",
-    ),
-    "memory in the mask's place": (
+MISTAKES = [
+    (lambda: build("Encoder")(MEMORY, np.ones((3, 5), bool)), OF_MASK),
+    (lambda: build("EncoderLayer")(MEMORY, np.ones((6, 6), bool)), OF_MASK),
+    (lambda: build("Decoder")(X, MEMORY, memory_mask=X_MASK), OF_MASK),
+    (lambda: build("Decoder")(X), "has cross-attention but received no memory"),
+    (
         lambda: kt.DecoderLayer(8, 2, 16, **ALONE)(X, MEMORY),
-        "has no cross-attention but received a memory",
+        "received a memory",
     ),
-    "state": (lambda: build("Decoder").initial_state(2), "but received no memory"),
-    "state of no batch": (lambda: build("Decoder alone").initial_state(), "batch_size or memory"),
-    "heads": (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 .* d_model=8"),
-    "norm": (lambda: kt.EncoderLayer(8, 2, 16, norm="mid"), "norm must be .* received 'mid'"),
-    "activation": (lambda: kt.FeedForward(8, 16, activation="rellu"), "rellu"),
-    "dropout": (lambda: kt.EncoderLayer(8, 2, 16, dropout=1.5), r"1\.5"),
-}
+    (lambda: build("Decoder alone").initial_state(), "batch_size or memory"),
+    (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 .* d_model=8"),
+    (lambda: kt.EncoderLayer(8, 2, 16, norm="mid"), "norm must be .* received 'mid'"),
+]
 
 
-@pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("mistake, message", MISTAKES)
 def test_mistakes(mistake, message):
     with pytest.raises(ValueError, match=message):
         mistake()
 
 
 SIZES = [  # of layers: how they are made with one size, and its name
-    (lambda x: kt.MultiHeadAttention(x, 4), "num_heads"),
     (lambda x: kt.MultiHeadAttention(2, x), "key_dim"),
     (lambda x: kt.MultiHeadAttention(2, 4, value_dim=x), "value_dim"),
-    (lambda x: kt.EncoderLayer(8, x, 16), "num_heads"),
     (lambda x: kt.DecoderLayer(8, 2, x), "d_ff"),
     (lambda x: kt.EncoderLayer(8, 2, 16, depth=x), "depth"),
-    (lambda x: kt.Encoder(2, x, 2, 16), "d_model"),
     (lambda x: kt.Decoder(x, 8, 2, 16), "num_layers"),
     (lambda x: kt.PositionalEmbedding(x, 8), "vocabulary_size"),
-    (lambda x: kt.PositionalEmbedding(9, x), "d_model"),
     (lambda x: kt.RelativePositions(x), "max_distance"),
-    (lambda x: kt.Transformer(x, 9), "vocabulary_size"),
 ]
 
 

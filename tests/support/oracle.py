@@ -79,11 +79,24 @@ def feed_forward(layer, x):
     return np.maximum(0, x @ w1 + b1) @ w2 + b2
 
 
-def sublayer(layer, norm, x, function):
-    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) for pre-norm."""
-    if layer.norm == "pre":
-        return x + function(layer_norm(norm, x))
-    return layer_norm(norm, x + function(x))
+def block(layer, x, *attentions):
+    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) for pre-norm, of all sublayers.
+
+    An attention is (layer, its norm, what it attends to, or None for x itself, mask).
+    """
+
+    def sublayer(x, norm, function):
+        if layer.norm == "pre":
+            return x + function(layer_norm(norm, x))
+        return layer_norm(norm, x + function(x))
+
+    for attention, norm, memory, mask in attentions:
+
+        def attend(y, attention=attention, memory=memory, mask=mask):
+            return multi_head(attention, y, y if memory is None else memory, mask=mask)[0]
+
+        x = sublayer(x, norm, attend)
+    return sublayer(x, layer.feed_forward_norm, lambda y: feed_forward(layer.feed_forward, y))
 
 
 def key_masks(mask, queries):
@@ -91,53 +104,29 @@ def key_masks(mask, queries):
     return np.repeat(np.asarray(mask, bool)[:, None], queries, axis=1)
 
 
-def encoder_layer(layer, x, mask):
-    x = to_64(x)
-    mask = key_masks(mask, x.shape[1])
-    x = sublayer(
-        layer,
-        layer.self_attention_norm,
-        x,
-        lambda y: multi_head(layer.self_attention, y, y, mask=mask)[0],
-    )
-    return sublayer(
-        layer, layer.feed_forward_norm, x, lambda y: feed_forward(layer.feed_forward, y)
-    )
-
-
-def decoder_layer(layer, x, memory, x_mask, memory_mask):
-    x, memory = to_64(x), to_64(memory)
-    length = x.shape[1]
-    causal = np.array([[key <= query for key in range(length)] for query in range(length)])
-    own = key_masks(x_mask, length) & causal
-    of_memory = key_masks(memory_mask, length)
-    x = sublayer(
-        layer,
-        layer.self_attention_norm,
-        x,
-        lambda y: multi_head(layer.self_attention, y, y, mask=own)[0],
-    )
-    x = sublayer(
-        layer,
-        layer.cross_attention_norm,
-        x,
-        lambda y: multi_head(layer.cross_attention, y, memory, mask=of_memory)[0],
-    )
-    return sublayer(
-        layer, layer.feed_forward_norm, x, lambda y: feed_forward(layer.feed_forward, y)
-    )
+def finish(stack, x):
+    return layer_norm(stack.final_norm, x) if stack.layers[0].norm == "pre" else x
 
 
 def encoder(stack, x, mask):
+    x, mask = to_64(x), key_masks(mask, x.shape[1])
     for layer in stack.layers:
-        x = encoder_layer(layer, x, mask)
-    return layer_norm(stack.final_norm, x) if stack.layers[0].norm == "pre" else x
+        x = block(layer, x, (layer.self_attention, layer.self_attention_norm, None, mask))
+    return finish(stack, x)
 
 
 def decoder(stack, x, memory, x_mask, memory_mask):
+    x, memory, length = to_64(x), to_64(memory), x.shape[1]
+    causal = np.array([[key <= query for key in range(length)] for query in range(length)])
+    own, of_memory = key_masks(x_mask, length) & causal, key_masks(memory_mask, length)
     for layer in stack.layers:
-        x = decoder_layer(layer, x, memory, x_mask, memory_mask)
-    return layer_norm(stack.final_norm, x) if stack.layers[0].norm == "pre" else x
+        x = block(
+            layer,
+            x,
+            (layer.self_attention, layer.self_attention_norm, None, own),
+            (layer.cross_attention, layer.cross_attention_norm, memory, of_memory),
+        )
+    return finish(stack, x)
 
 
 def positions(length, d_model, start=0):

@@ -24,12 +24,8 @@ def reseal(directory, change=None):
     if (directory / MODEL).exists():
         names = [name for name in CHECKSUMMED if (directory / name).is_file()]
     else:
-        names = [
-            os.path.relpath(os.path.join(place, name), directory)
-            for place, _, found in os.walk(directory)
-            for name in found
-            if os.path.join(place, name) != os.fspath(path)
-        ]
+        files = [file for file in directory.rglob("*") if file.is_file() and file != path]
+        names = [os.fspath(file.relative_to(directory)) for file in files]
     write_sealed(path, fields | {FILES: describe_files(directory, names)})
     return directory
 
