@@ -29,7 +29,6 @@ assert keras.backend.backend() == {backend!r}
 ids = keras.Input((None,), dtype="int32")
 x = kt.PositionalEmbedding(vocabulary_size=50, d_model=16)(ids)
 x = kt.EncoderLayer(d_model=16, num_heads=4, d_ff=32)(x)
-x = kt.MultiHeadAttention(num_heads=2, key_dim=8)(x, x, use_causal_mask=True)
 model = keras.Model(ids, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
 # Later Keras itself looks for TensorFlow's datasets among what it is given.
 assert ("tensorflow" in sys.modules) == ({backend!r} == "tensorflow")
@@ -37,9 +36,6 @@ model.compile("adam", "mse")
 batch = np.array([[3, 4, 5, 0], [6, 7, 0, 0]])
 losses = [model.train_on_batch(batch, np.ones((2, 2), "float32")) for _ in range(20)]
 assert losses[-1] < losses[0] / 2, losses
-model.save("layers.keras")
-again = keras.saving.load_model("layers.keras")
-np.testing.assert_allclose(again.predict(batch), model.predict(batch), atol=1e-6)
 print(kt.__file__)
 """
 
@@ -57,11 +53,13 @@ def succeed(*command, folder, **environment):
     return done.stdout
 
 
-def empty_environment(python, folder):
+def environment_with(python, folder, package):
     """pyenv has a Python that is not its default where PYENV_VERSION names it."""
-    command = [f"python{python}", "-m", "venv", folder]
-    succeed(*command, folder=folder.parent, PYENV_VERSION=python)
-    return folder / "bin"
+    command = [f"python{python}", "-m", "venv", folder / "environment"]
+    succeed(*command, folder=folder, PYENV_VERSION=python)
+    programs = folder / "environment" / "bin"
+    succeed(programs / "pip", "install", "--quiet", package, folder=folder)
+    return programs
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +93,6 @@ def test_what_is_in_them(built):
     command = ["git", "ls-files", "keras_transformer"]
     ours = child_process.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     assert package == set(ours.stdout.splitlines())
-    assert {"keras_transformer/py.typed", "keras_transformer/__init__.pyi"} <= package
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert package | {"setup.cfg", "pyproject.toml", "README.md", "LICENSE"} <= inside
@@ -104,43 +101,33 @@ def test_what_is_in_them(built):
 @pytest.mark.parametrize("python", PYTHONS)
 def test_base_alone(built, python, tmp_path):
     """The layers of TensorFlow and Keras alone; of JAX; one sentence for what needs more."""
-    bin = empty_environment(python, tmp_path / "environment")
-    succeed(bin / "pip", "install", "--quiet", built[0], folder=tmp_path)
+    programs = environment_with(python, tmp_path, built[0])
     script = LAYERS.format(backend="tensorflow")
-    where = succeed(bin / "python", "-c", script, folder=tmp_path)
-    assert str(tmp_path) in where
-    assert "translate" in succeed(bin / "keras-transformer", "--help", folder=tmp_path)
-    done = run(bin / "keras-transformer", "config", folder=tmp_path)
+    assert str(tmp_path) in succeed(programs / "python", "-c", script, folder=tmp_path)
+    assert "translate" in succeed(programs / "keras-transformer", "--help", folder=tmp_path)
+    done = run(programs / "keras-transformer", "config", folder=tmp_path)
     sentence = "this command needs pyyaml: pip install 'keras-encoder-decoder[all]'."
     assert (done.returncode, done.stderr) == (2, f"keras-transformer: {sentence}\n")
-    succeed(bin / "pip", "install", "--quiet", "jax[cpu]", folder=tmp_path)
+    succeed(programs / "pip", "install", "--quiet", "jax[cpu]", folder=tmp_path)
     script = LAYERS.format(backend="jax")
-    succeed(bin / "python", "-c", script, folder=tmp_path, KERAS_BACKEND="jax")
+    succeed(programs / "python", "-c", script, folder=tmp_path, KERAS_BACKEND="jax")
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_everything(built, python, tmp_path):
     """From the sdist with the extra `all`: train, translate, export, serve from the export."""
-    bin = empty_environment(python, tmp_path / "environment")
-    succeed(bin / "pip", "install", "--quiet", f"{built[1]}[all]", folder=tmp_path)
+    program = environment_with(python, tmp_path, f"{built[1]}[all]") / "keras-transformer"
     pairs = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "klmnopqr")
     (tmp_path / "pairs.tsv").write_text(pairs)
     options = "--num-layers 1 --d-model 32 --num-heads 2 --d-ff 64 --max-length 16 --epochs 2"
     options += " --steps-per-epoch 5 --vocabulary-size 280 --tokens-per-batch 256"
     options += " --train-source pairs.tsv --valid-source pairs.tsv --output run --plot"
-    program = bin / "keras-transformer"
     succeed(program, "train", "--preset", "tiny", *options.split(), folder=tmp_path)
     assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
     succeed(program, "export", "run", "export", folder=tmp_path)
-    (tmp_path / "text").write_text("a k\nb l\n")
     for model in ("run", "export/1"):
-        command = f"'{program}' translate {model} < text"
-        assert succeed("sh", "-c", command, folder=tmp_path).count("\n") == 2
-    assert (tmp_path / "run" / "history.csv").read_text().count("\n") == 3  # a title and two epochs
-    report = succeed(
-        program, "evaluate", "export/1", "--source", "pairs.tsv", "--json", folder=tmp_path
-    )
-    assert '"sentences": 64' in report
+        command = ["evaluate", model, "--source", "pairs.tsv", "--json"]
+        assert '"sentences": 64' in succeed(program, *command, folder=tmp_path)
 
 
 def test_the_demo_with_the_newest_python(checkout):

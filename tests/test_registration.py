@@ -1,6 +1,6 @@
 """After `import keras_transformer`, Keras finds the classes of saved models; so does tf.keras.
 
-Other orders, with both backends: `tests/layers/test_fresh_process.py`.
+With JAX: `tests/layers/test_jax.py`.
 """
 
 import keras

@@ -14,7 +14,7 @@ import yaml
 
 from keras_transformer.runs.run import Run
 from tests.support import child_process
-from tests.support.command_line import run, run_process
+from tests.support.command_line import run
 from tests.support.paths import EXPORT, ROOT
 from tests.support.reversed_text import write_corpus
 
@@ -92,24 +92,6 @@ def test_a_job_and_again(folder):
     assert Run(folder / "runs" / "ende").read_history() == history
     told = run("translate", folder / "runs" / "ende", stdin=b"ba ce\n")
     assert told.returncode == 0 and told.stdout.count(b"\n") == 1
-
-
-def diverging(index, addresses, folder):
-    (*command, script), environment = of_kubernetes(index, addresses, folder)
-    return [*command, script.replace(SMALL, f"{SMALL} --learning-rate 1e30")], environment
-
-
-@pytest.mark.slow
-def test_workers_and_replicas_that_diverge(folder):
-    """All end alike, and leave no run that has nothing to resume from."""
-    results = [(error, status) for _, error, status in train_together(diverging, folder)]
-    corpus, output = folder / "corpora" / "ende", folder / "replicas"
-    options = ["--corpus", corpus, "--output", output, *SMALL.split()]
-    result = run_process("train", *options, "--logical-devices", "2", "--learning-rate", "1e30")
-    for error, status in (*results, (result.stderr.decode(), result.returncode)):
-        assert status == 3, error
-        assert "The training diverged: the loss or the gradient norm of step 2 of epoch 1" in error
-    assert not output.exists() and not (folder / "runs" / "ende").exists()
 
 
 @pytest.mark.ordeal

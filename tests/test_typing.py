@@ -81,14 +81,3 @@ def test_a_type_checker_sees_the_hints(tmp_path):
     seen = [line.removeprefix("script.py:") for line in lines]
     for line, start in zip(seen, SEEN.strip().splitlines(), strict=True):
         assert line.startswith(start)
-
-
-def test_completion_shows_classes_and_functions():
-    """Jedi, which IPython and many editors complete by, sees what is public, not its modules."""
-    jedi = pytest.importorskip("jedi", reason="comes with ipykernel")
-    script = jedi.Script("import keras_transformer as kt\nkt.", project=jedi.Project(ROOT))
-    kinds = {completion.name: completion.type for completion in script.complete(2, 3)}
-    assert "module" not in {kinds[name] for name in keras_transformer.__all__}
-    for name in keras_transformer.__all__:
-        is_class = inspect.isclass(getattr(keras_transformer, name))
-        assert (kinds[name] == "class") == is_class, name

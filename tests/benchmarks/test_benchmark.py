@@ -65,13 +65,13 @@ def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
     systems = [
         System("one", "ours", "matrix_product", size),
         System("two", "ours", "matrix_product", size, work=2),
-        System("absent", "ours", "no_such_function"),
+        System("absent", "no_such_module", "matrix_product"),
     ]
-    one, two = time_systems(systems, rounds=3)
+    one, two = time_systems(systems, rounds=2)
     assert (one.name, two.name) == ("one", "two")
-    assert len(one.seconds) == len(two.seconds) == 3 and min(one.seconds) > 0 and one.memory > 50
+    assert len(one.seconds) == len(two.seconds) == 2 and min(one.seconds) > 0 and one.memory > 50
     assert one.first > 0
-    assert "absent is left out: AttributeError" in capfd.readouterr().err
+    assert "absent is left out: ModuleNotFoundError" in capfd.readouterr().err
 
 
 def test_what_fit_does_after_training_is_not_timed():
@@ -90,13 +90,9 @@ def test_what_fit_does_after_training_is_not_timed():
 
 
 def test_an_environment_that_is_not_there():
-    done = child_process.run(
-        [sys.executable, "-m", "benchmarks", "--opennmt-tf", "nowhere/python"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr == "There is no nowhere/python: `make .venv-opennmt/installed` makes one.\n"
+    message = "There is no nowhere/python: `make .venv-opennmt/installed` makes one.$"
+    with pytest.raises(SystemExit, match=message):
+        program.main(program.Options(opennmt_tf="nowhere/python"))
 
 
 @pytest.mark.slow
@@ -110,9 +106,6 @@ def test_profile_of_a_step():
     assert title.startswith("toy: ") and step > 0 and everything >= sum(kinds.values()) - 1
     assert "ResourceApplyAdam" in kinds and any(kind.endswith("MatMul") for kind in kinds)
     assert list(kinds.values()) == sorted(kinds.values(), reverse=True)
-    done = child_process.run([*command, "huge"], capture_output=True, text=True)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr == "There is no shape huge: choose from small, tiny, base, opus, toy.\n"
 
 
 @pytest.mark.slow
@@ -136,7 +129,7 @@ def test_a_part_on_toy_sizes(tmp_path, monkeypatch, capsys):
     for name in ("_in_memory", "_exported", "_ctranslate2"):
         systems = getattr(program, name)
         monkeypatch.setattr(program, name, lambda options, of=systems: of(options)[:1])
-    options = {"parts": ("beam",), "shapes": ("toy",), "rounds": 2, "output": str(tmp_path)}
+    options = {"parts": ("beam",), "shapes": ("toy",), "rounds": 1, "output": str(tmp_path)}
     program.main(program.Options(**options))
     (timings,) = json.loads((tmp_path / "results.json").read_text())["results"].values()
     ours = {"ours in memory, the command", "ours exported, as advised"}

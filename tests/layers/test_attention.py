@@ -1,12 +1,25 @@
-"""Attention: the literature's worked examples, and the formula in float64."""
+"""Attention: worked examples, the formula in float64, and Keras' own layer."""
+
+import inspect
 
 import keras
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import keras_transformer as kt
 from tests.support import layer_harness, oracle
-from tests.support.layer_harness import assert_close, normal
+from tests.support.layer_harness import (
+    MEMORY,
+    SOURCE,
+    TARGET,
+    X_MASK,
+    X,
+    assert_close,
+    build,
+    normal,
+)
 
 
 def attend(query, key, value, **kwargs):
@@ -55,19 +68,6 @@ def test_equals_the_formula(masked):
         assert_close((output[row, :, head], weights[row, head]), expected)
 
 
-@pytest.mark.parametrize("shape", [(7,), (5, 7), (1, 1, 1, 7), (2, 1, 1, 7), (1, 3, 5, 1)])
-def test_mask_broadcasts(shape):
-    mask = np.random.default_rng(4).random(shape) < 0.6
-    query, key, value = normal(2, 5, 3, 4), normal(2, 7, 3, 4, seed=1), normal(2, 7, 3, 6, seed=2)
-    full = np.broadcast_to(mask, (2, 3, 5, 7))
-    assert_close(
-        kt.dot_product_attention(query, key, value, mask=mask),
-        layer_harness.to_numpy(kt.dot_product_attention(query, key, value, mask=full)),
-    )
-    weights = kt.dot_product_attention(query, key, value, mask=mask)[1]
-    assert not np.array(weights)[~full].any()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_large_scores_and_empty_rows_stay_finite(dtype):
     x = keras.ops.cast(200 * normal(1, 4, 1, 8), dtype)  # scores beyond float16's 65504
@@ -105,29 +105,15 @@ def test_dropout_drops_weights_and_returns_them_whole():
 
 # Several heads.
 
-MULTI_HEAD = [{}, {"use_bias": False}, {"value_dim": None, "output_shape": None}]
 
-
-@pytest.mark.parametrize("arguments", MULTI_HEAD, ids=str)
-def test_multi_head_equals_the_formula(arguments):
-    layer = layer_harness.build("MultiHeadAttention", **arguments)
+def test_multi_head_equals_the_formula():
+    layer = layer_harness.build("MultiHeadAttention")
     query, value, key = layer_harness.X, layer_harness.MEMORY, normal(3, 6, 8, seed=9)
     mask = np.random.default_rng(5).random((3, 4, 6)) < 0.5
     mask[1, 2] = False  # a query without keys
     actual = layer(query, value, key, attention_mask=mask, return_attention_scores=True)
     assert_close(actual, oracle.multi_head(layer, query, value, key, mask))
     assert_close(layer(query, value, key, attention_mask=mask), actual[0])
-
-
-def test_self_attention_projects_as_separate_inputs_do():
-    layer = layer_harness.build("MultiHeadAttention")
-    x = keras.ops.convert_to_tensor(layer_harness.X)
-    copies = [keras.ops.copy(x) for _ in range(3)]
-    expected = oracle.multi_head(layer, layer_harness.X, layer_harness.X)[0]
-    assert_close(layer(x, x), expected)  # one product for all three
-    assert_close(layer(x, x, x), expected)
-    assert_close(layer(copies[0], x, x), expected)  # one for key and value
-    assert_close(layer(*copies), expected)
 
 
 def test_seed_fixes_the_dropout():
@@ -137,10 +123,6 @@ def test_seed_fixes_the_dropout():
     )
     np.testing.assert_array_equal(first, same)
     assert np.abs(first - other).max() > 1e-3
-    assert_close(
-        layers[0](layer_harness.X, layer_harness.MEMORY, training=False),
-        oracle.multi_head(layers[0], layer_harness.X, layer_harness.MEMORY)[0],
-    )
 
 
 def test_kernels_start_at_the_scale_of_their_matrices():
@@ -152,3 +134,164 @@ def test_kernels_start_at_the_scale_of_their_matrices():
         assert kernel.std() == pytest.approx(expected, rel=0.02)
     assert np.abs(query - key).max() > 1e-3  # each drawn anew
     assert not any(bias.any() for bias in layer.get_weights()[1::2])
+
+
+# A drop-in for Keras' layer.
+
+B, T, S = 3, 4, 6
+QUERY, VALUE, KEY = normal(B, T, 8, seed=1), normal(B, S, 10, seed=2), normal(B, S, 12, seed=3)
+
+
+def pair(arguments, query=QUERY, value=VALUE, key=None):
+    """Their layer and ours, with the same random weights."""
+    arguments = {"num_heads": 2, "key_dim": 3} | arguments
+    theirs, ours = keras.layers.MultiHeadAttention(**arguments), kt.MultiHeadAttention(**arguments)
+    for layer in (theirs, ours):
+        layer.build(query.shape, value.shape, None if key is None else key.shape)
+    theirs.set_weights([normal(*w.shape, seed=i) / 2 for i, w in enumerate(theirs.get_weights())])
+    ours.set_weights(theirs.get_weights())
+    return theirs, ours
+
+
+def some(*shape):
+    """A random mask that leaves every query its first key."""
+    mask = np.random.default_rng(5).random(shape) < 0.5
+    mask[..., 0] = True
+    return mask
+
+
+ARGUMENTS = {
+    "num_heads": st.sampled_from([1, 2]),
+    "value_dim": st.sampled_from([None, 7]),
+    "output_shape": st.sampled_from([None, 5, (5,)]),
+    "use_bias": st.booleans(),
+    "dropout": st.sampled_from([0.0, 0.5]),  # at rest
+}
+MASKS = st.fixed_dictionaries(
+    {
+        "value_mask": st.sampled_from([None, some(B, S)]),
+        "key_mask": st.sampled_from([None, SOURCE != 0]),
+        "attention_mask": st.sampled_from(
+            [None, some(T, S).astype("int32"), some(B, T, S), some(1, 1, S)]
+        ),
+        "use_causal_mask": st.booleans(),
+    }
+)
+# Which Keras does not combine with others.
+MASKS |= st.fixed_dictionaries(
+    {"attention_mask": st.sampled_from([some(B, 1, T, S), some(B, 1, 1, S)])}
+)
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(st.fixed_dictionaries(ARGUMENTS), MASKS, st.sampled_from([None, KEY]))
+def test_equals_keras(arguments, masks, key):
+    theirs, ours = pair(arguments, key=key)
+    assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
+    call = {"query": QUERY, "value": VALUE, "key": key, "return_attention_scores": True} | masks
+    if key is None:  # or Keras would ignore it
+        call["key_mask"] = None
+    assert_close(ours(**call), theirs(**call))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_equals_keras_with_masks_that_it_carries(causal):
+    query, value = (
+        keras.layers.Embedding(20, 8, mask_zero=True, embeddings_initializer="normal")(ids)
+        for ids in (TARGET, SOURCE)
+    )
+    theirs, ours = pair({}, query, value)
+    by_ours, scores = ours(query, value, use_causal_mask=causal, return_attention_scores=True)
+    by_theirs, their_scores = theirs(  # Keras takes the masks away from its inputs: it comes last
+        query, value, use_causal_mask=causal, return_attention_scores=True
+    )
+    assert_close(np.array(by_ours)[X_MASK], np.array(by_theirs)[X_MASK])
+    rows = np.broadcast_to(X_MASK[:, None], (B, 2, T))
+    assert_close(np.array(scores)[rows], np.array(their_scores)[rows])
+    assert not np.array(scores)[~rows].any()  # a padded query attends to nothing
+
+
+def test_same_arguments_in_the_same_order():
+    ours, theirs = (
+        inspect.signature(layer.call).parameters
+        for layer in (kt.MultiHeadAttention, keras.layers.MultiHeadAttention)
+    )
+    assert list(ours) == list(theirs)
+    assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
+    ours, theirs = (
+        {p.name: p.default for p in inspect.signature(layer.__init__).parameters.values()}
+        for layer in (kt.MultiHeadAttention, keras.layers.MultiHeadAttention)
+    )
+    own = ["output_initializer", "positions", "max_distance"]  # those that Keras does not have
+    assert list(ours)[-4:-1] == own  # before **kwargs
+    assert [ours.pop(name) for name in own] == [None] * 3
+    assert list(ours.items()) == [item for item in theirs.items() if item[0] in ours]
+
+
+PENALTIES = {
+    "kernel_regularizer": keras.regularizers.L2(0.1),
+    "bias_regularizer": "l1",
+    "activity_regularizer": keras.regularizers.L2(0.01),
+    "kernel_constraint": keras.constraints.MaxNorm(0.3),
+    "bias_constraint": "non_neg",
+}
+
+
+def test_penalties_are_those_of_keras():
+    theirs, ours = pair(PENALTIES)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(ours))
+    assert again.get_config() == ours.get_config()
+    again(QUERY, VALUE)
+    again.set_weights(ours.get_weights())
+    theirs(QUERY, VALUE)
+    for layer in (ours, again):
+        layer(QUERY, VALUE)
+        assert_close(np.array(layer.losses[-12:]), np.array(theirs.losses), 1e-6)
+        constraints = {type(w.constraint).__name__ for w in layer.weights}
+        assert constraints == {"MaxNorm", "NonNeg"}
+
+
+def test_policies_of_single_projections():
+    policies = keras.dtype_policies.DTypePolicyMap()
+    policies["mha/key"] = keras.dtype_policies.QuantizedDTypePolicy("int8", "float32")
+    layer = kt.MultiHeadAttention(2, 3, dtype=policies, name="mha")
+    layer.build(QUERY.shape, VALUE.shape)
+    kernels = [layer.query_dense.kernel, layer.key_dense.kernel]
+    assert [kernel.dtype for kernel in kernels] == ["float32", "int8"]
+
+
+# What does not fit.
+
+
+def mask(*shape):
+    return np.ones(shape, bool)
+
+
+HEADS = X[:, :, None], MEMORY[:, :, None]
+OF_MASK = r"mask has shape .* does not broadcast"
+MISTAKES = {
+    "mask of another batch": (
+        lambda: build("MultiHeadAttention")(X, MEMORY, attention_mask=mask(2, 4, 6)),
+        OF_MASK,
+    ),
+    "mask of the function": (
+        lambda: kt.dot_product_attention(*HEADS, HEADS[1], mask=mask(3, 1, 6, 4)),
+        OF_MASK,
+    ),
+    "rank": (lambda: kt.MultiHeadAttention(2, 4)(X[:, None], X[:, None]), "ndim=3, found ndim=4"),
+    "keys without values": (
+        lambda: kt.MultiHeadAttention(2, 3)(QUERY, VALUE, normal(B, 5, 12)),
+        "lengths of key and value must be equal, received 5, 6",
+    ),
+    "queries of other rows": (
+        lambda: kt.MultiHeadAttention(2, 3)(X[:1], MEMORY),
+        "numbers of rows must be equal, received 1, 3, 3",
+    ),
+    "output_shape": (lambda: kt.MultiHeadAttention(2, 3, output_shape=(3, 4)), "values to unpack"),
+}
+
+
+@pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(mistake, message):
+    with pytest.raises(ValueError, match=message):
+        mistake()

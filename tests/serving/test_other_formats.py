@@ -16,8 +16,8 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_transformer as kt
-from tests.support import child_process, layer_harness
-from tests.support.layer_harness import assert_close, functional, randomize
+from tests.support import child_process
+from tests.support.layer_harness import assert_close, randomize
 from tests.support.paths import SUPPORT
 
 VOCABULARY = 20
@@ -30,13 +30,6 @@ def draw_ids(rows, length, seed):
     """Ids with padding: none in the first row, one more in each of the others."""
     ids = np.random.default_rng(seed).integers(4, VOCABULARY, (rows, length), dtype="int32")
     return np.where(np.arange(length) < length - np.arange(rows)[:, None], ids, 0)
-
-
-def layer():
-    """Attention between two sequences, with a mask."""
-    arrays = layer_harness.CASES["MultiHeadAttention"].arrays
-    model = functional(layer_harness.build("MultiHeadAttention"), arrays)
-    return model, [arrays, {name: x[:1, :3] for name, x in arrays.items()}]
 
 
 def classifier(positions="sinusoidal"):
@@ -53,31 +46,25 @@ def classifier(positions="sinusoidal"):
 
 
 def transformer(**options):
-    vocabularies = VOCABULARY, VOCABULARY
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
-    model = randomize(kt.Transformer(*vocabularies, **sizes | options))
+    model = randomize(kt.Transformer(VOCABULARY, VOCABULARY, **sizes | options))
     return model, [
         {"source": draw_ids(*shape, seed=1), "target": draw_ids(shape[0], length, seed=2)}
         for shape, length in SHAPES
     ]
 
 
-MODELS = {
-    "layer": layer,
-    "classifier": classifier,
-    "Transformer": transformer,
-    "with options": lambda: transformer(
+def rich_transformer():
+    return transformer(
         positions="rotary", share_embeddings="all", norm="pre", output_bias=True, suppress_ids=True
-    ),
-}
-POSITIONS = ("learned", "relative", "bucketed", "rotary", "disentangled")
+    )
 
 
 def call(model, inputs):
     """The model in memory, on a dict of arrays."""
     if isinstance(model, kt.Transformer):
         return model((inputs["source"], inputs["target"]))
-    return model(inputs["ids"] if "ids" in inputs else inputs)
+    return model(inputs["ids"])
 
 
 def run_onnx(path):
@@ -101,7 +88,6 @@ RUNTIMES = {
     "litert": ("model.tflite", run_litert),
     "tf_saved_model": ("model", run_saved_model),
 }
-CONVERTED = ("onnx", "litert")
 
 
 def export(model, format, folder):
@@ -111,78 +97,62 @@ def export(model, format, folder):
     return load(folder / file)
 
 
-@pytest.mark.parametrize("format", RUNTIMES)
-@pytest.mark.parametrize("name", MODELS)
-def test_same_numbers(name, format, tmp_path):
-    model, batches = MODELS[name]()
-    expected = [call(model, inputs) for inputs in batches]
-    run = export(model, format, tmp_path)
-    for inputs, outputs in zip(batches, expected, strict=True):
-        assert_close(run(inputs), outputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("format", RUNTIMES)
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_positional_encodings(positions, format, tmp_path):
-    model, batches = classifier(positions)
-    expected = [call(model, inputs) for inputs in batches]
-    run = export(model, format, tmp_path)
-    for inputs, outputs in zip(batches, expected, strict=True):
-        assert_close(run(inputs), outputs)
-
-
-@pytest.mark.parametrize("name", ["layer", "classifier", "Transformer"])
-def test_tflite_converter(name, tmp_path):
-    """TensorFlow's own converter: from a model with one input, or from what `export` writes."""
-    model, batches = MODELS[name]()
-    if name == "classifier":
-        converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    else:
-        call(model, batches[0])
-        model.export(tmp_path / "model", verbose=False)
-        converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
-    (tmp_path / "model.tflite").write_bytes(converter.convert())
-    run = run_litert(tmp_path / "model.tflite")
+def check_same(run, model, batches):
     for inputs in batches:
         assert_close(run(inputs), call(model, inputs))
 
 
-@pytest.mark.parametrize("activation", ["gelu", "celu"])
-def test_what_onnx_cannot_compute_is_computed_by_litert(activation, tmp_path):
-    model, (inputs, *_) = transformer(activation=activation)
-    run = export(model, "litert", tmp_path)
-    assert_close(run(inputs), call(model, inputs))
+@pytest.mark.parametrize("format", RUNTIMES)
+def test_same_numbers(format, tmp_path):
+    model, batches = rich_transformer()
+    call(model, batches[0])
+    check_same(export(model, format, tmp_path), model, batches)
 
 
-@pytest.mark.parametrize("format", CONVERTED)
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["learned", "relative", "bucketed", "disentangled"])
+def test_positional_encodings(positions, tmp_path):
+    model, batches = classifier(positions)
+    for format in ("onnx", "litert"):
+        call(model, batches[0])
+        check_same(export(model, format, tmp_path), model, batches)
+
+
+@pytest.mark.parametrize("format", ["onnx", "litert"])
 def test_invalid_ids_are_errors(format, tmp_path):
     """Not some other row of the embedding."""
-    model, (inputs, *_) = classifier()
-    call(model, inputs)
+    model, batches = classifier()
+    call(model, batches[0])
     run = export(model, format, tmp_path)
+    check_same(run, model, batches)
     for invalid in (-1, VOCABULARY):
         with pytest.raises(Exception, match="out of .*bounds"):
-            run({"ids": np.full_like(inputs["ids"], invalid)})
+            run({"ids": np.full_like(batches[0]["ids"], invalid)})
+
+
+def test_tflite_converter_and_what_onnx_cannot_compute(tmp_path):
+    """TensorFlow's own converter, from what `export` writes."""
+    model, batches = transformer(activation="celu")
+    call(model, batches[0])
+    model.export(tmp_path / "model", verbose=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
+    (tmp_path / "model.tflite").write_bytes(converter.convert())
+    check_same(run_litert(tmp_path / "model.tflite"), model, batches)
 
 
 @pytest.mark.ordeal
-@pytest.mark.parametrize("name", ["layer", "classifier", "Transformer"])
-def test_tensorflow_js(name, tmp_path):
+@pytest.mark.parametrize("make", [classifier, transformer])
+def test_tensorflow_js(make, tmp_path):
     """The SavedModel of `model.export` by TensorFlow.js' converter, run by Node."""
     if not TFJS or not shutil.which("node"):
         pytest.skip("needs Node, and TFJS, an environment: see `make ordeal`")
-    model, batches = MODELS[name]()
+    model, batches = make()
     expected = [call(model, inputs) for inputs in batches]
     model.export(tmp_path / "model", verbose=False)
-    converter = os.path.join(TFJS, "bin", "tensorflowjs_converter")
+    converter = [os.path.join(TFJS, "bin", "tensorflowjs_converter")]
+    converter += ["--input_format=tf_saved_model", tmp_path / "model", tmp_path / "js"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    child_process.run(
-        [converter, "--input_format=tf_saved_model", tmp_path / "model", tmp_path / "js"],
-        env=environment,
-        check=True,
-        capture_output=True,
-    )
+    child_process.run(converter, env=environment, check=True, capture_output=True)
     arrays = [
         {key: [str(x.dtype), x.shape, x.ravel().tolist()] for key, x in inputs.items()}
         for inputs in batches

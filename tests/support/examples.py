@@ -4,6 +4,7 @@ What they call `translator` has learned a few dates, in a real training of secon
 """
 
 import ast
+import contextlib
 import dataclasses
 import gzip
 import os
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.train import train
+from tests.support.made_once import made_once
 from tests.support.paths import FIXTURES, ROOT
 
 PACKAGE = ROOT / "keras_transformer"
@@ -44,6 +46,17 @@ def docstrings_of(node, name):
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef):
             yield from docstrings_of(child, f"{name}.{child.name}")
+
+
+def user_files(tmp_path_factory):
+    """A folder of a user's files and the small run `runs/dates`: leave it as it is."""
+
+    def make(folder):
+        with contextlib.chdir(folder):
+            write_files()
+            make_run()
+
+    return made_once(tmp_path_factory, "user-files", make)
 
 
 def write_files():

@@ -91,7 +91,6 @@ CASES = {
     "Encoder": Case(stack_of(kt.Encoder, 2), OF_ENCODER),
     "DecoderLayer": Case(stack_of(kt.DecoderLayer), OF_DECODER),
     "Decoder": Case(stack_of(kt.Decoder, 2), OF_DECODER),
-    "DecoderLayer alone": Case(stack_of(kt.DecoderLayer, cross_attention=False), OF_ALONE),
     "Decoder alone": Case(stack_of(kt.Decoder, 2, cross_attention=False), OF_ALONE),
     "Transformer": Case(transformer, {"inputs": (SOURCE, TARGET)}),
 }

@@ -42,6 +42,7 @@ TAGS = (">>deu<<", ">>fra<<")
 DROPPED, ADDED = ("▁in", "en", "u"), ("é", "漢", "▁xyz")
 
 
+@functools.cache
 def train_spm(side, size=90, kind="unigram", rule="identity", **options):
     """A SentencePiece model with Marian's ids, learned from a few sentences."""
     model = io.BytesIO()

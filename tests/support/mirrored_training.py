@@ -1,18 +1,15 @@
-"""Trains, evaluates and predicts on one device and on replicas; prints what came out, as JSON.
+"""What needs replicas, in a process of its own: logical devices come before TensorFlow starts.
 
-    python tests/support/mirrored_training.py '{"rows": [7, 4, 1], "precision": "float32", ...}'
+    python tests/support/mirrored_training.py 2 '[["compare", {"rows": [7, 1]}], ["canary", {}]]'
 
-Options: `rows` of the batches; `precision`; `recipe`, "plain", "options" (gradients accumulated
-over parts and clipped, weight decay, the recipe's optimizer with its running mean), "rdrop" or
-"weights" (sample weights, which the fused loss does not take); `replicas`, list of numbers, 1 for a
-strategy of one device; `built`, whether the model is built by hand. With "canary" instead, what
-Keras itself does with an odd batch.
-
-A program of its own, because logical devices must be made before TensorFlow starts.
+The number of replicas, one a process, and tasks: functions below, with their arguments. It prints
+what they return, as JSON.
 """
 
+import contextlib
 import json
 import os
+import pathlib
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -22,11 +19,11 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
+from keras_transformer.runs.training_state import read_variables  # noqa: E402
+from tests.support.reversed_text import write_corpus  # noqa: E402
 from tests.support.two_masks import TwoMasks  # noqa: E402
 
-MOST_REPLICAS = 3
 ADAM = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
-ROWS = [8, 7, 5, 8, 3, 8, 6, 7, 8, 1]  # even, odd and, at last, a single one
 
 
 def batches(rows_of_batches):
@@ -58,22 +55,14 @@ def make_dataset(rows_of_batches, weighted):
     return dataset.map(lambda x, y: (x, y, tf.cast(y % 3 + 1, tf.float32)))
 
 
-def run(replicas, rows, precision, recipe, built):
-    """What one number of replicas comes to."""
+def run(strategy, rows, precision, recipe):
+    """What a strategy comes to."""
     keras.utils.set_random_seed(3)
-    devices = [f"CPU:{number}" for number in range(replicas)]
-    strategy = (
-        tf.distribute.MirroredStrategy(devices)
-        if replicas > 1
-        else tf.distribute.OneDeviceStrategy(devices[0])
-    )
     with strategy.scope():
         model_class = TwoMasks if recipe == "rdrop" else kt.Transformer
         model = model_class(
             20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="target", dtype=precision
         )
-        if built:
-            model.build()
         # Plain momentum, or so large an epsilon that Adam comes near it: otherwise Adam would blow
         # up rounding errors of gradients near zero.
         sgd = keras.optimizers.SGD(0.05, momentum=0.9)
@@ -100,27 +89,38 @@ def run(replicas, rows, precision, recipe, built):
     }
 
 
+def compare(strategy, rows, precision="float32", recipe="plain"):
+    """What one device comes to, and what the replicas do.
+
+    Recipes: "options" (gradients accumulated over parts and clipped, weight decay, the recipe's
+    optimizer with its running mean), "rdrop" or "weights" (sample weights, which the fused loss
+    does not take).
+    """
+    one = tf.distribute.OneDeviceStrategy("CPU:0")
+    return [run(devices, rows, precision, recipe) for devices in (one, strategy)]
+
+
+# What Keras itself does.
+
+
 def canary(strategy):
-    """What Keras' own model says to an odd first batch on two replicas."""
+    """What Keras' own model says to an odd first batch on two replicas, what ours says to a model
+    that was created outside the scope, and `averages`."""
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Dense(1)])
+        model, odd = keras.Sequential([keras.layers.Dense(1)]), None
         try:
             model.compile("sgd", "mse")
             model.fit(np.ones((3, 2)), np.ones((3, 1)), batch_size=3, verbose=0)
         except (tf.errors.InvalidArgumentError, ValueError) as error:
-            return str(error)
-    return None
-
-
-def outside(strategy):
-    """What ours says to a model that was created outside the scope."""
-    model = tagger(kt.TokenTrainer)
+            odd = str(error)
+    model, outside = tagger(kt.TokenTrainer), None
     model(np.ones((2, 3)))
     try:
         with strategy.scope():
             model.compile("sgd", "mse")
     except ValueError as error:
-        return str(error)
+        outside = str(error)
+    return odd, outside, averages(strategy)
 
 
 def tagger(base, outputs=1):
@@ -162,18 +162,69 @@ def averages(strategy):
     return distances
 
 
-def main(options):
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    devices = [tf.config.LogicalDeviceConfiguration()] * MOST_REPLICAS
-    tf.config.set_logical_device_configuration(cpu, devices)
-    if options == "canary":
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # one a process
-        print(json.dumps([canary(strategy), outside(strategy), averages(strategy)]))
-        return
-    options = json.loads(options)
-    replicas = options.pop("replicas")
-    print(json.dumps([run(number, **options) for number in replicas]))
+# Runs.
 
+
+class Interrupting(keras.callbacks.Callback):
+    """Ends a training as a kill would."""
+
+    def __init__(self, update):
+        super().__init__()
+        self.update = update
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.update -= 1
+        if not self.update:
+            raise InterruptedError
+
+
+def fit(folder, strategy, seed=0, extra=()):
+    """Two epochs, or as far as it comes: the variables, and the logs of the epochs."""
+    keras.utils.set_random_seed(seed)
+    pairs = kt.read_pairs(*write_corpus(folder, 60, 1))
+    tokenizer = kt.SubwordTokenizer.train([text for pair in pairs for text in pair[:2]], 290)
+    size = tokenizer.vocabulary_size
+    with strategy.scope():
+        model = kt.Transformer(size, size, 1, 8, 2, 16, dropout=0.3, share_embeddings="all")
+        optimizer, metrics = kt.EMAAdam(0.01, use_ema=True), [kt.MaskedAccuracy()]
+        model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), metrics=metrics, jit_compile=False)
+    dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24, seed=5)
+    callbacks = [kt.ResumeTraining(folder / str(bool(extra or seed)), dataset, every=2), *extra]
+    history = {}
+    with contextlib.suppress(InterruptedError):
+        history = model.fit(
+            dataset, epochs=2, callbacks=callbacks, shuffle=False, verbose=0
+        ).history
+    return {name.partition("/")[2]: x for name, x in read_variables(model).items()}, history
+
+
+def resume(strategy, folder):
+    """The names of what is not bit for bit the same after a stop: []."""
+    folder = pathlib.Path(folder)
+    whole, history = fit(folder, strategy)
+    steps = int(next(x for name, x in whole.items() if "iteration" in name)) // 2
+    assert steps > 4
+    fit(folder, strategy, 0, [Interrupting(steps + 3)])
+    resumed, rest = fit(folder, strategy, 1)
+    pairs = zip(whole.items(), resumed.values(), strict=True)
+    different = [name for (name, one), other in pairs if not np.array_equal(one, other)]
+    same = {name: values[1:] for name, values in history.items()} == rest
+    return different if same else [*different, "history"]
+
+
+def graphs(strategy):
+    """How many graphs outlive a model that was trained on replicas: 0."""
+    from tests.training import test_memory
+
+    test_memory.fit(strategy, clip_norm=1.0)
+    before = test_memory.graphs()
+    test_memory.fit(strategy, clip_norm=1.0)
+    return test_memory.graphs() - before
+
+
+TASKS = {task.__name__: task for task in (compare, canary, resume, graphs)}
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    devices = kt.make_strategy("mirrored", logical_devices=int(sys.argv[1]))
+    answers = [TASKS[name](devices, **options) for name, options in json.loads(sys.argv[2])]
+    print(json.dumps(answers))

@@ -1,9 +1,8 @@
 """Random Marian models, and what transformers computes with them: part of `make parity`.
 
-    python -m tests.support.parity_marian make FOLDER     # needs torch and transformers
-    python -m tests.support.parity_marian compare FOLDER  # imports the models, prints figures
+    python -m tests.support.parity_marian [--write]
 
-The first also writes what tests/fixtures/marian holds, with FOLDER tests/fixtures/marian --write.
+Computes again what tests/fixtures/marian holds; --write makes it. Needs torch and transformers.
 """
 
 import json
@@ -15,20 +14,15 @@ import numpy as np
 from tests.support import marian_models
 from tests.support.marian_models import SENTENCES, SIDES, draw, make_vocabulary, train_spm
 
-SMALL = dict(d_model=16, heads=2, d_ff=24, layers=(2, 1))
-# Name: sizes, sharing, ids and the kind of the file. With these seeds and biases of END,
+D_MODEL, HEADS, D_FF, LAYERS = 16, 2, 24, (2, 1)
+# Name: sharing, ids and the kind of the file. With these seeds and biases of END,
 # translations have many lengths.
 FIXTURES = {
-    "tied": dict(**SMALL, seed=4, end_bias=3.5, file="safetensors"),
-    "separate": dict(**SMALL, seed=2, end_bias=2.0, separate=True, style="tc-big", file="zip"),
-    "untied": dict(**SMALL, seed=5, end_bias=3.5, tied=False, file="legacy", activation="relu"),
-    "half": dict(**SMALL, seed=6, end_bias=3.5, style="tc-big", file="zip", half=True),
-    "added": dict(**SMALL, seed=8, end_bias=3.5, file="safetensors", added=("<person>", "x-99")),
-}
-LARGER = {
-    "deep": dict(d_model=64, heads=4, d_ff=128, layers=(6, 6), file="safetensors"),
-    "distilled": dict(d_model=64, heads=8, d_ff=256, layers=(6, 1), file="zip", style="tc-big"),
-    "separate": dict(d_model=32, heads=2, d_ff=96, layers=(3, 3), file="legacy", separate=True),
+    "tied": dict(seed=4, end_bias=3.5, file="safetensors"),
+    "separate": dict(seed=2, end_bias=2.0, separate=True, style="tc-big", file="zip"),
+    "untied": dict(seed=5, end_bias=3.5, tied=False, file="legacy", activation="relu"),
+    "half": dict(seed=6, end_bias=3.5, style="tc-big", file="zip", half=True),
+    "added": dict(seed=8, end_bias=3.5, file="safetensors", added=("<person>", "x-99")),
 }
 SEARCHES = {
     "greedy": dict(num_beams=1),
@@ -53,7 +47,7 @@ ROUNDED = 8  # to a multiple of it, the rows of a vocabulary with added tokens a
 # --- with transformers ---
 
 
-def make_model(folder, d_model, heads, d_ff, layers, file, **how):
+def make_model(folder, file, **how):
     """Writes the folder of a model with random weights."""
     import torch
     from transformers import MarianMTModel
@@ -75,13 +69,12 @@ def make_model(folder, d_model, heads, d_ff, layers, file, **how):
         (folder / f"{side}.spm").write_bytes(model)
     target, added = vocabularies[-1], how.get("added", ())
     pad, end = target.index("<pad>"), target.index("</s>")
-    sizes = d_model, heads, d_ff, layers
     rows = [len(x) for x in vocabularies]
     if added:
         tokens = {token: len(target) + number for number, token in enumerate(added)}
         (folder / "added_tokens.json").write_text(json.dumps(tokens))
         rows = [-(-(rows[0] + len(added)) // ROUNDED) * ROUNDED]
-    config = _make_config(sizes, rows, pad, end, separate, tied, how)
+    config = _make_config(rows, pad, end, separate, tied, how)
     model = MarianMTModel(config)
     pieces = len(target) + len(added)
     _draw_weights(model, pad, end, how.get("seed", 1), how.get("end_bias", 1.5), pieces)
@@ -105,21 +98,17 @@ def make_model(folder, d_model, heads, d_ff, layers, file, **how):
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n")
 
 
-def _make_config(sizes, vocabularies, pad, end, separate, tied, how):
+def _make_config(vocabularies, pad, end, separate, tied, how):
     from transformers import MarianConfig
 
-    d_model, heads, d_ff, layers = sizes
     return MarianConfig(
         vocab_size=vocabularies[0],
         decoder_vocab_size=vocabularies[-1],
         max_position_embeddings=96,
-        encoder_layers=layers[0],
-        decoder_layers=layers[1],
-        encoder_ffn_dim=d_ff,
-        decoder_ffn_dim=d_ff,
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
-        d_model=d_model,
+        **{f"{x}_layers": n for x, n in zip(("encoder", "decoder"), LAYERS, strict=True)},
+        **{f"{x}_attention_heads": HEADS for x in ("encoder", "decoder")},
+        **{f"{x}_ffn_dim": D_FF for x in ("encoder", "decoder")},
+        d_model=D_MODEL,
         activation_function=how.get("activation", "swish"),
         scale_embedding=True,
         share_encoder_decoder_embeddings=tied and not separate,
@@ -162,7 +151,7 @@ def _draw_weights(model, pad, end, seed, end_bias, pieces):
             embedding.weight[pad] = 0
 
 
-def compute_answers(folder, lines=LINES):
+def compute_answers(folder, lines):
     """What transformers computes with a model: logits, ids, searches, texts."""
     import torch
     import transformers
@@ -201,15 +190,13 @@ def compute_answers(folder, lines=LINES):
     return {"made with": versions} | answers
 
 
-def make(folder, models, write=True):
-    """Makes models and their answers; without `write`, compares with the answers that are there."""
-    for name, how in models.items():
-        place = pathlib.Path(folder) / name
+def main(write):
+    """Compares what is computed with the answers that are there, or makes both again."""
+    for name, how in FIXTURES.items():
+        place = marian_models.FOLDER / name
         if write:
             make_model(place, **how)
-        lines = LINES if models is FIXTURES else LINES + numbered_lines(200)
-        lines = lines + (ADDED_LINES if "added" in how else [])
-        answers = compute_answers(place, lines)
+        answers = compute_answers(place, LINES + (ADDED_LINES if "added" in how else []))
         file = place / "answers.json"
         if write:
             file.write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
@@ -222,23 +209,17 @@ def make(folder, models, write=True):
             sys.exit(f"{file} is not what is computed now.")
 
 
-def numbered_lines(count):
-    """Sentences of words of the corpus, in a random order."""
-    random = np.random.default_rng(3)
-    words = sorted({word for line in SENTENCES["source"] for word in line.split()})
-    return [" ".join(random.choice(words, random.integers(2, 12))) for _ in range(count)]
-
-
 # --- with this package ---
 
 
-def compare(folder, output, patience=1.0):
+def compare(folder, output, patience=1.0, searches=SEARCHES):
     """Imports a model and compares it with its answers.
 
     Args:
         folder: Folder of the model.
         output: Directory of the run to create.
         patience: `beam_patience` of the searches.
+        searches: Names of those that are compared.
 
     Returns:
         Dict of `lines`, their number; `logits`, the largest difference; of `ids` and each search
@@ -268,13 +249,11 @@ def compare(folder, output, patience=1.0):
     kept = model.suppressed.numpy() == 0
     expected = np.array(answers["logits"])[..., rows[1][kept]]
     figures["logits"] = float(np.abs(logits[..., kept] - expected).max())
-    for name, options in SEARCHES.items():
-        state = model.initial_state(padded)
+    for name in searches:
+        options = SEARCHES[name]
+        arguments = model.make_step(), model.initial_state(padded), len(lines), LONGEST
         tokens, lengths, log_prob = kt.search(
-            model.make_step(),
-            state,
-            len(lines),
-            LONGEST,
+            *arguments,
             beam_size=options["num_beams"],
             length_penalty=options.get("length_penalty", 1.0),
             length_norm="length",
@@ -285,10 +264,9 @@ def compare(folder, output, patience=1.0):
         figures[name] = _count_equal(found, expected)
         theirs = [[ours[1][id] for id in row] for row in expected]
         scores = _log_probs(model, padded, theirs)
-        sizes = [len(row) for row in theirs]
         alpha = options.get("length_penalty", 1.0)
         better = np.array(log_prob)[:, 0] / np.array(lengths)[:, 0] ** alpha
-        worse = better < scores / np.array(sizes) ** alpha - 1e-4
+        worse = better < scores / np.array([*map(len, theirs)]) ** alpha - 1e-4
         figures[f"{name} worse"] = int(worse.sum())
     return figures
 
@@ -311,10 +289,4 @@ def _count_equal(rows, others):
 
 
 if __name__ == "__main__":
-    command, folder, *rest = sys.argv[1:]
-    if command == "make":
-        fixtures = pathlib.Path(folder).resolve() == marian_models.FOLDER
-        make(folder, FIXTURES if fixtures else LARGER, not fixtures or "--write" in rest)
-    else:
-        for place in sorted(pathlib.Path(folder).iterdir()):
-            print(place.name, compare(place, f"{folder}-runs/{place.name}"))
+    main("--write" in sys.argv[1:])

@@ -3,10 +3,14 @@
 import json
 import os
 import pathlib
+import shutil
 
 from keras_transformer.runs.run import CHECKSUMMED, MODEL
 from keras_transformer.serving.versions import CARD  # runs call theirs the same
 from keras_transformer.utils import FILES, SEAL, describe_files, write_sealed
+from tests.support.paths import FIXTURES
+
+FORMAT_1 = FIXTURES / "format-1"
 
 
 def reseal(directory, change=None):
@@ -28,3 +32,10 @@ def reseal(directory, change=None):
         ]
     write_sealed(path, fields | {FILES: describe_files(directory, names)})
     return directory
+
+
+def sound(folder, kind):
+    """A copy of the committed run or export, with checksums, and pairs beside it."""
+    copy = shutil.copytree(FORMAT_1 / ("run" if kind == "run" else "export/1"), folder / kind)
+    (folder / "pairs.tsv").write_text("abc\tABC\ndef\tDEF\n")
+    return reseal(copy)

@@ -116,12 +116,13 @@ def reference_beam(
     return sorted(ended + alive, key=rank)[:beam_size]
 
 
-def reference_greedy(log_probs, max_length):
+def reference_greedy(log_probs, max_length, prefix=()):
     """Greedy search of one row: (log_prob, tokens)."""
     total, tokens = 0.0, []
     while len(tokens) < max_length and END not in tokens:
-        gains = log_probs(tokens)
-        tokens, total = [*tokens, int(np.argmax(gains))], total + gains.max()
+        gains, t = log_probs(tokens), len(tokens)
+        tokens = [*tokens, int(prefix[t] if t < len(prefix) else np.argmax(gains))]
+        total += gains[tokens[-1]]
         if total == -np.inf:
             return total, []
     return total, tokens

@@ -1,12 +1,11 @@
 """Trains on the workers that TF_CONFIG names, or without it on one device; prints what came out.
 
-    python tests/support/workers_training.py '{"recipes": ["sgd"], "updates": 20, ...}'
+    python tests/support/workers_training.py '{"recipes": ["adam"], ...}'
 
-Options: `recipes`, some of "sgd", "rdrop", "adam" (at ε = 1, where rounding stays small) or "paper"
-(the recipe's optimizer), each maybe followed by a precision; `updates`; `points`, a directory to
-which the last of them is saved every third update, or none; `die`, the number of the update after
-which this process kills itself, or none; `talk`, whether to print as well what workers tell each
-other.
+Options: `recipes`, "rdrop" or "adam" (at ε = 1, where rounding stays small), each maybe followed
+by a precision; `points`, a directory to which the last of them is saved every third update, or
+none; `die`, the number of the update after which this process kills itself, or none; `talk`,
+whether to print as well what workers tell each other.
 """
 
 import json
@@ -27,82 +26,52 @@ from keras_transformer.training.distribution import (
     check_equal,
     gather_from_workers,
 )  # noqa: E402
+from tests.support.numbered_pairs import dataset_of, random_pairs  # noqa: E402
 from tests.support.two_masks import TwoMasks  # noqa: E402
 
-VOCABULARY = 30
-
-
-def pairs():
-    """Sentences of ids, of many lengths; batches that no two workers share evenly."""
-    random = np.random.default_rng(4)
-
-    def sentence():
-        return " ".join(map(str, random.integers(4, VOCABULARY, random.integers(1, 12))))
-
-    return [(sentence(), sentence()) for _ in range(101)]
-
-
-def tokenizer(texts, end=False):
-    """Ids, written as text, to ids."""
-    ids = tf.strings.to_number(tf.strings.split(texts), tf.int32)
-    return tf.concat([ids, tf.fill([ids.nrows(), 1], kt.END)], axis=1) if end else ids
+VOCABULARY = 201  # of the first tokens, which number the pairs
 
 
 def compiled(recipe, precision):
-    model_class = TwoMasks if recipe == "rdrop" else kt.Transformer
-    model = model_class(
-        *(VOCABULARY, VOCABULARY, 1, 16, 2, 32),
-        dropout=0.0,
-        share_embeddings="all",
-        dtype=precision,
-    )
-    optimizers = {
-        "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-        "adam": lambda: kt.EMAAdam(
-            0.05, epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01
-        ),
-        "paper": lambda: kt.EMAAdam(
-            kt.WarmupInverseSqrt(peak=3e-3, warmup_steps=10), beta_2=0.98, epsilon=1e-9
-        ),
-    }
-    model.compile(
-        optimizers["sgd" if recipe == "rdrop" else recipe](),
-        kt.SmoothedCrossEntropy(0.1),
-        metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
-        jit_compile=False,
-        **(dict(accumulation_steps=2, clip_norm=0.5) if recipe == "adam" else {}),
-        rdrop=2.0 if recipe == "rdrop" else 0.0,
-    )
+    sizes = VOCABULARY, VOCABULARY, 1, 16, 2, 32
+    options = dict(dropout=0.0, share_embeddings="all", dtype=precision)
+    with_loss = dict(loss=kt.SmoothedCrossEntropy(0.1), jit_compile=False)
+    with_loss |= dict(metrics=[kt.MaskedAccuracy(), kt.TargetTokens()])
+    if recipe == "rdrop":
+        model = TwoMasks(*sizes, **options)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), rdrop=2.0, **with_loss)
+    else:
+        model = kt.Transformer(*sizes, **options)
+        adam = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
+        how = dict(accumulation_steps=2, clip_norm=0.5)
+        model.compile(kt.EMAAdam(0.05, **adam), **how, **with_loss)
     return model
 
 
-def train(strategy, recipe, precision="float32", updates=20, points=None, die=None):
+def train(strategy, recipe, precision="float32", points=None, die=None):
     """Trains; what came out."""
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = compiled(recipe, precision)
-    options = dict(tokens_per_batch=64, max_length=12, seed=2)
-    read = pairs(), tokenizer, tokenizer
-    dataset = kt.make_dataset(*read, **options, repeat=True)
-    valid = kt.make_dataset(*read, **options, shuffle=False)
+    # Of many lengths: batches that no two workers share evenly.
+    read = random_pairs(101, 11), 64, 12
+    dataset = dataset_of(*read, seed=2, repeat=True)
+    valid = dataset_of(*read, shuffle=False)
     seen = []
-    callbacks = [
-        keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs))
-    ]
+
+    def kill(batch, logs):
+        if len(seen) == die:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    at_end = lambda batch, logs: seen.append(logs), kill
+    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=function) for function in at_end]
     if points is not None:
-        callbacks.append(kt.ResumeTraining(points, dataset, every=3))
-    if die is not None:
-
-        def kill(batch, logs):
-            if len(seen) == die:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=kill))
+        callbacks.insert(1, kt.ResumeTraining(points, dataset, every=3))
     history = model.fit(
         dataset,
         validation_data=valid,
         epochs=2,
-        steps_per_epoch=updates // 2,
+        steps_per_epoch=10,
         shuffle=False,
         verbose=0,
         callbacks=callbacks,
@@ -111,7 +80,6 @@ def train(strategy, recipe, precision="float32", updates=20, points=None, die=No
     return {
         "replicas": strategy.num_replicas_in_sync,
         "history": history,
-        "names": [v.path.partition("/")[2] for v in model.trainable_variables],
         "weights": [v.numpy().ravel().tolist() for v in model.trainable_variables],
         "logits": model((ids, ids), training=False).numpy().ravel().tolist(),
         "last_step": {name: float(value) for name, value in seen[-1].items()},

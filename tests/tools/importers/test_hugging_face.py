@@ -1,0 +1,187 @@
+"""Marian models of Hugging Face compute what transformers computes; and which are refused."""
+
+import json
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import keras_transformer as kt
+from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.tools.importers.vocabularies import rewrite
+from keras_transformer.tools.importers.weights import resolve_sharing
+from tests.support import parity_marian
+from tests.support.marian_models import FOLDER
+from tests.tools.importers.conftest import assert_equal, edit, silent_weights, weights_of
+
+SHARED, HEAD = "model.shared.weight", "lm_head.weight"
+SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+SEARCH = ("beam_size", "length_penalty", "length_norm", "max_output_length")
+
+
+@pytest.mark.parametrize("name", parity_marian.FIXTURES)
+def test_what_transformers_computes(name, tmp_path):
+    searches = ["greedy", "beam 4", "beam 6"] if name in ("tied", "separate") else ["greedy"]
+    figures = parity_marian.compare(FOLDER / name, tmp_path / "run", float("inf"), searches)
+    lines = figures["lines"]
+    assert figures["logits"] < 1e-5
+    assert figures["ids"] == figures["greedy"] == lines
+    for beam in searches[1:]:
+        # transformers stops earlier, and leaves out ends below its beam's best.
+        assert figures[f"{beam} worse"] == 0 and figures[beam] > lines / 2
+    model = kt.load(tmp_path / "run", "float32").model
+    random = np.random.default_rng(0)
+    inputs = random.integers(4, 90, (3, 9)), random.integers(4, 90, (3, 7))
+    assert name != "untied" or silent_weights(model, inputs) == []
+    suppressed = model.suppressed.numpy()
+    assert suppressed[[kt.PAD, kt.START]].all() and not suppressed[[kt.UNK, kt.END]].any()
+
+
+@pytest.fixture(scope="module")
+def usual_weights():
+    return weights_of(FOLDER / "tied")
+
+
+# --- weights ---
+
+
+def test_tied_tensors_under_one_name_and_in_bfloat16(folder):
+    """safetensors.torch.save_model keeps the first name only."""
+    path = folder / "model.safetensors"
+    arrays = {name: x.astype(ml_dtypes.bfloat16) for name, x in load_file(path).items()}
+    save_file({name: x.astype("float32") for name, x in arrays.items()}, path)
+    expected = weights_of(folder)
+    save_file(arrays | {HEAD: arrays.pop(SHARED)}, path)
+    assert_equal(weights_of(folder), expected)
+
+
+def test_a_shared_matrix_that_nothing_reads(folder):
+    """transformers 5 has it beside those of both sides if tie_word_embeddings is false."""
+    path = folder / "model.safetensors"
+    arrays = load_file(path)
+    own = {name: np.roll(arrays[SHARED], i, 0) for i, name in enumerate([*SIDES, HEAD], start=1)}
+    edit(folder / "config.json", tie_word_embeddings=False)
+    save_file(arrays | own, path)
+    read = read_source(folder)
+    assert SHARED not in read.tensors and resolve_sharing(read).share_embeddings == "none"
+    expected = weights_of(folder)
+    arrays.pop(SHARED)
+    save_file(arrays | own, path)
+    assert_equal(weights_of(folder), expected)
+
+
+def test_rows_without_a_piece_are_dropped(folder, usual_weights):
+    path, bias = folder / "model.safetensors", "final_logits_bias"
+    arrays = load_file(path)
+    rows = len(arrays[SHARED]) + 5
+    arrays[SHARED] = np.pad(arrays[SHARED], [(0, 5), (0, 0)], constant_values=9.0)
+    save_file(arrays, path)
+    with pytest.raises(ValueError, match="they belong to different models"):
+        weights_of(folder)
+    edit(folder / "config.json", vocab_size=rows, decoder_vocab_size=rows)
+    assert_equal(weights_of(folder), usual_weights)
+    save_file(arrays | {bias: np.pad(arrays[bias], [(0, 0), (0, 5)])}, path)
+    assert_equal(weights_of(folder), usual_weights)
+
+
+# --- searches ---
+
+# What changes translations, by the names of transformers, and values that change nothing.
+CHANGES = {
+    "min_length": (5, 0),
+    "min_new_tokens": (5, None),
+    "early_stopping": ("never", True),
+    "do_sample": (True, False),
+    "repetition_penalty": (1.2, 1.0),
+    "encoder_no_repeat_ngram_size": (3, 0),
+    "forced_bos_token_id": (0, None),
+    "begin_suppress_tokens": ([7], []),
+    "guidance_scale": (2.0, 1.0),
+    "num_beam_groups": (2, 1),
+    "unheard_of": (1, None),
+}
+
+
+def test_every_option_that_changes_translations_is_named(folder):
+    path = folder / "generation_config.json"
+    edit(path, **{name: values[0] for name, values in CHANGES.items()}, bad_words_ids=[[1, 2]])
+    notes = read_source(folder).notes
+    for name, (value, _) in CHANGES.items():
+        assert f"{name} {value!r} of the config".lower() in "\n".join(notes).lower()
+    assert len(notes) == len(CHANGES) + 1
+    edit(path, **{name: values[1] for name, values in CHANGES.items()}, bad_words_ids=[[1]])
+    assert not read_source(folder).notes
+    # Where it is missing, config.json has the options, beside those of the architecture.
+    path.unlink()
+    edit(folder / "config.json", no_repeat_ngram_size=3)
+    assert read_source(folder).notes == ["no_repeat_ngram_size 3 of the configuration is ignored."]
+
+
+def test_options_of_the_search_that_are_read(folder):
+    path = folder / "generation_config.json"
+    edit(path, max_new_tokens=5, length_penalty=None, num_beams=None, suppress_tokens=[7, 9])
+    model = read_source(folder)
+    assert [getattr(model.imported, name) for name in SEARCH] == [1, 1.0, "length", 5]
+    assert not model.notes
+    _, target = rewrite(model.source, model.target)
+    assert target.suppressed[np.isin(target.rows, [7, 9])].all()
+    assert not target.suppressed[target.rows == 8].any()
+
+
+# --- what is refused ---
+
+UNSUPPORTED = [
+    ({"model_type": "t5"}, "the model is of the type 't5'"),
+    ({"scale_embedding": False}, "scale_embedding must be true"),
+    ({"normalize_before": True}, "normalize_before must be false"),
+    ({"normalize_embedding": True}, "normalize_embedding must be false"),
+    ({"add_final_layer_norm": True}, "add_final_layer_norm must be false"),
+    ({"static_position_embeddings": False}, "static_position_embeddings must be true"),
+    ({"activation_function": "gelu_new"}, "activation_function must be"),
+    ({"d_model": "16"}, "d_model must be"),
+    ({"d_model": 8}, "must have the shape"),
+    ({"encoder_attention_heads": 4}, "decoder_attention_heads must be 4"),
+    ({"encoder_attention_heads": 3, "decoder_attention_heads": 3}, "num_heads must divide"),
+    ({"decoder_layers": 2}, "lacks model.decoder.layers.1"),
+    ({"encoder_layers": 1}, "has model.encoder.layers.1"),
+    ({"pad_token_id": 5}, "are of different models"),
+    ({"decoder_start_token_id": None}, "decoder_start_token_id must be one id below"),
+    ({"eos_token_id": [0, 2]}, "eos_token_id must be one id below"),
+]
+
+
+@pytest.mark.parametrize("changes, message", UNSUPPORTED, ids=lambda x: str(x)[:40])
+def test_unsupported_models(changes, message, folder):
+    edit(folder / "config.json", **changes)
+    (folder / "generation_config.json").unlink()
+    with pytest.raises(ValueError, match=message):
+        weights_of(folder)
+
+
+def test_vocabularies_that_do_not_fit(folder):
+    def refused(message):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            weights_of(folder)
+
+    pieces = json.loads((folder / "vocab.json").read_text())
+    added, listed = folder / "added_tokens.json", folder / "tokenizer_config.json"
+    added.write_text(json.dumps({"<a>": len(pieces) + 1}))
+    refused(f"must number added tokens from {len(pieces)}")
+    word = next(piece for piece in pieces if len(piece) > 2 and piece[0] == "▁")
+    added.write_text(json.dumps({word[1:]: len(pieces)}))
+    edit(folder / "config.json", vocab_size=len(pieces) + 1)
+    refused(f"and a vocabulary without {word}")
+    added.unlink()
+    edit(listed, added_tokens_decoder={"7": {"content": "<a>"}})
+    refused("must number added tokens from")
+    edit(listed, added_tokens_decoder={})
+    edit(folder / "config.json", vocab_size=len(pieces))
+    (folder / "vocab.json").write_text(json.dumps(pieces | {"more": len(pieces)}))
+    refused("they belong to different models")
+    (folder / "vocab.json").write_text(json.dumps(pieces | {"more": len(pieces) + 1}))
+    refused("without gaps")
+    (folder / "model.safetensors").rename(folder / "tf_model.h5")
+    (folder / "vocab.json").write_text(json.dumps(pieces))
+    refused("neither model.safetensors nor pytorch_model.bin: load the model with transformers")
